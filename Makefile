@@ -1,0 +1,55 @@
+# make demo   run the main job on real data          make test   install and run the tests
+# make dev    install for development                make check  format, lint, types, imports
+# make bench  print every figure of the README       make proto  regenerate the gRPC code
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test dev check bench proto proto-check clean
+
+demo: $(VENV)/.demo
+	$(BIN)/pocketmq demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+dev: $(VENV)/.dev
+
+check: $(VENV)/.dev .dev/pocketmq
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/pocketmq bench all
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e . --group dev
+	touch $@ $(VENV)/.demo
+
+.dev/pocketmq:                        # lets tools that find packages by folder name see the root as "pocketmq"
+	mkdir -p .dev && ln -s .. .dev/pocketmq
+
+# The virtual path pocketmq/proto/gen makes the generated modules import each other by their real names.
+proto: $(VENV)/.dev
+	rm -rf .dev/gen && mkdir -p .dev/gen
+	$(BIN)/python -m grpc_tools.protoc -I pocketmq/proto/gen=proto --python_out=.dev/gen --pyi_out=.dev/gen \
+	  $(patsubst proto/%,pocketmq/proto/gen/%,$(wildcard proto/*.proto))
+	cp .dev/gen/pocketmq/proto/gen/*_pb2.py .dev/gen/pocketmq/proto/gen/*_pb2.pyi proto/gen/
+
+proto-check: proto
+	git diff --exit-code -- proto/gen
+
+clean:
+	rm -rf $(VENV) .dev build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,261 @@
+"""Every error that PocketMQ raises, and the one table between errors and gRPC statuses.
+
+    PocketMQError
+    ├── ConfigError
+    ├── InvalidArgument              a request or record that breaks a rule: names field, limit and value
+    │   ├── InvalidRecord
+    │   ├── InvalidName
+    │   └── MessageTooLarge
+    ├── StoreError
+    │   ├── StoreLocked              another broker has the store open
+    │   ├── StoreRefused             the files are not what the settings say; nothing was touched
+    │   ├── StoreClosed
+    │   ├── StoreFull
+    │   ├── DiskFailure              a write or a sync failed; the store takes no more writes
+    │   ├── OffsetOutOfRange
+    │   ├── CorruptRecord
+    │   ├── CorruptIndex
+    │   └── CorruptState             a config file and its .bak cannot be read
+    ├── BrokerError
+    │   ├── TopicNotFound  TopicExists  QueueNotFound  GroupNotFound
+    │   ├── NotReadable  NotWritable
+    │   ├── Overloaded
+    │   ├── FlushTimeout             stored, but not on the device in time
+    │   ├── NotServed                this server does not offer what was asked for
+    │   └── ShuttingDown
+    └── ClientError
+        ├── RouteNotFound  SendFailed  RequestTimeout  Disconnected  ClientClosed
+
+An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
+class that the broker raised, with the same details. On the wire an error is a gRPC status and, in the
+trailing metadata `pocketmq-error-bin`, a serialised `pocketmq.v1.Error`; in streams the same message stands
+in the reply.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PocketMQError(Exception):
+    """The root of all errors that PocketMQ raises."""
+
+    #: Name of the gRPC status code that carries this class.
+    status: ClassVar[str] = "INTERNAL"
+    #: Does the same request have a chance if it is sent again?
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, str] = {name: str(value) for name, value in details.items()}
+
+
+class ConfigError(PocketMQError):
+    """A configuration file, key or value is not acceptable."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class InvalidArgument(PocketMQError):
+    """A request breaks a rule; the sentence names field, limit and value."""
+
+    status = "INVALID_ARGUMENT"
+
+
+class InvalidRecord(InvalidArgument):
+    """The bytes are not a whole, well-formed record."""
+
+
+class InvalidName(InvalidArgument):
+    """A topic or group name has a bad character or length, or is reserved."""
+
+
+class MessageTooLarge(InvalidArgument):
+    """A body, the properties or a whole record exceed their limit."""
+
+
+class StoreError(PocketMQError):
+    """The store cannot do what was asked."""
+
+
+class StoreLocked(StoreError):
+    """Another process has the store open for writing."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class StoreRefused(StoreError):
+    """The files of the store do not fit its settings or each other; nothing was touched."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class StoreClosed(StoreError):
+    """The store was closed."""
+
+    status = "UNAVAILABLE"
+    retriable = True
+
+
+class StoreFull(StoreError):
+    """The disk is too full to take more messages."""
+
+    status = "RESOURCE_EXHAUSTED"
+    retriable = True
+
+
+class DiskFailure(StoreError):
+    """A write or a sync failed; the store takes no more writes until it is opened again."""
+
+    status = "UNAVAILABLE"
+
+
+class OffsetOutOfRange(StoreError):
+    """The offset lies outside what the store still holds."""
+
+    status = "OUT_OF_RANGE"
+
+
+class CorruptRecord(StoreError):
+    """A record in the log fails its checks."""
+
+    status = "DATA_LOSS"
+
+
+class CorruptIndex(StoreError):
+    """An index file or a consume queue contradicts itself."""
+
+    status = "DATA_LOSS"
+
+
+class CorruptState(StoreError):
+    """A state file and its .bak can both not be read."""
+
+    status = "DATA_LOSS"
+
+
+class BrokerError(PocketMQError):
+    """The broker refuses a request."""
+
+
+class TopicNotFound(BrokerError):
+    """No such topic here."""
+
+    status = "NOT_FOUND"
+
+
+class TopicExists(BrokerError):
+    """A topic of this name exists."""
+
+    status = "ALREADY_EXISTS"
+
+
+class QueueNotFound(BrokerError):
+    """The topic has no queue of this number."""
+
+    status = "NOT_FOUND"
+
+
+class GroupNotFound(BrokerError):
+    """No such consumer group here."""
+
+    status = "NOT_FOUND"
+
+
+class MessageNotFound(BrokerError):
+    """No message with this id."""
+
+    status = "NOT_FOUND"
+
+
+class NotReadable(BrokerError):
+    """The topic's permission does not allow reading."""
+
+    status = "PERMISSION_DENIED"
+
+
+class NotWritable(BrokerError):
+    """The topic's permission, or the broker's state, does not allow writing."""
+
+    status = "PERMISSION_DENIED"
+
+
+class Overloaded(BrokerError):
+    """A bound of the broker is reached; try again later."""
+
+    status = "RESOURCE_EXHAUSTED"
+    retriable = True
+
+
+class FlushTimeout(BrokerError):
+    """The message is stored in memory, but did not reach the device in time."""
+
+    status = "DEADLINE_EXCEEDED"
+    retriable = True
+
+
+class NotServed(BrokerError):
+    """This server does not offer what was asked for."""
+
+    status = "UNIMPLEMENTED"
+
+
+class ShuttingDown(BrokerError):
+    """The broker is about to stop."""
+
+    status = "UNAVAILABLE"
+    retriable = True
+
+
+class ClientError(PocketMQError):
+    """The client could not do what was asked."""
+
+
+class RouteNotFound(ClientError):
+    """No name server knows the topic."""
+
+    status = "NOT_FOUND"
+    retriable = True
+
+
+class SendFailed(ClientError):
+    """The message was not acknowledged."""
+
+
+class RequestTimeout(ClientError):
+    """No answer came in time."""
+
+    status = "DEADLINE_EXCEEDED"
+    retriable = True
+
+
+class Disconnected(ClientError):
+    """The connection broke, or could not be made."""
+
+    status = "UNAVAILABLE"
+    retriable = True
+
+
+class ClientClosed(ClientError):
+    """The client was closed."""
+
+    status = "CANCELLED"
+
+
+def _tree(root: type[PocketMQError]) -> dict[str, type[PocketMQError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+#: Every class by its name, which is what travels.
+BY_NAME: dict[str, type[PocketMQError]] = _tree(PocketMQError)
+
+
+def rebuild(name: str, message: str, details: dict[str, str]) -> PocketMQError:
+    """Return the error that the other side raised; an unknown NAME becomes the root class."""
+    error = BY_NAME.get(name, PocketMQError)(message)
+    error.details = dict(details)
+    return error
