@@ -1,0 +1,137 @@
+"""Java's `String.hashCode`: of one string, and of many byte ranges at once.
+
+h = 0; for each UTF-16 code unit u: h = 31·h + u (mod 2³²), read as a signed 32-bit number. RocketMQ uses it for tag
+codes (consume queue) and for keys (index file). Source: the Java language API; store-format.md §3.2, §4.2.
+
+The vectorised form works on UTF-8 bytes in place. For ASCII a byte is a code unit, and the hash of a range is the
+scalar product of its bytes with powers of 31; ranges with other characters are decoded one by one.
+A hash continues from a prefix: h(p + s) = h(p)·31^len(s) + h(s).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = 0xFFFFFFFF
+_WIDTH_MAX = 512  # ranges longer than this are hashed one by one: the matrix would waste memory
+_CELLS_MAX = 1 << 20  # bytes that one matrix may hold
+
+
+def _powers(count: int) -> NDArray[np.uint32]:
+    powers = np.empty(count, np.uint32)
+    value = 1
+    for index in range(count):
+        powers[index] = value
+        value = value * 31 & _MASK
+    return powers
+
+
+_POWERS = _powers(_WIDTH_MAX + 1)
+
+
+def java_hash(text: str, seed: int = 0) -> int:
+    """Return Java's hash of TEXT as a signed 32-bit number, continued from SEED, the hash of a prefix."""
+    value = seed & _MASK
+    units = array("H", text.encode("utf-16-le", "surrogatepass"))
+    for unit in units:
+        value = (value * 31 + unit) & _MASK
+    return value - (1 << 32) if value >> 31 else value
+
+
+def java_hashes(texts: Sequence[str]) -> NDArray[np.int32]:
+    """Return the hash of each of TEXTS."""
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    starts = np.cumsum(sizes) - sizes
+    return hash_ranges(np.frombuffer(b"".join(encoded), np.uint8), starts, sizes)
+
+
+def hash_ranges(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    seed: int = 0,
+) -> NDArray[np.int32]:
+    """Return the hash of each UTF-8 range of DATA, each continued from SEED, the hash of a common prefix.
+
+    A range is `data[start : start + size]`; a size ≤ 0 is the empty string. Malformed UTF-8 counts as U+FFFD.
+    """
+    count = len(starts)
+    if count == 0:
+        return np.empty(0, np.int32)
+    width = int(sizes.max())
+    if width <= 0:
+        return np.full(count, seed & _MASK, np.uint32).view(np.int32)
+    if width > _WIDTH_MAX:
+        return _mixed_hashes(data, starts, sizes, seed)
+    if count * width > _CELLS_MAX:
+        step = max(1, _CELLS_MAX // width)
+        parts = [
+            hash_ranges(data, starts[i : i + step], sizes[i : i + step], seed=seed)
+            for i in range(0, count, step)
+        ]
+        return np.concatenate(parts)
+    return _matrix_hashes(data, starts, sizes, width, seed)
+
+
+def _matrix_hashes(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    width: int,
+    seed: int,
+) -> NDArray[np.int32]:
+    units = right_aligned(data, starts, sizes, width)
+    hashes = units.astype(np.uint32) @ _POWERS[width - 1 :: -1] if width else None
+    assert hashes is not None
+    if seed:
+        hashes += _POWERS[np.maximum(sizes, 0)] * np.uint32(seed & _MASK)
+    if units.max() >= 0x80:
+        _rehash(data, starts, sizes, seed, hashes, np.flatnonzero((units >= 0x80).any(axis=1)))
+    return hashes.view(np.int32)
+
+
+def right_aligned(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    width: int,
+) -> NDArray[np.uint8]:
+    """Return a matrix with one range a row, right-aligned to WIDTH columns, zeros before it."""
+    if len(data) >= width and int(sizes.min()) == width:
+        windows = np.lib.stride_tricks.sliding_window_view(data, width)
+        return windows[starts]
+    back = np.arange(width - 1, -1, -1)
+    ends = starts + sizes - 1
+    cells = data[np.maximum(ends[:, None] - back, 0)]
+    cells *= back < sizes[:, None]
+    return cells
+
+
+def _mixed_hashes(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], seed: int
+) -> NDArray[np.int32]:
+    hashes = np.zeros(len(starts), np.uint32)
+    short = sizes <= _WIDTH_MAX
+    hashes[short] = hash_ranges(data, starts[short], sizes[short], seed=seed).view(np.uint32)
+    _rehash(data, starts, sizes, seed, hashes, np.flatnonzero(~short))
+    return hashes.view(np.int32)
+
+
+def _rehash(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    seed: int,
+    hashes: NDArray[np.uint32],
+    rows: NDArray[np.intp],
+) -> None:
+    for row in rows:
+        start = int(starts[row])
+        text = data[start : start + int(sizes[row])].tobytes().decode("utf-8", "replace")
+        hashes[row] = java_hash(text, seed) & _MASK

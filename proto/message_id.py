@@ -1,0 +1,69 @@
+"""Message ids: the offset id that a broker derives, and the unique id that a client makes.
+
+Offset id: store host (4 or 16 bytes), port (i32) and log offset (i64), upper-case hexadecimal: 32 or 56 digits.
+
+Unique id, the form of RocketMQ's gRPC clients, 34 digits:
+
+    01 | 6 bytes that tell this client from others | process id, low 16 bits | seconds since 2021-01-01 UTC, u32 | counter, u32
+
+Source: store-format.md §8.1, §8.3. A client draws its six bytes at random (with the locally-administered bit of a MAC
+address set): two containers may share a MAC, and random bytes tell nothing about the machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from .errors import InvalidArgument
+
+_EPOCH_2021_MS: Final = 1_609_459_200_000
+_ID_V4 = struct.Struct(">4siq")
+_ID_V6 = struct.Struct(">16siq")
+
+
+def offset_message_id(host: bytes, port: int, log_offset: int) -> str:
+    """Return the offset id of the record at LOG_OFFSET on the broker at HOST (4 or 16 bytes) and PORT."""
+    layout = _ID_V4 if len(host) == 4 else _ID_V6
+    return layout.pack(host, port, log_offset).hex().upper()
+
+
+def decode_offset_message_id(text: str) -> tuple[bytes, int, int]:
+    """Return (host, port, log offset) of an offset id; raise InvalidArgument if TEXT is none."""
+    layout = {32: _ID_V4, 56: _ID_V6}.get(len(text))
+    try:
+        if layout is None:
+            raise ValueError
+        host, port, log_offset = layout.unpack(bytes.fromhex(text))
+    except ValueError:
+        raise InvalidArgument(
+            f"message id {text[:64]!r}: an offset message id has 32 (IPv4) or 56 (IPv6) hexadecimal digits",
+            field="message_id",
+            value=text[:64],
+        ) from None
+    return host, port, log_offset
+
+
+class UniqueIds:
+    """Makes unique ids for one client. Not thread-safe: its event loop owns it."""
+
+    def __init__(self, now_ms: Callable[[], int], process_id: int, random: Random) -> None:
+        self._now_ms = now_ms
+        origin = bytearray(random.randbytes(6))
+        origin[0] = origin[0] & 0xFE | 0x02
+        self._prefix = b"01%s%04X" % (origin.hex().upper().encode(), process_id & 0xFFFF)
+        self._counter = random.getrandbits(31)
+
+    def next(self) -> str:
+        """Return one id."""
+        return self.many(1)[0].decode()
+
+    def many(self, count: int) -> list[bytes]:
+        """Return COUNT ids in ASCII; their order is that of their making."""
+        seconds = max(0, self._now_ms() - _EPOCH_2021_MS) // 1000 & 0xFFFFFFFF
+        head = b"%s%08X" % (self._prefix, seconds)
+        first = self._counter + 1
+        self._counter += count
+        return [b"%s%08X" % (head, number & 0xFFFFFFFF) for number in range(first, first + count)]

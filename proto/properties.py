@@ -1,0 +1,78 @@
+"""The property string of a record: pairs `name 0x01 value 0x02`, end to end, in UTF-8.
+
+The last 0x02 is there or not, by RocketMQ's version (written by ≤ 4.9.0 and ≥ 5.2.0, and by us; dropped between);
+readers take both. The reader's rules are Apache's (store-format.md §2.5): a pair ends at 0x02 or at the end; a pair
+of less than three characters, without 0x01, or with an empty name or value is ignored; a later duplicate wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from .errors import InvalidArgument
+
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
+
+#: Names that the store, the broker and the client act upon.
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+INNER_NUM: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+POP_CHECK_POINT: Final = "POP_CK"
+PROPERTY_CRC: Final = "__CRC32#"
+
+#: Words of KEYS are separated by this.
+KEY_SEPARATOR: Final = " "
+
+
+def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
+    """Return the property string of PAIRS, in their order.
+
+    Raises InvalidArgument for a name or value that is empty or holds 0x01 or 0x02: a reader would not find it again.
+    """
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    parts = []
+    for name, value in items:
+        _check(name, "name", name)
+        _check(value, "value", name)
+        parts.append(f"{name}{NAME_END}{value}{PAIR_END}")
+    return "".join(parts).encode("utf-8")
+
+
+def _check(text: str, what: str, name: str) -> None:
+    if not text:
+        raise InvalidArgument(
+            f"the {what} of property {name!r} is empty: leave the property out", field=name
+        )
+    if NAME_END in text or PAIR_END in text:
+        raise InvalidArgument(
+            f"the {what} of property {name!r} holds U+0001 or U+0002, which separate properties",
+            field=name,
+        )
+
+
+def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
+    """Return the properties in DATA by Apache's rules; malformed pairs and malformed UTF-8 never raise."""
+    found: dict[str, str] = {}
+    for pair in str(data, "utf-8", "replace").split(PAIR_END):
+        name, separator, value = pair.partition(NAME_END)
+        if name and separator and value:
+            found[name] = value
+    return found

@@ -1,0 +1,144 @@
+"""Names of topics and groups: the rules, the topics of the system, retry and dead-letter topics.
+
+Source: Apache's TopicValidator and TopicConfigManager of 5.5.0; store-format.md §1, §6.3.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .errors import InvalidName
+
+TOPIC_LENGTH_MAX: Final = 127
+#: `%RETRY%…` and `%DLQ%…` may be longer: they carry a group's name, and for pop also a topic's.
+DERIVED_TOPIC_LENGTH_MAX: Final = 255
+GROUP_LENGTH_MAX: Final = 120
+
+MESSAGE_SIZE_MAX: Final = 4 * 1024 * 1024  # bytes of a body
+RECORD_SIZE_MAX: Final = MESSAGE_SIZE_MAX + 64 * 1024  # bytes of an encoded record
+PROPERTIES_SIZE_MAX: Final = 32767  # bytes; the length is a signed 16-bit field
+
+PERMISSION_INHERIT: Final = 1
+PERMISSION_WRITE: Final = 2
+PERMISSION_READ: Final = 4
+PERMISSION_ALL: Final = PERMISSION_READ | PERMISSION_WRITE
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+_ROCKSDB_HALF = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+_ROCKSDB_OP_HALF = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        _ROCKSDB_HALF,
+        _ROCKSDB_OP_HALF,
+        TRACE_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+#: System topics that only the broker writes.
+NOT_SENDABLE_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        _ROCKSDB_HALF,
+        _ROCKSDB_OP_HALF,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        "OFFSET_MOVED_EVENT",
+        TIMER_TOPIC,
+    }
+)
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALPHABET = "letters, digits and _ - % |"
+
+
+def check_topic(name: str) -> str:
+    """Return NAME if it is fit for a topic; raise InvalidName otherwise."""
+    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return _check(name, "topic", DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
+
+
+def check_group(name: str) -> str:
+    """Return NAME if it is fit for a group; raise InvalidName otherwise."""
+    return _check(name, "group", GROUP_LENGTH_MAX)
+
+
+def _check(name: str, what: str, length_max: int) -> str:
+    if not name:
+        raise InvalidName(f"the {what}'s name is empty", field=what)
+    if len(name) > length_max:
+        raise InvalidName(
+            f"the {what}'s name has {len(name)} characters, the limit is {length_max}: {name[:40]}…",
+            field=what,
+            limit=length_max,
+            value=len(name),
+        )
+    if not _NAME.fullmatch(name):
+        bad = next(character for character in name if not _NAME.match(character))
+        raise InvalidName(
+            f"the {what}'s name {name!r} holds {bad!r}: only {_ALPHABET} are allowed",
+            field=what,
+            value=name,
+        )
+    return name
+
+
+def is_system_topic(name: str) -> bool:
+    """Is NAME one of the topics that a broker makes for itself, whatever its cluster and name?"""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic in which failed messages of GROUP wait."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic in which messages end that GROUP could not consume."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def system_topic_queues(cluster: str, broker: str) -> list[tuple[str, int, int]]:
+    """Return (name, number of queues, permission) of every topic that a broker of 5.5.0 makes at start."""
+    inherit_all = PERMISSION_ALL | PERMISSION_INHERIT
+    return [
+        (SELF_TEST_TOPIC, 1, PERMISSION_ALL),
+        (AUTO_CREATE_TOPIC, 8, inherit_all),
+        ("BenchmarkTest", 1024, PERMISSION_ALL),
+        (cluster, 16, inherit_all),
+        (broker, 1, inherit_all),
+        ("OFFSET_MOVED_EVENT", 1, PERMISSION_ALL),
+        (SCHEDULE_TOPIC, 18, PERMISSION_ALL),
+        (f"{cluster}_REPLY_TOPIC", 1, PERMISSION_ALL),
+        (f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8, PERMISSION_ALL),
+        (f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERMISSION_INHERIT),
+        (HALF_TOPIC, 1, PERMISSION_ALL),
+        (OP_HALF_TOPIC, 1, PERMISSION_ALL),
+        (_ROCKSDB_HALF, 1, PERMISSION_ALL),
+        (_ROCKSDB_OP_HALF, 1, PERMISSION_ALL),
+        (TIMER_TOPIC, 1, PERMISSION_ALL),
+    ]
