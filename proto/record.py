@@ -1,0 +1,335 @@
+"""One record: a message as it stands in the commit log, on the wire of pocketmq.v1, and in Apache RocketMQ's log.
+
+All integers are big-endian and signed. BH and SH are 8 for an IPv4 host, 20 for IPv6; TL is 1 (V1) or 2 (V2).
+
+    offset (IPv4)  size  field
+    0              4     total size of the record, this field included
+    4              4     magic: DAA320A7 = V1, DAA320AB = V2 (topic longer than 127 characters)
+    8              4     body CRC: CRC-32 of the stored body & 0x7FFFFFFF, 0 for an empty body
+    12             4     queue id
+    16             4     flag, the application's own
+    20             8     queue offset           B
+    28             8     log offset             B
+    36             4     sysFlag (below)
+    40             8     born timestamp, ms
+    48             BH    born host: address, port as i32
+    56             8     store timestamp, ms    B
+    64             SH    store host             B
+    72             4     reconsume times
+    76             8     prepared transaction offset
+    84             4     body length, then the body
+    88 + body      TL    topic length, then the topic
+                   2     properties length, then the property string (properties.py)
+
+B: the broker owns the field; a client leaves it zero. sysFlag bits: 0 compressed, 1 multi-tags, 2–3 transaction
+(0 none, 4 prepared, 8 commit, 12 rollback), 4 born host is IPv6, 5 store host is IPv6, 6 needs unwrap, 7 inner
+batch, 8–10 compression type (1 LZ4 frame, 2 ZSTD, 3 or 0 ZLIB).
+
+Source: store-format.md §2. Everything here is pure; `record_run.py` does the same for many records at once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from .errors import CorruptRecord, InvalidArgument, InvalidRecord, MessageTooLarge, NotServed
+from .message_id import offset_message_id
+from .properties import decode_properties, encode_properties
+from .topics import PROPERTIES_SIZE_MAX
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
+MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
+MAGIC_BLANK: Final = 0xCBD43194 - (1 << 32)
+
+CRC_AT: Final = 8
+QUEUE_ID_AT: Final = 12
+QUEUE_OFFSET_AT: Final = 20
+LOG_OFFSET_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+BORN_HOST_AT: Final = 48
+#: Positions for an IPv4 born host; an IPv6 one moves them by HOST_V6_EXTRA.
+STORE_TIMESTAMP_AT: Final = 56
+STORE_HOST_AT: Final = 64
+HOST_V6_EXTRA: Final = 12
+FIXED_SIZE_V4: Final = 91  # a V1 record between IPv4 hosts without body, topic and properties
+
+SYS_COMPRESSED: Final = 0x1
+SYS_MULTI_TAGS: Final = 0x2
+SYS_TRANSACTION: Final = 0xC
+SYS_PREPARED: Final = 0x4
+SYS_COMMIT: Final = 0x8
+SYS_ROLLBACK: Final = 0xC
+SYS_BORN_V6: Final = 0x10
+SYS_STORE_V6: Final = 0x20
+SYS_NEEDS_UNWRAP: Final = 0x40
+SYS_INNER_BATCH: Final = 0x80
+SYS_COMPRESSION: Final = 0x700
+COMPRESSION_LZ4: Final = 0x100
+COMPRESSION_ZSTD: Final = 0x200
+COMPRESSION_ZLIB: Final = 0x300
+
+CRC_MASK: Final = 0x7FFFFFFF
+_TOPIC_LENGTH_V1_MAX = 127
+
+_HEAD = struct.Struct(">iiiiiqqiq")
+_MIDDLE = struct.Struct(">iqi")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_SHORT = struct.Struct(">h")
+
+
+class Host(NamedTuple):
+    """An address of 4 or 16 bytes, and a port."""
+
+    address: bytes
+    port: int
+
+    @classmethod
+    def parse(cls, address: str, port: int) -> Host:
+        """Return the host for a numeric IPv4 or IPv6 ADDRESS."""
+        return cls(ipaddress.ip_address(address).packed, port)
+
+    @property
+    def is_v6(self) -> bool:
+        return len(self.address) == 16
+
+    def packed(self) -> bytes:
+        """Return the bytes that stand in a record."""
+        return self.address + _INT.pack(self.port)
+
+    def __str__(self) -> str:
+        address = ipaddress.ip_address(self.address)
+        return f"[{address}]:{self.port}" if self.is_v6 else f"{address}:{self.port}"
+
+
+NO_HOST: Final = Host(bytes(4), 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A record, decoded. BODY is as stored: `decompress_body` undoes a compression that sys_flag tells."""
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    queue_offset: int = 0
+    log_offset: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = NO_HOST
+    store_timestamp_ms: int = 0
+    store_host: Host = NO_HOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    #: The three fields below are what the decoder found; the encoder works them out.
+    body_crc: int = 0
+    total_size: int = 0
+    magic: int = MAGIC_V1
+
+    @property
+    def message_id(self) -> str:
+        """The offset message id."""
+        return offset_message_id(self.store_host.address, self.store_host.port, self.log_offset)
+
+    @property
+    def crc_ok(self) -> bool:
+        """Does the body fit the stored CRC? An empty body is not checked (Apache does not)."""
+        return not self.body or body_crc(self.body) == self.body_crc
+
+
+def body_crc(body: Buffer) -> int:
+    """Return the CRC that a record stores for BODY."""
+    return zlib.crc32(body) & CRC_MASK
+
+
+def encode_record(record: Record, *, property_string: bytes | None = None) -> bytes:
+    """Return the bytes of RECORD; sizes, CRC, magic and the IPv6 bits of sysFlag are worked out.
+
+    PROPERTY_STRING, if given, is stored as it is instead of `record.properties`.
+    Raises MessageTooLarge when the topic or the properties do not fit their length field.
+    """
+    topic = record.topic.encode("utf-8")
+    properties = (
+        encode_properties(record.properties) if property_string is None else property_string
+    )
+    if len(properties) > PROPERTIES_SIZE_MAX:
+        raise MessageTooLarge(
+            f"properties: {len(properties)} bytes, the limit is {PROPERTIES_SIZE_MAX}",
+            field="properties",
+            limit=PROPERTIES_SIZE_MAX,
+            value=len(properties),
+        )
+    magic, topic_part = _topic_part(record.topic, topic)
+    tail = b"".join(
+        (
+            record.born_host.packed(),
+            _LONG.pack(record.store_timestamp_ms),
+            record.store_host.packed(),
+            _INT.pack(record.reconsume_times),
+            _LONG.pack(record.prepared_transaction_offset),
+            _INT.pack(len(record.body)),
+            record.body,
+            topic_part,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    )
+    head = _HEAD.pack(
+        _HEAD.size + len(tail),
+        magic,
+        body_crc(record.body) if record.body else 0,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.log_offset,
+        with_host_bits(record.sys_flag, record.born_host, record.store_host),
+        record.born_timestamp_ms,
+    )
+    return head + tail
+
+
+def _topic_part(name: str, encoded: bytes) -> tuple[int, bytes]:
+    """Return the magic and the topic with its length, V2 for more than 127 characters."""
+    if len(name) <= _TOPIC_LENGTH_V1_MAX and len(encoded) <= _TOPIC_LENGTH_V1_MAX:
+        return MAGIC_V1, bytes((len(encoded),)) + encoded
+    if len(encoded) > 0x7FFF:
+        raise MessageTooLarge(
+            f"topic: {len(encoded)} bytes, the limit is 32767", field="topic", value=len(encoded)
+        )
+    return MAGIC_V2, _SHORT.pack(len(encoded)) + encoded
+
+
+def with_host_bits(sys_flag: int, born_host: Host, store_host: Host) -> int:
+    """Return SYS_FLAG with the two IPv6 bits set to what the hosts are."""
+    bare = sys_flag & ~(SYS_BORN_V6 | SYS_STORE_V6)
+    return bare | SYS_BORN_V6 * born_host.is_v6 | SYS_STORE_V6 * store_host.is_v6
+
+
+def decode_record(buffer: Buffer, at: int = 0) -> Record:
+    """Return the record at position AT of BUFFER.
+
+    Raises InvalidRecord when the bytes are not one whole record whose lengths agree. The body's CRC is not
+    compared: see `Record.crc_ok`.
+    """
+    try:
+        return _decode(buffer, at)
+    except (struct.error, IndexError) as error:
+        raise InvalidRecord(
+            f"record at {at}: {len(buffer) - at} bytes are there, its fields need more",
+            field="totalSize",
+        ) from error
+
+
+def _decode(buffer: Buffer, at: int) -> Record:
+    total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born = _HEAD.unpack_from(
+        buffer, at
+    )
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise InvalidRecord(
+            f"record at {at}: magic {magic & 0xFFFFFFFF:08X} is neither DAA320A7 nor DAA320AB",
+            field="magicCode",
+        )
+    born_host, position = _host(buffer, at + BORN_HOST_AT, sys_flag & SYS_BORN_V6)
+    (stored,) = _LONG.unpack_from(buffer, position)
+    store_host, position = _host(buffer, position + 8, sys_flag & SYS_STORE_V6)
+    reconsume, prepared, body_length = _MIDDLE.unpack_from(buffer, position)
+    body, position = _part(buffer, position + _MIDDLE.size, body_length, at, "bodyLength")
+    if magic == MAGIC_V1:
+        topic_length, position = buffer[position], position + 1
+    else:
+        topic_length, position = _SHORT.unpack_from(buffer, position)[0], position + 2
+    topic, position = _part(buffer, position, topic_length, at, "topicLength")
+    (properties_length,) = _SHORT.unpack_from(buffer, position)
+    properties, position = _part(buffer, position + 2, properties_length, at, "propertiesLength")
+    if position - at != total:
+        raise InvalidRecord(
+            f"record at {at}: totalSize says {total}, the fields make {position - at}",
+            field="totalSize",
+            value=total,
+        )
+    return Record(
+        topic=topic.decode("utf-8", "replace"),
+        body=body,
+        queue_id=queue_id,
+        flag=flag,
+        sys_flag=sys_flag,
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        born_timestamp_ms=born,
+        born_host=born_host,
+        store_timestamp_ms=stored,
+        store_host=store_host,
+        reconsume_times=reconsume,
+        prepared_transaction_offset=prepared,
+        properties=decode_properties(properties),
+        body_crc=crc,
+        total_size=total,
+        magic=magic,
+    )
+
+
+def _host(buffer: Buffer, at: int, is_v6: int) -> tuple[Host, int]:
+    size = 16 if is_v6 else 4
+    (port,) = _INT.unpack_from(buffer, at + size)
+    return Host(bytes(buffer[at : at + size]), port), at + size + 4
+
+
+def _part(buffer: Buffer, at: int, size: int, record_at: int, name: str) -> tuple[bytes, int]:
+    if size < 0 or at + size > len(buffer):
+        raise InvalidRecord(
+            f"record at {record_at}: {name} is {size}, {len(buffer) - at} bytes follow",
+            field=name,
+            value=size,
+        )
+    return bytes(buffer[at : at + size]), at + size
+
+
+def decompress_body(body: bytes, sys_flag: int) -> bytes:
+    """Return BODY as the sender had it.
+
+    Raises CorruptRecord when the bytes cannot be decompressed, NotServed when LZ4 or ZSTD is asked for and the
+    extra `pocketmq[compression]` is not installed.
+    """
+    if not sys_flag & SYS_COMPRESSED:
+        return body
+    kind = sys_flag & SYS_COMPRESSION
+    try:
+        if kind == COMPRESSION_LZ4:
+            return _lz4(body)
+        if kind == COMPRESSION_ZSTD:
+            return _zstd(body)
+        if kind in (0, COMPRESSION_ZLIB):
+            return zlib.decompress(body)
+    except ImportError as error:
+        raise NotServed(
+            "the body is compressed with LZ4 or ZSTD: pip install 'pocketmq[compression]'"
+        ) from error
+    except (RuntimeError, zlib.error, ValueError) as error:
+        raise CorruptRecord(f"the compressed body cannot be read: {error}", field="body") from error
+    raise InvalidArgument(
+        f"sysFlag {sys_flag:#x}: compression type {kind >> 8} is unknown", field="sysFlag"
+    )
+
+
+def _lz4(body: bytes) -> bytes:
+    import lz4.frame
+
+    return bytes(lz4.frame.decompress(body))
+
+
+def _zstd(body: bytes) -> bytes:
+    import zstandard
+
+    try:
+        return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,482 @@
+"""Many records at once, with numpy: walk, parse, check and encode runs without per-message Python.
+
+A *run* is records end to end. `RunColumns` holds one array a field; every position in it counts from the start of
+the buffer that was parsed. Reading rests on one trick: a structured array over the buffer with a stride of one byte
+has a whole record head at every position, so that `heads[starts]` copies all heads in one call, unaligned.
+
+Cost on one core: some 0.1 µs a record to walk and parse when sizes vary, less when they are equal; the CRC of
+128-byte bodies 0.2 µs.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InvalidRecord, MessageTooLarge
+from .java_hash import hash_ranges
+from .record import (
+    CRC_MASK,
+    HOST_V6_EXTRA,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_V6,
+    SYS_STORE_V6,
+    Buffer,
+    Host,
+    body_crc,
+    with_host_bits,
+)
+from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
+
+Longs = NDArray[np.int64]
+Ints = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
+
+#: The head of a record between IPv4 hosts.
+_HEAD = np.dtype(
+    [
+        ("total_size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("log_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", "V8"),
+        ("store_ms", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_size", ">i4"),
+    ]
+)
+_HEAD_SIZE: Final = 88
+_LEAST_SIZE: Final = 92  # a record with a topic of one character
+_PAIR = struct.Struct(">ii")
+_EQUAL_BEFORE_GUESS = 8
+_GUESS = 512
+
+
+@dataclass(slots=True)
+class RunColumns:
+    """The fields of a run, one array each. `well_formed` is false where lengths or magic do not agree; there the
+    other columns hold whatever the bytes say, and positions are safe to read but mean nothing."""
+
+    starts: Longs
+    sizes: Longs
+    magic: Ints
+    body_crc: Ints
+    queue_id: Ints
+    flag: Ints
+    queue_offset: Longs
+    log_offset: Longs
+    sys_flag: Ints
+    born_ms: Longs
+    store_ms: Longs
+    reconsume_times: Ints
+    prepared_offset: Longs
+    body_start: Longs
+    body_size: Longs
+    topic_start: Longs
+    topic_size: Longs
+    properties_start: Longs
+    properties_size: Longs
+    well_formed: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: Longs | NDArray[np.intp] | NDArray[np.bool_] | slice) -> RunColumns:
+        """Return the columns of the chosen ROWS."""
+        return RunColumns(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+def as_bytes(data: Buffer | Bytes) -> Bytes:
+    """Return DATA as an array of bytes, without a copy."""
+    return data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+
+
+def walk(data: Buffer, at: int = 0, end: int | None = None) -> tuple[Longs, int]:
+    """Follow total sizes from position AT; return the starts of records, and where the row of records stops.
+
+    It stops at END, at a blank, at zeros, and at any size or magic that cannot be one (so a caller looks at what
+    stands there). Fields behind the magic are not looked at.
+    """
+    view = memoryview(data).cast("B") if not isinstance(data, memoryview) else data
+    end = len(view) if end is None else end
+    heads = _pairs(view, end)
+    starts: list[Longs] = []
+    scalar: list[int] = []
+    last_size = equal = 0
+    while at + _LEAST_SIZE <= end:
+        size, magic = _PAIR.unpack_from(view, at)
+        if not _possible(size, magic, end - at):
+            break
+        equal = equal + 1 if size == last_size else 0
+        last_size = size
+        if equal < _EQUAL_BEFORE_GUESS:
+            scalar.append(at)
+            at += size
+            continue
+        guessed = _equal_sized(heads, at, size, end)
+        starts += [np.array(scalar, np.int64), guessed]
+        scalar = []
+        at = int(guessed[-1]) + size
+        equal = _EQUAL_BEFORE_GUESS if len(guessed) >= _GUESS // 2 else 0
+    starts.append(np.array(scalar, np.int64))
+    return np.concatenate(starts), at
+
+
+def _possible(size: int, magic: int, room: int) -> bool:
+    return magic in (MAGIC_V1, MAGIC_V2) and _LEAST_SIZE <= size <= room
+
+
+_PAIR_TYPE = np.dtype([("size", ">i4"), ("magic", ">i4")])
+
+
+def _pairs(view: memoryview, end: int) -> NDArray[np.void]:
+    """Return (size, magic) at every byte position."""
+    return np.ndarray((max(0, end - 7),), _PAIR_TYPE, view, strides=(1,))
+
+
+def _equal_sized(heads: NDArray[np.void], at: int, size: int, end: int) -> Longs:
+    """Return the starts of the records of SIZE that lie end to end from AT, at most some hundreds."""
+    count = min(_GUESS, (end - at) // size)
+    seen = heads[at : at + (count - 1) * size + 1 : size]
+    magic = seen["magic"]
+    good = (seen["size"] == size) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+    length = count if good.all() else int(good.argmin())
+    return at + size * np.arange(max(1, length), dtype=np.int64)
+
+
+def starts_of(sizes: Sequence[int] | Longs) -> Longs:
+    """Return the start of each record of a run whose records have SIZES."""
+    ends = np.cumsum(np.asarray(sizes, np.int64))
+    return ends - np.asarray(sizes, np.int64)
+
+
+def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
+    """Return the columns of the records at STARTS; never raises for what the bytes say (see `well_formed`)."""
+    array = as_bytes(data)
+    room = len(array)
+    if room < _HEAD_SIZE or len(starts) == 0:
+        return _no_records(starts)
+    inside = (starts >= 0) & (starts <= room - _HEAD_SIZE)
+    safe = starts if inside.all() else np.where(inside, starts, 0)
+    heads = np.ndarray((room - _HEAD_SIZE + 1,), _HEAD, array, strides=(1,))[safe]
+    sys_flag = heads["sys_flag"].astype(np.int32)
+    columns = {
+        name: heads[name].astype(np.int32)
+        for name in ("magic", "body_crc", "queue_id", "flag", "reconsume_times")
+    }
+    longs = {
+        name: heads[name].astype(np.int64)
+        for name in ("queue_offset", "log_offset", "born_ms", "store_ms", "prepared_offset")
+    }
+    body_size = heads["body_size"].astype(np.int64)
+    body_start = safe + _HEAD_SIZE
+    if (sys_flag & (SYS_BORN_V6 | SYS_STORE_V6)).any():
+        body_start = _read_v6(array, safe, sys_flag, columns, longs)
+        body_size = _i32(array, body_start - 4)
+    sizes = heads["total_size"].astype(np.int64)
+    topic_start, topic_size = _topic_place(array, body_start + body_size, columns["magic"])
+    properties_start = topic_start + topic_size + 2
+    properties_size = _i16(array, properties_start - 2)
+    known = (columns["magic"] == MAGIC_V1) | (columns["magic"] == MAGIC_V2)
+    well_formed = (
+        inside
+        & known
+        & (body_size >= 0)
+        & (topic_size >= 0)
+        & (properties_size >= 0)
+        & (properties_start + properties_size == safe + sizes)
+        & (safe + sizes <= room)
+    )
+    return RunColumns(
+        starts=starts,
+        sizes=sizes,
+        sys_flag=sys_flag,
+        body_start=body_start,
+        body_size=body_size,
+        topic_start=topic_start,
+        topic_size=topic_size,
+        properties_start=properties_start,
+        properties_size=properties_size,
+        well_formed=well_formed,
+        **columns,
+        **longs,
+    )
+
+
+def _no_records(starts: Longs) -> RunColumns:
+    zeros = np.zeros(len(starts), np.int64)
+    small = np.zeros(len(starts), np.int32)
+    longs = {
+        name: zeros
+        for name in RunColumns.__slots__
+        if name not in ("starts", "well_formed", "magic", "body_crc", "queue_id", "flag")
+    }
+    longs |= {name: small for name in ("magic", "body_crc", "queue_id", "flag")}  # type: ignore[misc]
+    longs |= {name: small for name in ("sys_flag", "reconsume_times")}  # type: ignore[misc]
+    return RunColumns(starts=starts, well_formed=np.zeros(len(starts), np.bool_), **longs)  # type: ignore[arg-type]
+
+
+def _read_v6(
+    array: Bytes,
+    starts: Longs,
+    sys_flag: Ints,
+    ints: dict[str, Ints],
+    longs: dict[str, Longs],
+) -> Longs:
+    """Correct the columns behind IPv6 hosts; return where the bodies start."""
+    born_extra = np.where(sys_flag & SYS_BORN_V6, HOST_V6_EXTRA, 0).astype(np.int64)
+    both_extra = born_extra + np.where(sys_flag & SYS_STORE_V6, HOST_V6_EXTRA, 0)
+    longs["store_ms"] = _i64(array, starts + 56 + born_extra)
+    ints["reconsume_times"] = _i32(array, starts + 72 + both_extra).astype(np.int32)
+    longs["prepared_offset"] = _i64(array, starts + 76 + both_extra)
+    return starts + _HEAD_SIZE + both_extra
+
+
+def _topic_place(array: Bytes, at: Longs, magic: Ints) -> tuple[Longs, Longs]:
+    """Return where topics start and how long they are; AT is where their length stands."""
+    short = array[_clip(at, len(array) - 1)].astype(np.int64)
+    long = magic == MAGIC_V2
+    if not long.any():
+        return at + 1, short
+    return at + 1 + long, np.where(long, _i16(array, at), short)
+
+
+def _clip(at: Longs, last: int) -> Longs:
+    return np.minimum(np.maximum(at, 0), last)
+
+
+def _read(array: Bytes, at: Longs, kind: str, size: int) -> Longs:
+    if len(array) < size:
+        return np.zeros(len(at), np.int64)
+    values = np.ndarray((len(array) - size + 1,), kind, array, strides=(1,))
+    return values[_clip(at, len(array) - size)].astype(np.int64)
+
+
+def _i16(array: Bytes, at: Longs) -> Longs:
+    return _read(array, at, ">i2", 2)
+
+
+def _i32(array: Bytes, at: Longs) -> Longs:
+    return _read(array, at, ">i4", 4)
+
+
+def _i64(array: Bytes, at: Longs) -> Longs:
+    return _read(array, at, ">i8", 8)
+
+
+def body_crcs(data: Buffer | Bytes, columns: RunColumns) -> Longs:
+    """Return the CRC that each record should store. Records must be well formed."""
+    view = memoryview(data)
+    starts = columns.body_start.tolist()
+    ends = (columns.body_start + columns.body_size).tolist()
+    bodies = map(view.__getitem__, map(slice, starts, ends))
+    return np.fromiter(map(zlib.crc32, bodies), np.int64, len(starts)) & CRC_MASK
+
+
+def crc_mismatches(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
+    """Tell for each record whether its body contradicts its CRC; an empty body never does, as in Apache's check."""
+    return (body_crcs(data, columns) != columns.body_crc) & (columns.body_size > 0)
+
+
+def topic_is(data: Buffer | Bytes, columns: RunColumns, topic: str) -> NDArray[np.bool_]:
+    """Tell for each record whether it is of TOPIC."""
+    wanted = topic.encode()
+    return _bytes_at(as_bytes(data), columns.topic_start, wanted) & (
+        columns.topic_size == len(wanted)
+    )
+
+
+def _bytes_at(array: Bytes, at: Longs, wanted: bytes) -> NDArray[np.bool_]:
+    """Tell for each position whether the bytes WANTED stand there."""
+    size = len(wanted)
+    if len(array) < size:
+        return np.zeros(len(at), np.bool_)
+    inside = at <= len(array) - size
+    windows = np.ndarray((len(array) - size + 1,), f"V{size}", array, strides=(1,))
+    found = windows[_clip(at, len(array) - size)]
+    equal: NDArray[np.bool_] = found == np.frombuffer(wanted, f"V{size}")[0]
+    return equal & inside
+
+
+def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> RunColumns:
+    """Return the columns of a run that a client sent for TOPIC and QUEUE, or say what is wrong with it.
+
+    Raises InvalidRecord (field, index and value named) or MessageTooLarge. Fields that the broker owns are not
+    looked at: they are overwritten.
+    """
+    if not len(sizes) or min(sizes) < _LEAST_SIZE or sum(sizes) != len(data):
+        raise InvalidRecord(
+            f"sizes: {len(sizes)} records of together {sum(sizes)} bytes, at least {_LEAST_SIZE} each, "
+            f"but records has {len(data)} bytes",
+            field="sizes",
+        )
+    wanted_sizes = np.asarray(sizes, np.int64)
+    columns = parse_run(data, starts_of(wanted_sizes))
+    magic_ok = (columns.magic == MAGIC_V1) | (columns.magic == MAGIC_V2)
+    _require(magic_ok, "magicCode", columns.magic, "is neither DAA320A7 nor DAA320AB")
+    _require(columns.sizes == wanted_sizes, "totalSize", columns.sizes, "is not the size given")
+    _require(columns.body_size > 0, "bodyLength", columns.body_size, "but a body is never empty")
+    _require_small(columns.body_size, "body", MESSAGE_SIZE_MAX)
+    _require_small(columns.sizes, "record", RECORD_SIZE_MAX)
+    _require(
+        columns.properties_size >= 0,
+        "propertiesLength",
+        columns.properties_size,
+        f"must be between 0 and {PROPERTIES_SIZE_MAX}",
+    )
+    _require(columns.well_formed, "totalSize", columns.sizes, "contradicts the record's lengths")
+    _require(columns.queue_id == queue, "queueId", columns.queue_id, f"but the run is for {queue}")
+    _require(topic_is(data, columns, topic), "topic", columns.topic_size, f"is not {topic!r}")
+    crc_ok = ~crc_mismatches(data, columns)
+    _require(crc_ok, "bodyCRC", columns.body_crc, "does not fit the body")
+    return columns
+
+
+def _require(
+    good: NDArray[np.bool_], name: str, values: NDArray[np.int64] | Ints, sentence: str
+) -> None:
+    if good.all():
+        return
+    index = int(good.argmin())
+    value = int(values[index])
+    raise InvalidRecord(
+        f"record {index} of the run: {name} {value} {sentence}",
+        field=name,
+        index=index,
+        value=value,
+    )
+
+
+def _require_small(sizes: Longs, name: str, limit: int) -> None:
+    index = int(sizes.argmax())
+    if sizes[index] > limit:
+        raise MessageTooLarge(
+            f"record {index} of the run: {name} has {sizes[index]} bytes, the limit is {limit}",
+            field=name,
+            index=index,
+            limit=limit,
+            value=int(sizes[index]),
+        )
+
+
+class PropertyRanges:
+    """Finds the values of properties in all records of a run; the separators are looked for once."""
+
+    def __init__(self, data: Buffer | Bytes, columns: RunColumns) -> None:
+        self._array = as_bytes(data)
+        self._count = len(columns)
+        begins = columns.properties_start
+        ends = begins + np.maximum(columns.properties_size, 0)
+        low, high = int(columns.starts[0]), int(ends.max()) if self._count else 0
+        separators = np.flatnonzero(self._array[low:high] == 2) + low
+        owner = np.searchsorted(columns.starts, separators, "right") - 1
+        inside = (separators >= begins[owner]) & (separators < ends[owner])
+        separators, owner = separators[inside], owner[inside]
+        # A pair starts where the properties start and behind each separator; it ends at the next one or the end.
+        all_starts = np.concatenate((begins, separators + 1))
+        all_owners = np.concatenate((np.arange(self._count), owner))
+        order = np.argsort(all_starts, kind="stable")
+        self._starts = all_starts[order]
+        self._owners = all_owners[order]
+        own_end = ends[self._owners]
+        next_start = np.append(self._starts[1:] - 1, 0)
+        same = np.append(self._owners[1:] == self._owners[:-1], False)
+        self._ends = np.where(same, next_start, own_end)
+
+    def find(self, name: str) -> tuple[Longs, Longs]:
+        """Return start and size of the value of property NAME in each record; size −1 where it has none.
+
+        By Apache's reader: an empty value is none, a later duplicate wins.
+        """
+        wanted = name.encode() + b"\x01"
+        value_at = self._starts + len(wanted)
+        hits = np.flatnonzero(
+            _bytes_at(self._array, self._starts, wanted) & (value_at < self._ends)
+        )
+        starts = np.zeros(self._count, np.int64)
+        sizes = np.full(self._count, -1, np.int64)
+        rows = self._owners[hits]
+        starts[rows] = value_at[hits]
+        sizes[rows] = self._ends[hits] - value_at[hits]
+        return starts, sizes
+
+
+def property_values(data: Buffer | Bytes, columns: RunColumns, name: str) -> tuple[Longs, Longs]:
+    """Return start and size of the value of property NAME in each record; size −1 where it has none."""
+    return PropertyRanges(data, columns).find(name)
+
+
+def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:
+    """Return the tags code of each record: the sign-extended Java hash of TAGS, 0 without tags."""
+    starts, sizes = ranges.find("TAGS")
+    tagged = np.flatnonzero(sizes > 0)
+    codes = np.zeros(len(starts), np.int64)
+    if len(tagged):
+        codes[tagged] = hash_ranges(as_bytes(data), starts[tagged], sizes[tagged])
+    return codes
+
+
+_FRONT = struct.Struct(">iii")
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+
+
+def encode_run(
+    topic: str,
+    queue: int,
+    messages: Iterable[tuple[bytes, bytes]],
+    *,
+    born_timestamp_ms: int,
+    born_host: Host,
+    sys_flag: int = 0,
+    flag: int = 0,
+) -> tuple[bytes, list[int]]:
+    """Return the records of MESSAGES, (body, property string) each, end to end, and their sizes.
+
+    All share SYS_FLAG, FLAG, born time and host. Fields of the broker are zero, for an IPv4 store host. Lengths
+    are the caller's to check; `struct.error` tells of a property string over 32,767 bytes.
+    """
+    encoded_topic = topic.encode()
+    long_topic = len(topic) > 127 or len(encoded_topic) > 127
+    magic = MAGIC_V2 if long_topic else MAGIC_V1
+    topic_length = _SHORT.pack(len(encoded_topic)) if long_topic else bytes((len(encoded_topic),))
+    topic_part = topic_length + encoded_topic
+    store_host = Host(bytes(4), 0)
+    flags = with_host_bits(sys_flag, born_host, store_host)
+    middle = b"".join(
+        (
+            struct.pack(">iiqqiq", queue, flag, 0, 0, flags, born_timestamp_ms),
+            born_host.packed(),
+            bytes(8 + 8 + 4 + 8),  # store timestamp and host, reconsume times, prepared offset
+        )
+    )
+    fixed = _FRONT.size + len(middle) + 4 + len(topic_part) + 2
+    parts: list[bytes] = []
+    sizes: list[int] = []
+    for body, properties in messages:
+        size = fixed + len(body) + len(properties)
+        sizes.append(size)
+        parts += (
+            _FRONT.pack(size, magic, body_crc(body)),
+            middle,
+            _INT.pack(len(body)),
+            body,
+            topic_part,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts), sizes
