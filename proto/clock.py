@@ -38,7 +38,8 @@ class SystemClock:
         return self._latest_ms
 
     async def sleep_until(self, instant_ms: int) -> None:
-        while (wait_ms := instant_ms - self.now_ms()) > 0:
+        # Again and again: a sleep may end early, and the wall clock may be set back meanwhile.
+        while (wait_ms := instant_ms - self.now_ms()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(wait_ms / 1000)
 
 

@@ -87,8 +87,7 @@ def _matrix_hashes(
     seed: int,
 ) -> NDArray[np.int32]:
     units = right_aligned(data, starts, sizes, width)
-    hashes = units.astype(np.uint32) @ _POWERS[width - 1 :: -1] if width else None
-    assert hashes is not None
+    hashes: NDArray[np.uint32] = units.astype(np.uint32) @ _POWERS[width - 1 :: -1]
     if seed:
         hashes += _POWERS[np.maximum(sizes, 0)] * np.uint32(seed & _MASK)
     if units.max() >= 0x80:
@@ -104,11 +103,11 @@ def right_aligned(
 ) -> NDArray[np.uint8]:
     """Return a matrix with one range a row, right-aligned to WIDTH columns, zeros before it."""
     if len(data) >= width and int(sizes.min()) == width:
-        windows = np.lib.stride_tricks.sliding_window_view(data, width)
-        return windows[starts]
+        windows: NDArray[np.uint8] = np.lib.stride_tricks.sliding_window_view(data, width)[starts]
+        return windows
     back = np.arange(width - 1, -1, -1)
     ends = starts + sizes - 1
-    cells = data[np.maximum(ends[:, None] - back, 0)]
+    cells: NDArray[np.uint8] = data[np.maximum(ends[:, None] - back, 0)]
     cells *= back < sizes[:, None]
     return cells
 

@@ -4,7 +4,7 @@ Offset id: store host (4 or 16 bytes), port (i32) and log offset (i64), upper-ca
 
 Unique id, the form of RocketMQ's gRPC clients, 34 digits:
 
-    01 | 6 bytes that tell this client from others | process id, low 16 bits | seconds since 2021-01-01 UTC, u32 | counter, u32
+    01 | 6 bytes, the client's own | process id, low 16 bits | seconds since 2021-01-01 UTC, u32 | counter, u32
 
 Source: store-format.md §8.1, §8.3. A client draws its six bytes at random (with the locally-administered bit of a MAC
 address set): two containers may share a MAC, and random bytes tell nothing about the machine.

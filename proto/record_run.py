@@ -174,7 +174,7 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
     safe = starts if inside.all() else np.where(inside, starts, 0)
     heads = np.ndarray((room - _HEAD_SIZE + 1,), _HEAD, array, strides=(1,))[safe]
     sys_flag = heads["sys_flag"].astype(np.int32)
-    columns = {
+    ints = {
         name: heads[name].astype(np.int32)
         for name in ("magic", "body_crc", "queue_id", "flag", "reconsume_times")
     }
@@ -185,13 +185,13 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
     body_size = heads["body_size"].astype(np.int64)
     body_start = safe + _HEAD_SIZE
     if (sys_flag & (SYS_BORN_V6 | SYS_STORE_V6)).any():
-        body_start = _read_v6(array, safe, sys_flag, columns, longs)
+        body_start = _read_v6(array, safe, sys_flag, ints, longs)
         body_size = _i32(array, body_start - 4)
     sizes = heads["total_size"].astype(np.int64)
-    topic_start, topic_size = _topic_place(array, body_start + body_size, columns["magic"])
+    topic_start, topic_size = _topic_place(array, body_start + body_size, ints["magic"])
     properties_start = topic_start + topic_size + 2
     properties_size = _i16(array, properties_start - 2)
-    known = (columns["magic"] == MAGIC_V1) | (columns["magic"] == MAGIC_V2)
+    known = (ints["magic"] == MAGIC_V1) | (ints["magic"] == MAGIC_V2)
     well_formed = (
         inside
         & known
@@ -212,22 +212,45 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
         properties_start=properties_start,
         properties_size=properties_size,
         well_formed=well_formed,
-        **columns,
-        **longs,
+        magic=ints["magic"],
+        body_crc=ints["body_crc"],
+        queue_id=ints["queue_id"],
+        flag=ints["flag"],
+        reconsume_times=ints["reconsume_times"],
+        queue_offset=longs["queue_offset"],
+        log_offset=longs["log_offset"],
+        born_ms=longs["born_ms"],
+        store_ms=longs["store_ms"],
+        prepared_offset=longs["prepared_offset"],
     )
 
 
 def _no_records(starts: Longs) -> RunColumns:
-    zeros = np.zeros(len(starts), np.int64)
-    small = np.zeros(len(starts), np.int32)
-    longs = {
-        name: zeros
-        for name in RunColumns.__slots__
-        if name not in ("starts", "well_formed", "magic", "body_crc", "queue_id", "flag")
-    }
-    longs |= {name: small for name in ("magic", "body_crc", "queue_id", "flag")}  # type: ignore[misc]
-    longs |= {name: small for name in ("sys_flag", "reconsume_times")}  # type: ignore[misc]
-    return RunColumns(starts=starts, well_formed=np.zeros(len(starts), np.bool_), **longs)  # type: ignore[arg-type]
+    """Return columns for STARTS in a buffer that is too short for any record."""
+    longs = np.zeros(len(starts), np.int64)
+    ints = np.zeros(len(starts), np.int32)
+    return RunColumns(
+        starts=starts,
+        sizes=longs,
+        magic=ints,
+        body_crc=ints,
+        queue_id=ints,
+        flag=ints,
+        queue_offset=longs,
+        log_offset=longs,
+        sys_flag=ints,
+        born_ms=longs,
+        store_ms=longs,
+        reconsume_times=ints,
+        prepared_offset=longs,
+        body_start=longs,
+        body_size=longs,
+        topic_start=longs,
+        topic_size=longs,
+        properties_start=longs,
+        properties_size=longs,
+        well_formed=np.zeros(len(starts), np.bool_),
+    )
 
 
 def _read_v6(
@@ -280,7 +303,7 @@ def _i64(array: Bytes, at: Longs) -> Longs:
 
 def body_crcs(data: Buffer | Bytes, columns: RunColumns) -> Longs:
     """Return the CRC that each record should store. Records must be well formed."""
-    view = memoryview(data)
+    view = memoryview(data)  # type: ignore[arg-type]  # numpy's stubs do not say that arrays are buffers
     starts = columns.body_start.tolist()
     ends = (columns.body_start + columns.body_size).tolist()
     bodies = map(view.__getitem__, map(slice, starts, ends))
@@ -289,15 +312,15 @@ def body_crcs(data: Buffer | Bytes, columns: RunColumns) -> Longs:
 
 def crc_mismatches(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
     """Tell for each record whether its body contradicts its CRC; an empty body never does, as in Apache's check."""
-    return (body_crcs(data, columns) != columns.body_crc) & (columns.body_size > 0)
+    wrong: NDArray[np.bool_] = body_crcs(data, columns) != columns.body_crc
+    return wrong & (columns.body_size > 0)
 
 
 def topic_is(data: Buffer | Bytes, columns: RunColumns, topic: str) -> NDArray[np.bool_]:
     """Tell for each record whether it is of TOPIC."""
     wanted = topic.encode()
-    return _bytes_at(as_bytes(data), columns.topic_start, wanted) & (
-        columns.topic_size == len(wanted)
-    )
+    same_size: NDArray[np.bool_] = columns.topic_size == len(wanted)
+    return _bytes_at(as_bytes(data), columns.topic_start, wanted) & same_size
 
 
 def _bytes_at(array: Bytes, at: Longs, wanted: bytes) -> NDArray[np.bool_]:
@@ -381,7 +404,7 @@ class PropertyRanges:
         self._count = len(columns)
         begins = columns.properties_start
         ends = begins + np.maximum(columns.properties_size, 0)
-        low, high = int(columns.starts[0]), int(ends.max()) if self._count else 0
+        low, high = (int(begins.min()), int(ends.max())) if self._count else (0, 0)
         separators = np.flatnonzero(self._array[low:high] == 2) + low
         owner = np.searchsorted(columns.starts, separators, "right") - 1
         inside = (separators >= begins[owner]) & (separators < ends[owner])
