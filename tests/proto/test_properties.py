@@ -1,0 +1,46 @@
+"""The property string, by Apache's reader's rules."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.proto.errors import InvalidArgument
+from pocketmq.proto.properties import decode_properties, encode_properties
+
+_TEXT = st.text(
+    st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1
+)
+
+
+@given(st.dictionaries(_TEXT, _TEXT), st.booleans())
+def test_properties_come_back_with_and_without_the_last_separator(
+    properties: dict[str, str], trailing: bool
+) -> None:
+    data = encode_properties(properties)
+
+    assert decode_properties(data if trailing else data[:-1]) == properties
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", {}),
+        (b"a\x01\x02", {}),
+        (b"\x01v\x02", {}),
+        (b"novalue\x02a\x01b", {"a": "b"}),
+        (b"a\x01b\x01c\x02", {"a": "b\x01c"}),
+        (b"a\x011\x02a\x012\x02", {"a": "2"}),
+        (b"\x02\x02a\x01b\x02", {"a": "b"}),
+        (b"a\x01\xff\x02", {"a": "�"}),
+    ],
+)
+def test_malformed_pairs_are_read_as_apache_reads_them(
+    data: bytes, expected: dict[str, str]
+) -> None:
+    assert decode_properties(data) == expected
+
+
+@pytest.mark.parametrize("pair", [("", "v"), ("n", ""), ("a\x01", "v"), ("n", "a\x02b")])
+def test_a_property_that_no_reader_would_find_again_is_refused(pair: tuple[str, str]) -> None:
+    with pytest.raises(InvalidArgument):
+        encode_properties([pair])
