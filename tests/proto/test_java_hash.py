@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.java_hash import hash_ranges, java_hash, java_hashes
 
-_TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.properties import decode_properties, encode_properties
 
-_TEXT = st.text(
-    st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1
-)
+_TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 
 
 @given(st.dictionaries(_TEXT, _TEXT), st.booleans())

@@ -26,7 +26,7 @@ from pocketmq.proto.record import (
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
 
 _TEXT = st.text(
-    st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)),
+    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]),
     min_size=1,
     max_size=20,
 )

@@ -28,7 +28,7 @@ from pocketmq.proto.record_run import (
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
 _HOST = Host.parse("127.0.0.1", 8081)
 _VALUES = st.text(
-    st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)),
+    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]),
     min_size=1,
     max_size=12,
 )
