@@ -24,7 +24,7 @@
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
     └── ClientError
-        ├── RouteNotFound  SendFailed  RequestTimeout  Disconnected  ClientClosed
+        ├── RouteNotFound  SendFailed  BufferFull  RequestTimeout  Disconnected  ClientClosed
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
 class that the broker raised, with the same details. On the wire an error is a gRPC status and, in the
@@ -221,6 +221,13 @@ class RouteNotFound(ClientError):
 
 class SendFailed(ClientError):
     """The message was not acknowledged."""
+
+
+class BufferFull(ClientError):
+    """The producer holds as many unacknowledged bytes as it may."""
+
+    status = "RESOURCE_EXHAUSTED"
+    retriable = True
 
 
 class RequestTimeout(ClientError):
