@@ -1,0 +1,145 @@
+"""Apache's dialect of JSON: the text of the files in a store's config folder.
+
+The dialect is JSON plus maps whose keys are bare integers (`{0:250,1:251}`). Two layouts are in the
+field: fastjson 1 (up to RocketMQ 5.3) writes entries of such maps on one line, fastjson 2 (5.5) one a
+line. `parse` reads both, with quoted or bare keys; `render` writes 5.5.0's bytes:
+
+    pretty    one tab per level; a newline after `{`, `[` and `,` and before `}` and `]`; nothing after `:`;
+              empty maps and lists are `{}` and `[]`; a list of numbers stays on one line; no newline at the end
+    compact   no white space at all
+
+A bare integer key becomes a Python int, a quoted one stays a str: what was parsed renders to the same
+bytes. Maps keep the order of the text (Java's is the order of its hash tables and means nothing).
+fastjson 1 writes a second mention of one object as `{"$ref":"$.topicConfigTable.X.attributes"}`; `parse`
+puts the object itself there.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final, TypeAlias, cast
+
+#: What `parse` returns: bare integer keys are ints, quoted ones strings.
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str | int, Json] | None"
+
+#: A whole string (so that nothing inside it matches), or an integer that stands as a key.
+_STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(-?[0-9]+)(?=[ \t\r\n]*:)', re.DOTALL)
+#: Stands in front of a bare key while the standard parser reads the text.
+_BARE: Final = "\x00"
+_ESCAPES: Final = {
+    '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t",
+}  # fmt: skip
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
+_ESCAPED_ASCII: Final = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7e]')
+_NESTING_MAX: Final = 64
+
+
+def parse(text: str) -> Json:
+    """Return the value of TEXT; raises ValueError that says line and column where TEXT is no such JSON."""
+    quoted = _STRING_OR_BARE_KEY.sub(_quote_bare_key, text)
+    try:
+        value = cast(
+            Json,
+            json.loads(
+                quoted, object_pairs_hook=_object, strict=False, parse_constant=_no_constant
+            ),
+        )
+    except RecursionError:
+        raise ValueError(f"nested deeper than {_NESTING_MAX} levels") from None
+    return _resolve(value, value, 0)
+
+
+def render(value: Json, *, pretty: bool = True, ascii_only: bool = False) -> str:
+    """Return VALUE as RocketMQ 5.5.0 writes it; ASCII_ONLY escapes all else as `\\uXXXX`."""
+    out: list[str] = []
+    _render(out, value, 0 if pretty else None, _ESCAPED_ASCII if ascii_only else _ESCAPED)
+    return "".join(out)
+
+
+def _quote_bare_key(match: re.Match[str]) -> str:
+    digits = match.group(1)
+    return match.group(0) if digits is None else f'"\\u0000{int(digits)}"'
+
+
+def _object(pairs: Sequence[tuple[str, Json]]) -> dict[str | int, Json]:
+    return {int(key[1:]) if key.startswith(_BARE) else key: value for key, value in pairs}
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is not a value")
+
+
+def _resolve(value: Json, root: Json, depth: int) -> Json:
+    """Return VALUE with every `$ref` replaced by what it points at; a dangling one becomes `{}`."""
+    if depth > _NESTING_MAX:
+        raise ValueError(f"nested deeper than {_NESTING_MAX} levels")
+    if isinstance(value, list):
+        return [_resolve(item, root, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    path = value.get("$ref")
+    if len(value) == 1 and isinstance(path, str):
+        return _resolve(_at(root, path), root, depth + 1)
+    return {key: _resolve(item, root, depth + 1) for key, item in value.items()}
+
+
+def _at(root: Json, path: str) -> Json:
+    """Follow PATH (`$.a.b`); names of a path may hold dots, so the longest name that exists is taken."""
+    rest, here = path.removeprefix("$").removeprefix("."), root
+    while rest:
+        if not isinstance(here, dict):
+            return {}
+        names = [key for key in here if rest == str(key) or rest.startswith(f"{key}.")]
+        if not names:
+            return {}
+        name = max(names, key=lambda key: len(str(key)))
+        rest, here = rest[len(str(name)) + 1 :], here[name]
+    return here
+
+
+def _render(out: list[str], value: Json, level: int | None, escaped: re.Pattern[str]) -> None:
+    """Append VALUE to OUT; LEVEL is the depth of indentation, None for the compact layout."""
+    if isinstance(value, dict):
+        pairs = [
+            (str(key) if isinstance(key, int) else _string(key, escaped)) + ":" for key in value
+        ]
+        _container(out, "{}", pairs, list(value.values()), level, escaped)
+    elif isinstance(value, str):
+        out.append(_string(value, escaped))
+    elif isinstance(value, list):
+        inline = all(isinstance(item, int | float) for item in value)
+        _container(out, "[]", [""] * len(value), value, None if inline else level, escaped)
+    else:
+        out.append(json.dumps(value))
+
+
+def _container(
+    out: list[str],
+    brackets: str,
+    heads: Sequence[str],
+    items: Sequence[Json],
+    level: int | None,
+    escaped: re.Pattern[str],
+) -> None:
+    out.append(brackets[0])
+    inner = None if level is None else level + 1
+    line = "" if inner is None else "\n" + "\t" * inner
+    for index, (head, item) in enumerate(zip(heads, items, strict=True)):
+        out.append(("," if index else "") + line + head)
+        _render(out, item, inner, escaped)
+    if items and level is not None:
+        out.append("\n" + "\t" * level)
+    out.append(brackets[1])
+
+
+def _string(text: str, escaped: re.Pattern[str]) -> str:
+    return '"' + escaped.sub(_escape, text) + '"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group(0)
+    known = _ESCAPES.get(character)
+    if known is not None:
+        return known
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

@@ -1,0 +1,107 @@
+"""The small files in a store's config folder: text with a `.bak` beside it.
+
+A `StateFile` is one such file. Replacing it writes a temporary file, makes the old file its `.bak` and
+renames the new one into place, so that a crash at any moment leaves at least one readable copy.
+Loading reads the file; where it is missing, empty or does not parse, the `.bak`. A file that
+does not parse is never deleted (Apache deletes it): it is moved to `<root>/pocketmq/broken/`, and
+`Loaded.problem` says so. Both unreadable is `CorruptState`: no guess is made about what stood there.
+
+What stands in them are the tables of state_tables.py:
+
+    topics = StateFile(disk, root, "topics.json")
+    table = topics.load(parse_topics).value or TopicTable()
+    topics.save(render_topics(table))
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar
+
+from ..proto.errors import CorruptState
+from .disk import Disk
+
+T = TypeVar("T")
+
+#: Where files go that do not parse; the folder is ours and Apache leaves it alone.
+BROKEN_FOLDER: Final = "pocketmq/broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[T]):
+    """What loading a state file found: VALUE is None where neither file is there."""
+
+    value: T | None
+    origin: Literal["file", "backup", "nothing"]
+    #: One sentence about a file that was set aside; None when all was well.
+    problem: str | None = None
+
+
+class StateFile:
+    """One file of `<root>/config`, with its `.bak`."""
+
+    def __init__(self, disk: Disk, root: str, name: str) -> None:
+        self._disk = disk
+        self._root = root
+        self.name = name
+        self.path = posixpath.join(root, "config", name)
+        self.backup_path = self.path + ".bak"
+        self._main_is_sound = True
+
+    def load(self, parse_text: Callable[[str], T]) -> Loaded[T]:
+        """Return what PARSE_TEXT makes of the file, or of its backup.
+
+        Raises CorruptState where a backup does not parse and the file is missing or does not parse either.
+        """
+        value, fault = self._read(self.path, parse_text)
+        if value is not None:
+            return Loaded(value, "file")
+        backup, backup_fault = self._read(self.backup_path, parse_text)
+        if backup_fault is not None or (fault is not None and backup is None):
+            raise self._corrupt(fault, backup_fault)
+        problem = None
+        if fault is not None:
+            problem = f"{self.path} {fault}: moved to {self._set_aside()}, {self.backup_path} used"
+        self._main_is_sound = not self._disk.exists(self.path)
+        return Loaded(backup, "nothing" if backup is None else "backup", problem)
+
+    def save(self, text: str) -> None:
+        """Replace the file by TEXT, on the device when this returns; the old file becomes the backup."""
+        self._disk.make_folders(posixpath.dirname(self.path))
+        # An empty file must not replace a backup that may be the only copy.
+        sound = self._main_is_sound and self._disk.exists(self.path)
+        backup = self.backup_path if sound else None
+        self._disk.write_atomically(self.path, text.encode(), backup=backup)
+        self._main_is_sound = True
+
+    def _read(self, path: str, parse_text: Callable[[str], T]) -> tuple[T | None, str | None]:
+        """Return the value in the file PATH, or None and what is wrong with it (None: it is missing or empty)."""
+        if not self._disk.exists(path):
+            return None, None
+        data = self._disk.read(path)
+        if not data:
+            return None, None
+        try:
+            return parse_text(data.decode("utf-8")), None
+        except ValueError as error:
+            return None, f"does not parse ({error})"
+
+    def _set_aside(self) -> str:
+        folder = posixpath.join(self._root, BROKEN_FOLDER)
+        self._disk.make_folders(folder)
+        taken = {entry.name for entry in self._disk.list(folder)}
+        number = next(n for n in range(1, len(taken) + 2) if f"{self.name}.{n}" not in taken)
+        target = posixpath.join(folder, f"{self.name}.{number}")
+        self._disk.rename(self.path, target)
+        return target
+
+    def _corrupt(self, fault: str | None, backup_fault: str | None) -> CorruptState:
+        missing = "is missing or empty"
+        return CorruptState(
+            f"{self.path} {fault or missing}, {self.backup_path} {backup_fault or missing}: "
+            f"repair one of the two, or move both away to start with an empty {self.name}",
+            path=self.path,
+            backup=self.backup_path,
+        )

@@ -1,0 +1,332 @@
+"""The tables in a store's config files: topics, groups, consumer offsets, delivery progress of delays.
+
+Plain values with a pure `parse_…(text)` (ValueError says which field is wrong) and a pure `render_…(table)` that
+gives the bytes of RocketMQ 5.5.0: beans alphabetical, maps in the order of the table. Names, defaults and
+meaning of the fields are Apache's (store-format §6). Counters of a `DataVersion` stay below 2**31, which
+RocketMQ 5.4.0 needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+from .java_json import Json, parse, render
+
+Object = dict[str | int, Json]
+
+COUNTER_MAX: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """How often and when a table changed; equal versions mean equal tables."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp_ms: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        """Return the version after one more change, made at NOW_MS."""
+        return replace(self, counter=(self.counter + 1) & COUNTER_MAX, timestamp_ms=now_ms)
+
+    @classmethod
+    def of(cls, document: Object) -> DataVersion:
+        """Return the version in DOCUMENT; a file without one (4.x) has version 0."""
+        found = _object(document, "dataVersion")
+        return cls(
+            _int(found, "counter", 0), _int(found, "stateVersion", 0), _int(found, "timestamp", 0)
+        )
+
+    def to_json(self) -> Json:
+        """Return the bean that Apache writes."""
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic: numbers of queues, permission (4 read, 2 write, 1 inherit) and attributes (`message.type`, …)."""
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    permission: int = 6
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        """Return the bean that Apache writes."""
+        return {
+            "attributes": cast(Json, self.attributes),
+            "order": self.order,
+            "perm": self.permission,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """One subscription group; RETRY_POLICY and SUBSCRIPTIONS are kept as Apache's own beans."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    consume_timeout_minutes: int = 15
+    retry_queues: int = 1
+    retry_times_max: int = 16
+    retry_policy: Object = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    broker_id: int = 0
+    broker_when_slow: int = 1
+    notify_members_changed: bool = True
+    sys_flag: int = 0
+    subscriptions: list[Json] | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        """Return the bean that Apache writes."""
+        bean: Object = {
+            "attributes": cast(Json, self.attributes),
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "consumeMessageOrderly": self.consume_message_orderly,
+            "consumeTimeoutMinute": self.consume_timeout_minutes,
+            "groupName": self.name,
+            "groupRetryPolicy": dict(self.retry_policy),
+            "groupSysFlag": self.sys_flag,
+            "notifyConsumerIdsChangedEnable": self.notify_members_changed,
+            "retryMaxTimes": self.retry_times_max,
+            "retryQueueNums": self.retry_queues,
+        }
+        if self.subscriptions is not None:
+            bean["subscriptionDataSet"] = list(self.subscriptions)
+        bean["whichBrokerWhenConsumeSlowly"] = self.broker_when_slow
+        return bean
+
+
+# ---- the tables
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTable:
+    """topics.json: every topic by name."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """subscriptionGroup.json: every group by name, and FORBIDDEN bits by group and topic."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    groups: dict[str, GroupConfig] = field(default_factory=dict)
+    forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsets:
+    """consumerOffset.json: by `topic@group`, the next queue offset to consume (and last pulled) of each queue."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+    pull_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOffsets:
+    """delayOffset.json: by delay level, the next queue offset to deliver of SCHEDULE_TOPIC_XXXX queue level - 1."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    offsets: dict[int, int] = field(default_factory=dict)
+
+
+def parse_topics(text: str) -> TopicTable:
+    """Return the topics in TEXT."""
+    document = _document(text)
+    table = _object(document, "topicConfigTable")
+    topics = {str(name): _topic(str(name), _bean(bean, name)) for name, bean in table.items()}
+    return TopicTable(DataVersion.of(document), topics)
+
+
+def render_topics(table: TopicTable) -> str:
+    """Return TABLE as 5.5.0 writes it."""
+    topics: Object = {name: topic.to_json() for name, topic in table.topics.items()}
+    return render({"dataVersion": table.version.to_json(), "topicConfigTable": topics})
+
+
+def parse_groups(text: str) -> GroupTable:
+    """Return the groups in TEXT."""
+    document = _document(text)
+    table = _object(document, "subscriptionGroupTable")
+    groups = {str(name): _group(str(name), _bean(bean, name)) for name, bean in table.items()}
+    forbidden = {
+        str(group): {
+            str(topic): _whole(bits, topic) for topic, bits in _bean(topics, group).items()
+        }
+        for group, topics in _object(document, "forbiddenTable").items()
+    }
+    return GroupTable(DataVersion.of(document), groups, forbidden)
+
+
+def render_groups(table: GroupTable) -> str:
+    """Return TABLE as 5.5.0 writes it."""
+    return render(
+        {
+            "dataVersion": table.version.to_json(),
+            "forbiddenTable": {
+                g: {t: b for t, b in bits.items()} for g, bits in table.forbidden.items()
+            },
+            "subscriptionGroupTable": {
+                name: group.to_json() for name, group in table.groups.items()
+            },
+        }
+    )
+
+
+def parse_consumer_offsets(text: str) -> ConsumerOffsets:
+    """Return the consumer offsets in TEXT; integer keys may be quoted."""
+    document = _document(text)
+    return ConsumerOffsets(
+        DataVersion.of(document),
+        _offset_table(document, "offsetTable"),
+        _offset_table(document, "pullOffsetTable"),
+    )
+
+
+def render_consumer_offsets(table: ConsumerOffsets) -> str:
+    """Return TABLE as 5.5.0 writes it, with the topics of each group, which Apache derives and ignores on reading."""
+    topics: dict[str, list[Json]] = {}
+    for key in table.offsets:
+        topic, at, group = key.partition("@")
+        if at and "@" not in group:
+            topics.setdefault(group, []).append(topic)
+    return render(
+        {
+            "dataVersion": table.version.to_json(),
+            "groupTopicMap": cast(Json, topics),
+            "offsetTable": cast(Json, table.offsets),
+            "pullOffsetTable": cast(Json, table.pull_offsets),
+        }
+    )
+
+
+def parse_delay_offsets(text: str) -> DelayOffsets:
+    """Return the delivery progress in TEXT; integer keys may be quoted."""
+    document = _document(text)
+    return DelayOffsets(DataVersion.of(document), _int_map(_object(document, "offsetTable")))
+
+
+def render_delay_offsets(table: DelayOffsets) -> str:
+    """Return TABLE as 5.5.0 writes it."""
+    offsets = cast(Json, table.offsets)
+    return render({"dataVersion": table.version.to_json(), "offsetTable": offsets})
+
+
+# ---- reading beans: a missing or null field has its default, a field of another kind is a ValueError
+
+
+def _document(text: str) -> Object:
+    return _bean(parse(text), "the file")
+
+
+def _bean(value: Json, name: object) -> Object:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {type(value).__name__}, not an object")
+    return value
+
+
+def _object(bean: Object, name: str) -> Object:
+    value = bean.get(name)
+    return {} if value is None else _bean(value, name)
+
+
+def _whole(value: Json, name: object) -> int:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}, not an integer")
+    return value
+
+
+def _int(bean: Object, name: str, default: int) -> int:
+    value = bean.get(name)
+    return default if value is None else _whole(value, name)
+
+
+def _bool(bean: Object, name: str, default: bool) -> bool:
+    value = bean.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, not true or false")
+    return value
+
+
+def _str(bean: Object, name: str, default: str) -> str:
+    value = bean.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}, not a string")
+    return value
+
+
+def _strings(bean: Object, name: str) -> dict[str, str]:
+    return {str(key): str(value) for key, value in _object(bean, name).items()}
+
+
+def _int_map(bean: Object) -> dict[int, int]:
+    return {_whole(key, "a key"): _whole(value, key) for key, value in bean.items()}
+
+
+def _offset_table(document: Object, name: str) -> dict[str, dict[int, int]]:
+    table = _object(document, name)
+    return {str(key): _int_map(_bean(queues, key)) for key, queues in table.items()}
+
+
+def _topic(name: str, bean: Object) -> TopicConfig:
+    return TopicConfig(
+        name=_str(bean, "topicName", name),
+        read_queues=_int(bean, "readQueueNums", 16),
+        write_queues=_int(bean, "writeQueueNums", 16),
+        permission=_int(bean, "perm", 6),
+        filter_type=_str(bean, "topicFilterType", "SINGLE_TAG"),
+        sys_flag=_int(bean, "topicSysFlag", 0),
+        order=_bool(bean, "order", False),
+        attributes=_strings(bean, "attributes"),
+    )
+
+
+def _group(name: str, bean: Object) -> GroupConfig:
+    subscriptions = bean.get("subscriptionDataSet")
+    return GroupConfig(
+        name=_str(bean, "groupName", name),
+        consume_enable=_bool(bean, "consumeEnable", True),
+        consume_from_min_enable=_bool(bean, "consumeFromMinEnable", True),
+        consume_broadcast_enable=_bool(bean, "consumeBroadcastEnable", True),
+        consume_message_orderly=_bool(bean, "consumeMessageOrderly", False),
+        consume_timeout_minutes=_int(bean, "consumeTimeoutMinute", 15),
+        retry_queues=_int(bean, "retryQueueNums", 1),
+        retry_times_max=_int(bean, "retryMaxTimes", 16),
+        retry_policy=_object(bean, "groupRetryPolicy") or {"type": "CUSTOMIZED"},
+        broker_id=_int(bean, "brokerId", 0),
+        broker_when_slow=_int(bean, "whichBrokerWhenConsumeSlowly", 1),
+        notify_members_changed=_bool(bean, "notifyConsumerIdsChangedEnable", True),
+        sys_flag=_int(bean, "groupSysFlag", 0),
+        subscriptions=subscriptions if isinstance(subscriptions, list) else None,
+        attributes=_strings(bean, "attributes"),
+    )

@@ -1,0 +1,114 @@
+"""State files: which copy is believed, and that none is ever lost."""
+
+from pathlib import Path
+
+import pytest
+
+from pocketmq.proto.errors import CorruptState
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
+
+FIRST = render_delay_offsets(DelayOffsets(offsets={1: 10}))
+SECOND = render_delay_offsets(DelayOffsets(offsets={1: 20}))
+
+
+def state_file(root: Path) -> StateFile:
+    return StateFile(OsDisk(), str(root), "delayOffset.json")
+
+
+def write(root: Path, main: str | None, backup: str | None) -> None:
+    (root / "config").mkdir()
+    for name, text in (("delayOffset.json", main), ("delayOffset.json.bak", backup)):
+        if text is not None:
+            (root / "config" / name).write_text(text)
+
+
+def test_nothing_there_is_no_value(tmp_path: Path) -> None:
+    loaded = state_file(tmp_path).load(parse_delay_offsets)
+
+    assert (loaded.value, loaded.origin, loaded.problem) == (None, "nothing", None)
+
+
+def test_saving_keeps_the_old_file_as_backup(tmp_path: Path) -> None:
+    file = state_file(tmp_path)
+
+    file.save(FIRST)
+    file.save(SECOND)
+
+    assert (tmp_path / "config" / "delayOffset.json").read_text() == SECOND
+    assert (tmp_path / "config" / "delayOffset.json.bak").read_text() == FIRST
+    assert sorted(p.name for p in (tmp_path / "config").iterdir()) == [
+        "delayOffset.json",
+        "delayOffset.json.bak",
+    ]
+
+
+@pytest.mark.parametrize("main", ["", None], ids=["empty", "missing"])
+def test_the_backup_serves_for_an_empty_or_missing_file(main: str | None, tmp_path: Path) -> None:
+    write(tmp_path, main, FIRST)
+
+    loaded = state_file(tmp_path).load(parse_delay_offsets)
+
+    assert loaded.value == DelayOffsets(offsets={1: 10})
+    assert (loaded.origin, loaded.problem) == ("backup", None)
+
+
+def test_a_file_cut_short_is_set_aside_and_the_backup_serves(tmp_path: Path) -> None:
+    write(tmp_path, SECOND[:20], FIRST)
+
+    loaded = state_file(tmp_path).load(parse_delay_offsets)
+
+    assert loaded.value == DelayOffsets(offsets={1: 10})
+    assert loaded.problem is not None
+    assert "pocketmq/broken/delayOffset.json.1" in loaded.problem
+    assert (tmp_path / "pocketmq/broken/delayOffset.json.1").read_text() == SECOND[:20]
+    assert not (tmp_path / "config/delayOffset.json").exists()
+
+
+def test_files_set_aside_do_not_replace_each_other(tmp_path: Path) -> None:
+    write(tmp_path, "{", FIRST)
+    file = state_file(tmp_path)
+    file.load(parse_delay_offsets)
+    (tmp_path / "config/delayOffset.json").write_text("[")
+
+    file.load(parse_delay_offsets)
+
+    broken = tmp_path / "pocketmq/broken"
+    assert sorted(p.read_text() for p in broken.iterdir()) == ["[", "{"]
+
+
+@pytest.mark.parametrize(
+    ("main", "backup"),
+    [("{", "{"), (None, "{"), ("{", None), ("", "{"), ("{", "")],
+    ids=["both broken", "no file", "no backup", "empty file", "empty backup"],
+)
+def test_no_readable_copy_is_an_error_that_touches_nothing(
+    main: str | None, backup: str | None, tmp_path: Path
+) -> None:
+    write(tmp_path, main, backup)
+
+    with pytest.raises(CorruptState, match=r"delayOffset\.json.*delayOffset\.json\.bak.*repair"):
+        state_file(tmp_path).load(parse_delay_offsets)
+
+    kept = {p.name: p.read_text() for p in (tmp_path / "config").iterdir()}
+    wanted = {"delayOffset.json": main, "delayOffset.json.bak": backup}
+    assert kept == {name: text for name, text in wanted.items() if text is not None}
+
+
+def test_saving_over_an_empty_file_keeps_the_backup(tmp_path: Path) -> None:
+    write(tmp_path, "", FIRST)
+    file = state_file(tmp_path)
+    file.load(parse_delay_offsets)
+
+    file.save(SECOND)
+
+    assert (tmp_path / "config/delayOffset.json.bak").read_text() == FIRST
+    assert (tmp_path / "config/delayOffset.json").read_text() == SECOND
+
+
+def test_text_that_is_not_utf8_is_set_aside(tmp_path: Path) -> None:
+    write(tmp_path, None, FIRST)
+    (tmp_path / "config/delayOffset.json").write_bytes(b'{"a":"\xff"}')
+
+    assert state_file(tmp_path).load(parse_delay_offsets).origin == "backup"

@@ -1,0 +1,108 @@
+"""The tables of the config files, held against what Apache's broker wrote and read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.store.java_json import parse
+from pocketmq.store.state_tables import (
+    COUNTER_MAX,
+    DataVersion,
+    TopicConfig,
+    parse_consumer_offsets,
+    parse_delay_offsets,
+    parse_groups,
+    parse_topics,
+    render_consumer_offsets,
+    render_delay_offsets,
+    render_groups,
+    render_topics,
+)
+
+from ..recorded import expected, recorded_store
+
+TABLES: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    "topics.json": (parse_topics, render_topics),
+    "subscriptionGroup.json": (parse_groups, render_groups),
+    "consumerOffset.json": (parse_consumer_offsets, render_consumer_offsets),
+    "delayOffset.json": (parse_delay_offsets, render_delay_offsets),
+}
+
+
+@pytest.mark.parametrize("name", ["basic", "consumption", "delays", "encodings", "transactions"])
+@pytest.mark.parametrize("file", TABLES)
+def test_a_table_of_5_5_0_renders_to_its_bytes(file: str, name: str, tmp_path: Path) -> None:
+    parse_table, render_table = TABLES[file]
+    text = (recorded_store(name, tmp_path / "store") / "config" / file).read_text("utf-8")
+
+    rendered = render_table(parse_table(text))
+
+    if file != "consumerOffset.json":  # its groupTopicMap stands in the order of Java's hash tables
+        assert rendered == text
+    assert sorted(rendered.splitlines()) == sorted(text.splitlines()) or parse(rendered)
+    assert _unordered(parse(rendered)) == _unordered(parse(text))
+
+
+def _unordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unordered(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return sorted(str(item) for item in value)
+    return value
+
+
+@pytest.mark.parametrize("name", ["consumption", "transactions"])
+def test_topics_and_groups_are_what_apache_reads(name: str, tmp_path: Path) -> None:
+    config = recorded_store(name, tmp_path / "store") / "config"
+    wanted = expected(name)["config"]
+
+    topics = parse_topics((config / "topics.json").read_text("utf-8"))
+    groups = parse_groups((config / "subscriptionGroup.json").read_text("utf-8"))
+
+    assert {t.name: t.to_json() for t in topics.topics.values()} == wanted["topics"]
+    assert {g.name: g.to_json() for g in groups.groups.values()} == wanted["subscriptionGroups"]
+    assert topics.version.to_json() == wanted["topicsDataVersion"]
+
+
+def test_the_layout_of_older_brokers_is_read() -> None:
+    text = '{\n\t"offsetTable":{\n\t\t"%RETRY%G@G":{0:7\n\t\t},"T@G":{"0":250,1:251\n\t\t}\n\t}\n}'
+
+    table = parse_consumer_offsets(text)
+
+    assert table.offsets == {"%RETRY%G@G": {0: 7}, "T@G": {0: 250, 1: 251}}
+    assert table.version == DataVersion()
+
+
+def test_missing_fields_have_apaches_defaults() -> None:
+    table = parse_topics('{"topicConfigTable":{"T":{"topicName":"T","attributes":null}}}')
+
+    assert table.topics["T"] == TopicConfig(name="T", read_queues=16, write_queues=16)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "null",
+        '{"topicConfigTable":[]}',
+        '{"topicConfigTable":{"T":7}}',
+        '{"topicConfigTable":{"T":{"perm":"six"}}}',
+        '{"topicConfigTable":{"T":{"order":1}}}',
+        '{"topicConfigTable":{"T":{"topicName":7}}}',
+    ],
+)
+def test_a_field_of_another_kind_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"T|perm|order|topicName|topicConfigTable|the file"):
+        parse_topics(text)
+
+
+def test_counters_stay_in_31_bits() -> None:
+    assert DataVersion(COUNTER_MAX, 0, 5).next(9) == DataVersion(0, 0, 9)
+
+
+def test_topics_of_a_group_with_two_at_signs_are_not_listed() -> None:
+    table = parse_consumer_offsets('{"offsetTable":{"T@G@broadcast":{0:1},"T@G":{0:2}}}')
+
+    assert parse(render_consumer_offsets(table))["groupTopicMap"] == {"G": ["T"]}  # type: ignore[index,call-overload]
