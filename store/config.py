@@ -1,0 +1,248 @@
+"""Settings of a store, with Apache RocketMQ 5.5.0's defaults, and Apache's names for them.
+
+The sizes are properties of the files on disk: open a store with the sizes that it was written with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal
+
+from ..proto.errors import ConfigError
+from ..proto.topics import MESSAGE_SIZE_MAX
+
+QUEUE_ENTRY_SIZE: Final = 20
+BATCH_ENTRY_SIZE: Final = 46
+INDEX_HEADER_SIZE: Final = 40
+INDEX_SLOT_SIZE: Final = 4
+INDEX_ENTRY_SIZE: Final = 20
+
+_MIB = 1024 * 1024
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreConfig:
+    """Where a store is, how long its files are, how soon it is flushed, and how long it keeps messages."""
+
+    #: Root folder of the store.
+    path: str
+    #: Folder of the commit log; empty means `commitlog` under the root.
+    log_path: str = ""
+
+    log_file_size_bytes: int = 1024 * _MIB
+    #: Rounded up to a multiple of 20.
+    queue_file_size_bytes: int = 6_000_000
+    #: Rounded up to a multiple of 46.
+    batch_queue_file_size_bytes: int = 13_800_000
+    timer_log_file_size_bytes: int = 100 * _MIB
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+
+    message_size_max_bytes: int = MESSAGE_SIZE_MAX
+    #: Most results of one key query.
+    lookup_results_max: int = 64
+    #: Are messages indexed by key?
+    index: bool = True
+
+    #: "async": acknowledged in memory, on the device within the interval. "sync": acknowledged on the device.
+    flush: Literal["async", "sync"] = "async"
+    flush_interval_ms: int = 500
+    flush_queues_interval_ms: int = 1_000
+    flush_queues_thorough_interval_ms: int = 60_000
+    flush_checkpoint_interval_ms: int = 1_000
+    #: How long a synchronous send waits for the device.
+    flush_timeout_ms: int = 5_000
+
+    retention_ms: int = 72 * _HOUR_MS
+    #: Local hour in which expired files are deleted.
+    delete_hour: int = 4
+    clean_interval_ms: int = 10_000
+    #: Most log files deleted in one round.
+    clean_files_max: int = 10
+    #: Above this, expired files are deleted at any hour.
+    disk_expire_percent: int = 75
+    #: Above this, the oldest files are deleted whatever their age.
+    disk_force_percent: int = 85
+    #: Above this, writes are refused as well.
+    disk_refuse_percent: int = 90
+
+    #: How many log files from the end Apache's recovery looks at.
+    recover_files_max: int = 10
+    check_crc_on_recover: bool = True
+    #: Apache's checkCommitLogOffsetOnRecover: its unclean recovery stops at a record of another place.
+    check_offset_on_recover: bool = False
+    #: Apache's messageIndexSafe: its recovery starts early enough to index everything again.
+    index_safe: bool = False
+
+    def __post_init__(self) -> None:
+        _round_up(self, "queue_file_size_bytes", QUEUE_ENTRY_SIZE)
+        _round_up(self, "batch_queue_file_size_bytes", BATCH_ENTRY_SIZE)
+        for name, least in _LEAST.items():
+            _require(name, getattr(self, name), least, None)
+        _require("delete_hour", self.delete_hour, 0, 23)
+        if self.flush not in ("async", "sync"):
+            raise ConfigError(f"store.flush is {self.flush!r}: use async or sync", field="flush")
+        percents = (self.disk_expire_percent, self.disk_force_percent, self.disk_refuse_percent)
+        if not 1 <= percents[0] <= percents[1] <= percents[2] <= 100:
+            raise ConfigError(
+                f"store.disk_expire_percent, disk_force_percent and disk_refuse_percent are {percents}:"
+                " they must rise, between 1 and 100"
+            )
+
+    @property
+    def log_folder(self) -> str:
+        return self.log_path or f"{self.path}/commitlog"
+
+    @property
+    def queue_folder(self) -> str:
+        return f"{self.path}/consumequeue"
+
+    @property
+    def batch_queue_folder(self) -> str:
+        return f"{self.path}/batchconsumequeue"
+
+    @property
+    def index_folder(self) -> str:
+        return f"{self.path}/index"
+
+    @property
+    def timer_log_folder(self) -> str:
+        return f"{self.path}/timerlog"
+
+    @property
+    def timer_wheel_path(self) -> str:
+        return f"{self.path}/timerwheel"
+
+    @property
+    def checkpoint_path(self) -> str:
+        return f"{self.path}/checkpoint"
+
+    @property
+    def abort_path(self) -> str:
+        return f"{self.path}/abort"
+
+    @property
+    def lock_path(self) -> str:
+        return f"{self.path}/lock"
+
+    @property
+    def state_folder(self) -> str:
+        """Where Apache's JSON files are (topics.json, consumerOffset.json, …)."""
+        return f"{self.path}/config"
+
+    @property
+    def own_folder(self) -> str:
+        """Where everything is that Apache does not know; losing it loses no message and no offset."""
+        return f"{self.path}/pocketmq"
+
+    @property
+    def index_file_size_bytes(self) -> int:
+        return index_file_size(self.index_slots, self.index_entries)
+
+
+_LEAST: Final = {
+    "log_file_size_bytes": 1024,
+    "queue_file_size_bytes": QUEUE_ENTRY_SIZE,
+    "batch_queue_file_size_bytes": BATCH_ENTRY_SIZE,
+    "timer_log_file_size_bytes": 1024,
+    "index_slots": 1,
+    "index_entries": 2,
+    "message_size_max_bytes": 1,
+    "lookup_results_max": 1,
+    "flush_interval_ms": 1,
+    "flush_queues_interval_ms": 1,
+    "flush_queues_thorough_interval_ms": 1,
+    "flush_checkpoint_interval_ms": 1,
+    "flush_timeout_ms": 1,
+    "retention_ms": 0,
+    "clean_interval_ms": 1,
+    "clean_files_max": 1,
+    "recover_files_max": 1,
+}
+
+
+def index_file_size(slots: int, entries: int) -> int:
+    """Return the length of an index file with so many hash slots and entries."""
+    return INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE
+
+
+def _round_up(config: StoreConfig, name: str, unit: int) -> None:
+    object.__setattr__(config, name, -(-getattr(config, name) // unit) * unit)
+
+
+def _require(name: str, value: int, least: int, most: int | None) -> None:
+    if value < least or (most is not None and value > most):
+        limit = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ConfigError(f"store.{name} is {value}: must be {limit}", field=name, value=value)
+
+
+#: Apache's name of a setting → ours. Hours and ratios are converted by `apply_apache_settings`.
+APACHE_NAMES: Final[Mapping[str, str]] = {
+    "storePathRootDir": "path",
+    "storePathCommitLog": "log_path",
+    "mappedFileSizeCommitLog": "log_file_size_bytes",
+    "mappedFileSizeConsumeQueue": "queue_file_size_bytes",
+    "mapperFileSizeBatchConsumeQueue": "batch_queue_file_size_bytes",
+    "mappedFileSizeTimerLog": "timer_log_file_size_bytes",
+    "maxHashSlotNum": "index_slots",
+    "maxIndexNum": "index_entries",
+    "maxMessageSize": "message_size_max_bytes",
+    "maxMsgsNumBatch": "lookup_results_max",
+    "messageIndexEnable": "index",
+    "messageIndexSafe": "index_safe",
+    "flushDiskType": "flush",
+    "flushIntervalCommitLog": "flush_interval_ms",
+    "flushIntervalConsumeQueue": "flush_queues_interval_ms",
+    "flushConsumeQueueThoroughInterval": "flush_queues_thorough_interval_ms",
+    "syncFlushTimeout": "flush_timeout_ms",
+    "fileReservedTime": "retention_ms",
+    "deleteWhen": "delete_hour",
+    "cleanResourceInterval": "clean_interval_ms",
+    "deleteFileBatchMax": "clean_files_max",
+    "diskMaxUsedSpaceRatio": "disk_expire_percent",
+    "diskSpaceCleanForciblyRatio": "disk_force_percent",
+    "diskSpaceWarningLevelRatio": "disk_refuse_percent",
+    "commitLogRecoverMaxNum": "recover_files_max",
+    "checkCRCOnRecover": "check_crc_on_recover",
+    "checkCommitLogOffsetOnRecover": "check_offset_on_recover",
+}
+
+_FLUSH_TYPES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
+
+
+def apply_apache_settings(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
+    """Return CONFIG changed by Apache-style SETTINGS (`maxIndexNum=2000`); an unknown name is a ConfigError."""
+    changes: dict[str, object] = {}
+    for name, text in settings.items():
+        ours = APACHE_NAMES.get(name)
+        if ours is None:
+            known = ", ".join(sorted(APACHE_NAMES))
+            raise ConfigError(f"no such store setting: {name}. Known: {known}", field=name)
+        changes[ours] = _parsed(name, ours, text)
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+_KINDS: Final = {field.name: field.type for field in fields(StoreConfig)}
+
+
+def _parsed(name: str, ours: str, text: str) -> object:
+    kind = _KINDS[ours]
+    if kind == "str":
+        return text
+    if ours == "flush":
+        return _choice(name, text, _FLUSH_TYPES)
+    if kind == "bool":
+        return _choice(name, text.lower(), {"true": True, "false": False})
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}={text}: not a whole number", field=name, value=text) from error
+    return value * _HOUR_MS if ours == "retention_ms" else value
+
+
+def _choice(name: str, text: str, choices: Mapping[str, object]) -> object:
+    if text not in choices:
+        raise ConfigError(f"{name}={text}: use {' or '.join(choices)}", field=name, value=text)
+    return choices[text]

@@ -1,0 +1,243 @@
+"""The one door to the disk: nothing else in PocketMQ opens, maps, writes, syncs, cuts, renames or deletes a file.
+
+`Disk` and `Mapping` are the protocols. Implementations: `OsDisk` (os_disk.py), `OverlayDisk` (overlay_disk.py: every
+change stays in memory, not a byte of the real files is written), and in tests a recording and a faulty one.
+
+Errors, the same for every implementation:
+- a file or folder that is not there: FileNotFoundError;
+- a write that finds no room: `StoreFull`; nothing, or only a part, was written;
+- any other failed write or sync: `DiskFailure`;
+- a lock that another holds: `StoreLocked`.
+
+Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `Mapping.read` and
+`Disk.sync_folder`, which any thread may call at any time, also while the owner closes or deletes the file.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.errors import DiskFailure, StoreFull
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a folder; SIZE is 0 for a folder."""
+
+    name: str
+    size: int
+    is_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Room on the file system of a path, counted as Apache does: base = used + usable."""
+
+    used_bytes: int
+    usable_bytes: int
+
+    @property
+    def used_percent(self) -> int:
+        """Return the used share in percent, rounded up; 100 for a file system without room at all."""
+        base = self.used_bytes + self.usable_bytes
+        return -(-self.used_bytes * 100 // base) if base else 100
+
+
+class Lock(Protocol):
+    """A held lock on a store; it also falls when the process ends."""
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        ...
+
+
+class Mapping(Protocol):
+    """One open file of a fixed length, read through a shared map and written through its descriptor.
+
+    Opening costs one descriptor (none before the first use) and no memory; pages come as they are touched.
+    """
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Length of the file in bytes."""
+        ...
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file, read-only. It shows every later `write` at once. It stays valid after `close`."""
+        ...
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The whole file as a *writable* array (read-only if opened with `writable=False`).
+
+        Writing to a page without room kills the process (SIGBUS): call `reserve` first. What is written shows in
+        `view`, and reaches the device with the next `sync`.
+        """
+        ...
+
+    def write(self, at: int, data: Buffer) -> None:
+        """Write DATA at position AT through the descriptor; all of it or an error (`StoreFull`, `DiskFailure`)."""
+        ...
+
+    def reserve(self, at: int, size: int) -> None:
+        """Allocate room for [AT, AT + SIZE), so that writes there through `array` cannot fail; or `StoreFull`."""
+        ...
+
+    def zero(self, at: int, size: int) -> None:
+        """Make [AT, AT + SIZE) zero, without allocating or reading what is a hole already."""
+        ...
+
+    def read(self, at: int, size: int) -> bytes:
+        """Read SIZE bytes at AT through the descriptor: no page fault, callable from any thread."""
+        ...
+
+    def data_end(self, at: int, end: int) -> int:
+        """Return a position in [AT, END] from which on up to END the file is one hole (reads as zeros).
+
+        END itself where the file system cannot tell. Costs a system call, touches no page.
+        """
+        ...
+
+    def will_need(self, at: int, size: int) -> None:
+        """Ask for the pages of [AT, AT + SIZE) to be read ahead."""
+        ...
+
+    def forget(self, at: int, size: int) -> None:
+        """Let the process's hold on the pages of [AT, AT + SIZE) go (they stay in the page cache)."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until everything written before this call is on the device (fdatasync; frees the GIL)."""
+        ...
+
+    def close(self) -> None:
+        """Close the descriptor and drop the maps; views that are still held stay readable. Twice is once."""
+        ...
+
+
+class Disk(Protocol):
+    """Everything that the store asks of a file system. Paths are strings, absolute or relative."""
+
+    def exists(self, path: str) -> bool:
+        """Is there a file or folder at PATH?"""
+        ...
+
+    def is_folder(self, path: str) -> bool:
+        """Is PATH a folder?"""
+        ...
+
+    def size(self, path: str) -> int:
+        """Return the length of the file PATH in bytes."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Return when PATH was last changed, Unix milliseconds."""
+        ...
+
+    def list(self, folder: str) -> list[Entry]:
+        """Return what is in FOLDER, sorted by name; nothing for a folder that does not exist."""
+        ...
+
+    def make_folders(self, path: str) -> None:
+        """Create the folder PATH with all its parents; fine if it is there."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Return the whole file PATH."""
+        ...
+
+    def read_at(self, path: str, at: int, size: int) -> bytes:
+        """Return up to SIZE bytes of PATH from position AT: fewer at its end."""
+        ...
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        """Make PATH contain DATA and nothing else, in place and without a sync; creates it, not its folder."""
+        ...
+
+    def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
+        """Replace PATH by DATA, on the device when this returns: a crash leaves the old content or the new.
+
+        With BACKUP the old file becomes BACKUP first, replacing it; a crash between the two renames leaves the old
+        content under that name only. Do not pass BACKUP where the old content is known to be bad.
+        """
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete the file PATH; open mappings of it stay usable."""
+        ...
+
+    def delete_folder(self, path: str) -> None:
+        """Delete the folder PATH with everything in it; fine if it is not there."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename SOURCE to TARGET, replacing it."""
+        ...
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut or (sparsely) grow the file PATH to SIZE bytes. Never cut a file that is mapped."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Wait until the names in the folder PATH are on the device."""
+        ...
+
+    def open_map(
+        self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False
+    ) -> Mapping:
+        """Open the file PATH; with CREATE it is made if missing. A file shorter than SIZE is grown to it, sparsely.
+
+        Without SIZE the mapping has the file's length. A longer file is mapped up to SIZE.
+        """
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the store lock: write "lock" to the file PATH and lock its byte 0 as a Java broker does (fcntl)."""
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """Return the room on the file system that holds PATH."""
+        ...
+
+
+@contextmanager
+def disk_errors(action: str, path: str) -> Iterator[None]:
+    """Turn an OSError of a write into `StoreFull` or `DiskFailure` that say what was tried and on which file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise write_error(error, action, path) from error
+
+
+def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailure:
+    """Return what a failed write or sync of PATH is called in this store."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(
+            f"cannot {action} {path}: no space left on the device: free some space, or shorten the retention",
+            path=path,
+            reason="no space left on the device",
+        )
+    reason = error.strerror or str(error)
+    hint = {
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+        errno.EACCES: "check who owns the store",
+        errno.EROFS: "the file system is read-only",
+    }.get(error.errno or 0, "check the device, then open the store again")
+    return DiskFailure(f"cannot {action} {path}: {reason}: {hint}", path=path, reason=reason)

@@ -1,0 +1,294 @@
+"""A row of mapped files: one endless byte sequence in equal files, named by the offset of their first byte.
+
+Rules at load (Apache's): names are sorted; sub-directories are skipped; an empty last file is deleted; a file of
+another length than configured is refused, and so is a name that is no number. Neighbours that do not join (a file is
+missing) are accepted: offsets inside the hole belong to no file. Every loaded file counts as full until recovery has
+found the real end and called `truncate`.
+
+Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_right
+from typing import Protocol
+
+from ..proto.errors import StoreRefused
+from .disk import Buffer, Disk, Entry
+from .mapped_file import NAME_DIGITS, MappedFile, file_name
+
+logger = logging.getLogger(__name__)
+
+
+class Syncable(Protocol):
+    """Something that a flushing thread can bring to the device."""
+
+    def sync(self) -> None: ...
+
+
+class FolderSync:
+    """The names in a folder, as something to sync."""
+
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def sync(self) -> None:
+        self._disk.sync_folder(self._path)
+
+
+class MappedFiles:
+    """The row in FOLDER. `files` is in order of offset; the last is the one that is written to.
+
+    min_offset: start of the first file (0 without files);  max_offset: where the next byte goes (0 without files).
+    """
+
+    def __init__(self, disk: Disk, folder: str, file_size: int, *, what: str = "file") -> None:
+        """WHAT names the kind of file in messages ("commit log", "consume queue")."""
+        self.disk = disk
+        self.folder = folder
+        self.file_size = file_size
+        self.what = what
+        self.files: list[MappedFile] = []
+        self._starts: list[int] = []
+        self._spare: MappedFile | None = None
+        self._folders_to_sync: list[str] = []
+
+    # --- loading -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, disk: Disk, folder: str, file_size: int, *, what: str = "file") -> MappedFiles:
+        """Open the row in FOLDER (none there: an empty row). StoreRefused names a file that does not belong."""
+        row = cls(disk, folder, file_size, what=what)
+        entries = [entry for entry in disk.list(folder) if not entry.is_folder]
+        if entries and entries[-1].size == 0:
+            disk.delete(os.path.join(folder, entries[-1].name))
+            row._folders_to_sync.append(folder)
+            entries.pop()
+        for entry in entries:
+            row._open(entry)
+        return row
+
+    def _open(self, entry: Entry) -> None:
+        path = os.path.join(self.folder, entry.name)
+        if not (entry.name.isascii() and entry.name.isdigit()):
+            raise StoreRefused(
+                f"{path} is not a {self.what} file (its name is no offset): move it out of {self.folder}",
+                path=path,
+            )
+        if entry.size != self.file_size:
+            raise StoreRefused(
+                f"{path} is {entry.size:,} bytes long, but {self.what} files are configured with"
+                f" {self.file_size:,}: open the store with the size that it was written with, or move the file away",
+                path=path,
+                size=entry.size,
+                configured=self.file_size,
+            )
+        try:
+            file = MappedFile(self.disk, path, int(entry.name), self.file_size, create=False)
+        except FileNotFoundError:
+            return  # A live broker's retention deleted it after the folder was listed.
+        self._add(file)
+
+    def _add(self, file: MappedFile) -> None:
+        if self.files and self.files[-1].end != file.start:
+            logger.warning(
+                "files do not join", extra={"before": self.files[-1].path, "after": file.path}
+            )
+        self.files.append(file)
+        self._starts.append(file.start)
+
+    # --- where things are ----------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        return self.files[0].start if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        return self.files[-1].start + self.files[-1].position if self.files else 0
+
+    @property
+    def last(self) -> MappedFile | None:
+        return self.files[-1] if self.files else None
+
+    def index_of(self, offset: int) -> int | None:
+        """Return the index in `files` of the file whose range holds OFFSET; None in a hole or outside the row."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or offset >= self.files[index].end:
+            return None
+        return index
+
+    def file_at(self, offset: int) -> MappedFile | None:
+        """Return the file whose range holds OFFSET; None in a hole or outside the row."""
+        index = self.index_of(offset)
+        return None if index is None else self.files[index]
+
+    def slice(self, offset: int, size: int) -> memoryview | None:
+        """Return SIZE bytes from OFFSET, without a copy; None unless all of them are used bytes of one file."""
+        file = self.file_at(offset)
+        if file is None:
+            return None
+        at = offset - file.start
+        return file.view[at : at + size] if at + size <= file.position else None
+
+    # --- growing -------------------------------------------------------------------------------------------------
+
+    def start_at(self, offset: int) -> MappedFile:
+        """Make the first file of an empty row: the one whose range holds OFFSET, with its position there."""
+        assert not self.files, "only an empty row has no beginning"
+        file = self._create(offset // self.file_size * self.file_size)
+        file.position = offset - file.start
+        return file
+
+    def roll(self) -> MappedFile:
+        """Make the file behind the last one (offset 0 for an empty row) and return it; the old last is full now."""
+        if not self.files:
+            return self._create(0)
+        self.files[-1].position = self.file_size
+        start = self.files[-1].end
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.start == start:
+            self._add(spare)
+            return spare
+        return self._create(start)
+
+    def preallocate(self) -> None:
+        """Make the file behind the last one ahead of time. It joins `files` with the next `roll`."""
+        if self.files and self._spare is None:
+            self._spare = self._make(self.files[-1].end)
+
+    def discard_spare(self) -> None:
+        """Delete the file that `preallocate` made and nobody used."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.delete()
+            self._folders_to_sync.append(self.folder)
+
+    def _create(self, start: int) -> MappedFile:
+        file = self._make(start)
+        self._add(file)
+        return file
+
+    def _make(self, start: int) -> MappedFile:
+        self._make_folder()
+        path = os.path.join(self.folder, file_name(start))
+        file = MappedFile(self.disk, path, start, self.file_size, create=True)
+        self._folders_to_sync.append(self.folder)
+        return file
+
+    def _make_folder(self) -> None:
+        """Create the folder; every parent that gets a new name needs a sync as well."""
+        missing = self.folder
+        while missing and not self.disk.is_folder(missing):
+            missing = os.path.dirname(missing)
+            self._folders_to_sync.append(missing)
+        self.disk.make_folders(self.folder)
+
+    def append(self, data: Buffer) -> int:
+        """Append DATA at `max_offset`, over as many files as it takes; return the offset of its first byte.
+
+        If a write fails, nothing is appended but what full files had taken: the caller truncates to the old end.
+        """
+        at = self.max_offset
+        rest = memoryview(data)
+        while len(rest):
+            file = self.files[-1] if self.files and self.files[-1].room else self.roll()
+            step = rest[: file.room]
+            file.append(step)
+            rest = rest[len(step) :]
+        return at
+
+    # --- shrinking -----------------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int, *, zero: bool = True) -> int:
+        """Make OFFSET the end: later files are deleted, files before it count as full; return how many were deleted.
+
+        With ZERO the rest of the file that holds OFFSET becomes zero, so that stale bytes never come back to life.
+        A file that begins at OFFSET stays, empty; an OFFSET before the first file deletes them all (as Apache does).
+        """
+        keep = bisect_right(self._starts, offset)
+        dropped = self.files[keep:]
+        del self.files[keep:], self._starts[keep:]
+        for file in reversed(dropped):
+            file.delete()
+        if dropped:
+            self._folders_to_sync.append(self.folder)
+        for file in self.files[:-1]:
+            file.position = file.size
+        if self.files:
+            last = self.files[-1]
+            last.cut(min(offset - last.start, last.size), zero=zero)
+        return len(dropped)
+
+    def delete_leading(self, count: int) -> int:
+        """Delete the first COUNT files, never the last one; return how many went."""
+        count = min(count, len(self.files) - 1)
+        if count <= 0:
+            return 0
+        gone = self.files[:count]
+        del self.files[:count], self._starts[:count]
+        for file in gone:
+            file.delete()
+        self._folders_to_sync.append(self.folder)
+        return count
+
+    def delete_all(self) -> None:
+        """Delete every file; the row is empty then."""
+        for file in self.files:
+            file.delete()
+        self.files.clear()
+        self._starts.clear()
+        self.discard_spare()
+        self._folders_to_sync.append(self.folder)
+
+    # --- to the device -------------------------------------------------------------------------------------------
+
+    def take_dirty(self) -> list[Syncable]:
+        """Return what must be synced so that everything written up to now is on the device, and forget it.
+
+        A sync that fails must stop all writing: what was taken is not offered again. Names come before contents.
+        """
+        folders: list[Syncable] = [
+            FolderSync(self.disk, path) for path in dict.fromkeys(self._folders_to_sync)
+        ]
+        self._folders_to_sync.clear()
+        return folders + self._take_dirty_files()
+
+    def _take_dirty_files(self) -> list[Syncable]:
+        spare = [] if self._spare is None else [self._spare]
+        dirty = [file for file in self.files + spare if file.dirty]
+        for file in dirty:
+            file.dirty = False
+        return [file.mapping for file in dirty]
+
+    def sync(self) -> None:
+        """Bring everything written up to now to the device, and wait for it."""
+        for part in self.take_dirty():
+            part.sync()
+
+    def close(self) -> None:
+        """Close every file. Nothing is synced."""
+        for file in self.files:
+            file.close()
+        if self._spare is not None:
+            self._spare.close()
+
+
+def equal_file_size(disk: Disk, folder: str) -> int | None:
+    """Return the length that the files of the row in FOLDER have; None without files or if they differ.
+
+    An empty last file does not count: it is a file whose creation was interrupted.
+    """
+    sizes = [
+        entry.size
+        for entry in disk.list(folder)
+        if not entry.is_folder and entry.name.isdigit() and len(entry.name) == NAME_DIGITS
+    ]
+    if sizes and sizes[-1] == 0:
+        sizes.pop()
+    return sizes[0] if len(set(sizes)) == 1 else None

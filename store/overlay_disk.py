@@ -1,0 +1,326 @@
+"""A disk whose changes stay in memory: any store, live, stopped or damaged, opened without writing a byte.
+
+`OverlayDisk` reads the real files and keeps what is changed beside them: a mapped file is a private (copy-on-write)
+map, a created file is anonymous memory, and a table remembers what was deleted, renamed or replaced. So the ordinary
+opening and recovery of a store run on it, and show exactly the store that a broker would have afterwards.
+
+Cost: a page is copied when it is first changed; the rest is the page cache's, also of 420 MB index files and 1 GiB
+logs (MAP_NORESERVE, and holes are never touched). Several overlays of one store do not see each other.
+
+A file that a live broker deletes after it was opened here stays readable; one that vanished before is read as zeros.
+A file cut by somebody else while it is mapped ends the process (SIGBUS), as it would a Java broker; brokers never do
+that.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .disk import Buffer, Disk, DiskUsage, Entry, Lock, Mapping
+from .os_disk import OsDisk, data_extents
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+#: MAP_NORESERVE, which Python 3.11 does not name: a private gigabyte needs no swap behind it.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+_PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
+
+
+class OverlayDisk:
+    """A view of BASE (the real disk) on which every change is this object's own."""
+
+    def __init__(self, base: Disk | None = None) -> None:
+        self._base: Disk = OsDisk() if base is None else base
+        #: Files whose content is ours: mapped, written or renamed here.
+        self._files: dict[str, PrivateMapping] = {}
+        self._folders: set[str] = set()
+        #: Real files and folders that do not exist in this view.
+        self._gone: set[str] = set()
+
+    def exists(self, path: str) -> bool:
+        path = _key(path)
+        return path in self._files or self.is_folder(path) or self._in_base(path)
+
+    def is_folder(self, path: str) -> bool:
+        path = _key(path)
+        return path in self._folders or (not self._is_gone(path) and self._base.is_folder(path))
+
+    def _in_base(self, path: str) -> bool:
+        return not self._is_gone(path) and self._base.exists(path)
+
+    def _is_gone(self, path: str) -> bool:
+        while path not in self._gone:
+            parent = os.path.dirname(path)
+            if parent == path:
+                return False
+            path = parent
+        return True
+
+    def size(self, path: str) -> int:
+        path = _key(path)
+        if path in self._files:
+            return self._files[path].size
+        self._require(path)
+        return self._base.size(path)
+
+    def _require(self, path: str) -> None:
+        if not self._in_base(path):
+            raise FileNotFoundError(path)
+
+    def modified_ms(self, path: str) -> int:
+        """Return when the real file was changed; for a file made here, when its nearest real folder was."""
+        path = _key(path)
+        while not self._base.exists(path):
+            path = os.path.dirname(path)
+        return self._base.modified_ms(path)
+
+    def list(self, folder: str) -> list[Entry]:
+        folder = _key(folder)
+        found: dict[str, Entry] = {}
+        if not self._is_gone(folder):
+            for entry in self._base.list(folder):
+                if os.path.join(folder, entry.name) not in self._gone:
+                    found[entry.name] = entry
+        for path, file in self._files.items():
+            parent, name = os.path.split(path)
+            if parent == folder:
+                found[name] = Entry(name, file.size, is_folder=False)
+        for path in self._folders:
+            parent, name = os.path.split(path)
+            if parent == folder:
+                found[name] = Entry(name, 0, is_folder=True)
+        return sorted(found.values(), key=lambda entry: entry.name)
+
+    def make_folders(self, path: str) -> None:
+        path = _key(path)
+        while not self.is_folder(path):
+            self._folders.add(path)
+            path = os.path.dirname(path)
+
+    def read(self, path: str) -> bytes:
+        path = _key(path)
+        if path in self._files:
+            file = self._files[path]
+            return file.read(0, file.size)
+        self._require(path)
+        return self._base.read(path)
+
+    def read_at(self, path: str, at: int, size: int) -> bytes:
+        path = _key(path)
+        if path in self._files:
+            return self._files[path].read(at, size)
+        self._require(path)
+        return self._base.read_at(path, at, size)
+
+    def write_file(self, path: str, data: Buffer) -> None:
+        path = _key(path)
+        file = PrivateMapping(path, len(data), source=None)
+        file.write(0, data)
+        self._files[path] = file
+
+    def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
+        if backup is not None and self.exists(path):
+            self.rename(path, backup)
+        self.write_file(path, data)
+
+    def delete(self, path: str) -> None:
+        path = _key(path)
+        if path not in self._files:
+            self._require(path)
+        self._files.pop(path, None)
+        self._gone.add(path)
+
+    def delete_folder(self, path: str) -> None:
+        path = _key(path)
+        inside = path + os.sep
+        self._gone.add(path)
+        self._folders = {one for one in self._folders if one != path and not one.startswith(inside)}
+        self._files = {one: file for one, file in self._files.items() if not one.startswith(inside)}
+
+    def rename(self, source: str, target: str) -> None:
+        source, target = _key(source), _key(target)
+        if source not in self._files:
+            self.open_map(source)
+        self._files[target] = self._files.pop(source)
+        self._files[target].path = target
+        self._gone.add(source)
+
+    def truncate(self, path: str, size: int) -> None:
+        path = _key(path)
+        old = self._opened(path)
+        new = PrivateMapping(path, size, source=None)
+        for start, end in old.extents(0, min(size, old.size)):
+            new.write(start, old.view[start:end])
+        self._files[path] = new
+
+    def sync_folder(self, path: str) -> None:
+        """Do nothing: nothing here is ever on a device."""
+
+    def open_map(
+        self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False
+    ) -> Mapping:
+        path = _key(path)
+        if path not in self._files and not self._in_base(path):
+            if not create:
+                raise FileNotFoundError(path)
+            self._files[path] = PrivateMapping(path, size or 0, source=None)
+        opened = self._opened(path)
+        if size is not None and size > opened.size:
+            self.truncate(path, size)
+        return self._files[path]
+
+    def _opened(self, path: str) -> PrivateMapping:
+        if path not in self._files:
+            self._require(path)
+            self._files[path] = PrivateMapping(path, self._base.size(path), source=path)
+        return self._files[path]
+
+    def lock(self, path: str) -> Lock:
+        """Hold nothing: a store that another process has open may be looked at."""
+        return _NoLock()
+
+    def usage(self, path: str) -> DiskUsage:
+        path = _key(path)
+        while not self._base.exists(path):
+            path = os.path.dirname(path)
+        return self._base.usage(path)
+
+
+def _key(path: str) -> str:
+    return os.path.abspath(path)
+
+
+class _NoLock:
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class PrivateMapping:
+    """A copy-on-write map of a real file, or anonymous memory. Mapped at its first use."""
+
+    def __init__(self, path: str, size: int, *, source: str | None) -> None:
+        self.path = path
+        self.size = size
+        self._source = source
+        self._map: mmap.mmap | None = None
+        self._fd = -1
+        self._view: memoryview | None = None
+        self._array: NDArray[np.uint8] | None = None
+        self._written: list[tuple[int, int]] = []
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            self._map = self._private_map() if self._source else None
+            if self._map is None:
+                self._map = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        return self._map
+
+    def _private_map(self) -> mmap.mmap | None:
+        """Map the real file; None if it is no longer there or no longer as long as it was."""
+        assert self._source is not None
+        try:
+            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            logger.warning("a file vanished; reading it as zeros", extra={"path": self._source})
+            return None
+        length = os.fstat(fd).st_size
+        if length < self.size:
+            logger.warning(
+                "a file became shorter; its end reads as zeros", extra={"path": self._source}
+            )
+            return self._short_copy(fd, length)
+        self._fd = fd
+        return mmap.mmap(fd, self.size, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def _short_copy(self, fd: int, length: int) -> mmap.mmap:
+        copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        for start, end in data_extents(fd, 0, length):
+            data = os.pread(fd, end - start, start)
+            copy[start : start + len(data)] = data
+            self._note(start, end)
+        os.close(fd)
+        return copy
+
+    def extents(self, at: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of [AT, END) that may hold something other than zeros; they may overlap."""
+        if self._array is not None:
+            return [(at, end)]
+        self._touch()
+        found = data_extents(self._fd, at, end) if self._fd >= 0 else []
+        for start, stop in self._written:
+            if start < end and stop > at:
+                found.append((max(start, at), min(stop, end)))
+        return found
+
+    def _touch(self) -> None:
+        if self.size:
+            self._mapped()
+
+    def _note(self, start: int, end: int) -> None:
+        """Remember that [START, END) was written; an append grows the last range."""
+        if self._written and self._written[-1][0] <= start <= self._written[-1][1]:
+            first, last = self._written[-1]
+            self._written[-1] = (first, max(last, end))
+        else:
+            self._written.append((start, end))
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._view = memoryview(self._mapped() if self.size else b"").toreadonly()
+        return self._view
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        if self._array is None:
+            self._array = np.frombuffer(self._mapped() if self.size else b"", np.uint8)
+        return self._array
+
+    def write(self, at: int, data: Buffer) -> None:
+        if len(data):
+            assert at + len(data) <= self.size, "written beyond the end of a mapped file"
+            self._mapped()[at : at + len(data)] = data
+            self._note(at, at + len(data))
+
+    def reserve(self, at: int, size: int) -> None:
+        """Nothing to do: memory is taken page by page."""
+
+    def zero(self, at: int, size: int) -> None:
+        for start, end in self.extents(at, at + size):
+            for position in range(start, end, _CHUNK):
+                stop = min(position + _CHUNK, end)
+                if np.frombuffer(self.view[position:stop], np.uint8).any():
+                    self._mapped()[position:stop] = bytes(stop - position)
+
+    def read(self, at: int, size: int) -> bytes:
+        return bytes(self.view[at : at + size])
+
+    def data_end(self, at: int, end: int) -> int:
+        return max((stop for _, stop in self.extents(at, end)), default=at)
+
+    def will_need(self, at: int, size: int) -> None:
+        page = mmap.PAGESIZE
+        if self._fd >= 0 and self._map is not None and size > 0:
+            start = at // page * page
+            self._map.madvise(mmap.MADV_WILLNEED, start, min(at + size, self.size) - start)
+
+    def forget(self, at: int, size: int) -> None:
+        """Keep everything: dropping private pages would undo changes."""
+
+    def sync(self) -> None:
+        """Nothing to do: nothing here is ever on a device."""
+
+    def close(self) -> None:
+        """Keep the content: it is the file, until the overlay is dropped."""
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
