@@ -1,0 +1,89 @@
+"""Errors on the wire: `PocketMQError` to and from the message `pocketmq.v1.Error` and gRPC statuses.
+
+A failed call carries its gRPC status, the error's sentence as the status text, and in the trailing metadata
+`pocketmq-error-bin` a serialised `pocketmq.v1.Error`: class name, sentence, details. In streams the same message
+stands in a reply. The receiving side rebuilds the class that was raised, with the same details.
+
+A status that lacks the metadata was made by gRPC itself, or by a server that is not ours; `from_rpc_error` names
+it by its code. This module needs no grpc at run time: it asks the error for `code()`, `details()` and
+`trailing_metadata()`.
+
+Bounds: peers refuse metadata from 8 KiB on, so an error is trimmed to `ERROR_SIZE_MAX` bytes: values of details
+and the sentence are cut and end in "…", and what is left over goes without details.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import (
+    ClientClosed,
+    Disconnected,
+    InvalidArgument,
+    MessageTooLarge,
+    NotServed,
+    Overloaded,
+    PocketMQError,
+    RequestTimeout,
+    rebuild,
+)
+from .gen.pocketmq_v1_pb2 import Error
+
+if TYPE_CHECKING:
+    import grpc
+
+#: The metadata key; keys in "-bin" may hold any bytes.
+ERROR_KEY: Final = "pocketmq-error-bin"
+
+ERROR_SIZE_MAX: Final = 3072  # bytes of a serialised Error
+SENTENCE_LENGTH_MAX: Final = 600  # characters
+DETAIL_LENGTH_MAX: Final = 200  # characters of one value
+
+#: What a status without our metadata means to a caller.
+_BY_CODE: Final[dict[str, type[PocketMQError]]] = {
+    "UNAVAILABLE": Disconnected,
+    "DEADLINE_EXCEEDED": RequestTimeout,
+    "CANCELLED": ClientClosed,
+    "UNIMPLEMENTED": NotServed,
+    "RESOURCE_EXHAUSTED": Overloaded,
+    "INVALID_ARGUMENT": InvalidArgument,
+}
+
+
+def to_wire(error: PocketMQError) -> Error:
+    """Return ERROR as the message that travels, trimmed to `ERROR_SIZE_MAX` bytes."""
+    wire = Error(
+        name=type(error).__name__,
+        message=_cut(error.message, SENTENCE_LENGTH_MAX),
+        details={
+            _cut(name, DETAIL_LENGTH_MAX): _cut(value, DETAIL_LENGTH_MAX)
+            for name, value in error.details.items()
+        },
+    )
+    if wire.ByteSize() > ERROR_SIZE_MAX:
+        wire.ClearField("details")
+    return wire
+
+
+def from_wire(wire: Error) -> PocketMQError:
+    """Return the error that WIRE tells of; a class that this version does not know becomes PocketMQError."""
+    return rebuild(wire.name, wire.message, dict(wire.details))
+
+
+def from_rpc_error(error: grpc.RpcError) -> PocketMQError:
+    """Return the error that the server raised, or the one that the failed call itself stands for."""
+    metadata: Any = error.trailing_metadata()
+    for key, value in metadata or ():
+        if key == ERROR_KEY and isinstance(value, bytes):
+            return from_wire(Error.FromString(value))
+    code = error.code().name
+    sentence = error.details() or code
+    if "message larger than max" in sentence:
+        return MessageTooLarge(sentence, code=code)
+    return _BY_CODE.get(code, PocketMQError)(sentence, code=code)
+
+
+def _cut(text: str, length_max: int) -> str:
+    """Return TEXT without what UTF-8 cannot hold, and no longer than LENGTH_MAX characters."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"

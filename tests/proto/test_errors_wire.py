@@ -1,0 +1,105 @@
+"""Errors survive the wire: every class, with its sentence and details, within the bounds of metadata."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.proto import errors
+from pocketmq.proto.errors_wire import (
+    ERROR_KEY,
+    ERROR_SIZE_MAX,
+    from_rpc_error,
+    from_wire,
+    to_wire,
+)
+from pocketmq.proto.gen.pocketmq_v1_pb2 import Error
+
+
+def rpc_error(
+    code: grpc.StatusCode, details: str | None, metadata: tuple[tuple[str, bytes], ...] = ()
+) -> grpc.RpcError:
+    """Return an error as a failed call raises it."""
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), details)
+
+
+@pytest.mark.parametrize("kind", errors.BY_NAME.values(), ids=lambda kind: kind.__name__)
+def test_every_class_comes_back_as_itself(kind: type[errors.PocketMQError]) -> None:
+    raised = kind("the queue 7 of topic T does not exist", queue=7, topic="T")
+
+    seen = from_wire(Error.FromString(to_wire(raised).SerializeToString()))
+
+    assert type(seen) is kind
+    assert seen.message == raised.message
+    assert seen.details == {"queue": "7", "topic": "T"}
+
+
+@pytest.mark.parametrize("kind", errors.BY_NAME.values(), ids=lambda kind: kind.__name__)
+def test_every_class_has_a_grpc_status(kind: type[errors.PocketMQError]) -> None:
+    assert grpc.StatusCode[kind.status] is not grpc.StatusCode.OK
+
+
+def test_an_unknown_class_becomes_the_root() -> None:
+    seen = from_wire(Error(name="FromTheFuture", message="new", details={"a": "b"}))
+
+    assert type(seen) is errors.PocketMQError
+    assert (seen.message, seen.details) == ("new", {"a": "b"})
+
+
+@given(message=st.text(), details=st.dictionaries(st.text(), st.text(min_size=0)))
+def test_any_text_travels_within_the_bound(message: str, details: dict[str, str]) -> None:
+    error = errors.PocketMQError(message * 20)
+    error.details = {name: value * 20 for name, value in details.items()}
+
+    assert len(to_wire(error).SerializeToString()) <= ERROR_SIZE_MAX
+
+
+def test_a_long_sentence_is_cut_with_a_sign_of_it() -> None:
+    wire = to_wire(errors.InvalidArgument("x" * 10_000, value="y" * 10_000))
+
+    assert wire.message.endswith("x…")
+    assert wire.details["value"].endswith("y…")
+
+
+def test_text_that_utf8_cannot_hold_is_escaped() -> None:
+    assert to_wire(errors.InvalidName("bad \udcff")).message == "bad \\udcff"
+
+
+def test_a_failed_call_raises_what_the_server_raised() -> None:
+    metadata = ((ERROR_KEY, to_wire(errors.StoreFull("full", limit=90)).SerializeToString()),)
+
+    seen = from_rpc_error(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", metadata))
+
+    assert type(seen) is errors.StoreFull
+    assert seen.details == {"limit": "90"}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("UNAVAILABLE", errors.Disconnected),
+        ("DEADLINE_EXCEEDED", errors.RequestTimeout),
+        ("CANCELLED", errors.ClientClosed),
+        ("UNIMPLEMENTED", errors.NotServed),
+        ("RESOURCE_EXHAUSTED", errors.Overloaded),
+        ("INVALID_ARGUMENT", errors.InvalidArgument),
+        ("UNKNOWN", errors.PocketMQError),
+    ],
+)
+def test_a_status_of_grpc_itself_is_named_by_its_code(
+    code: str, kind: type[errors.PocketMQError]
+) -> None:
+    seen = from_rpc_error(rpc_error(grpc.StatusCode[code], None))
+
+    assert type(seen) is kind
+    assert seen.details == {"code": code}
+
+
+def test_a_request_beyond_the_carriers_bound_is_too_large() -> None:
+    sentence = "SERVER: Received message larger than max (67108865 vs. 67108864)"
+
+    seen = from_rpc_error(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence))
+
+    assert type(seen) is errors.MessageTooLarge
