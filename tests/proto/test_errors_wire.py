@@ -22,7 +22,9 @@ def rpc_error(
     code: grpc.StatusCode, details: str | None, metadata: tuple[tuple[str, bytes], ...] = ()
 ) -> grpc.RpcError:
     """Return an error as a failed call raises it."""
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), details)
+    return grpc.aio.AioRpcError(
+        code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), details, None
+    )
 
 
 @pytest.mark.parametrize("kind", errors.BY_NAME.values(), ids=lambda kind: kind.__name__)
