@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier

@@ -16,10 +16,6 @@ from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, service, unary
 class RecordedCall(Call):
     """A call that keeps its answers."""
 
-    peer = "127.0.0.1:1"
-    metadata: Mapping[str, str] = {}
-    deadline_ms = None
-
     def __init__(self) -> None:
         super().__init__()
         self.answers: list[Message | PocketMQError] = []
