@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .byte_ranges import right_aligned
+
+_Seeds: TypeAlias = NDArray[np.uint32] | np.uint32
 
 _MASK = 0xFFFFFFFF
 _WIDTH_MAX = 512  # ranges longer than this are hashed one by one: the matrix would waste memory
@@ -31,6 +36,7 @@ def _powers(count: int) -> NDArray[np.uint32]:
 
 
 _POWERS = _powers(_WIDTH_MAX + 1)
+_FALLING_POWERS = np.ascontiguousarray(_POWERS[_WIDTH_MAX - 1 :: -1])
 
 
 def java_hash(text: str, seed: int = 0) -> int:
@@ -55,70 +61,60 @@ def hash_ranges(
     starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
     *,
-    seed: int = 0,
+    seed: int | NDArray[np.int32] = 0,
 ) -> NDArray[np.int32]:
-    """Return the hash of each UTF-8 range of DATA, each continued from SEED, the hash of a common prefix.
+    """Return the hash of each UTF-8 range of DATA, each continued from SEED, the hash of its prefix.
 
-    A range is `data[start : start + size]`; a size ≤ 0 is the empty string. Malformed UTF-8 counts as U+FFFD.
+    A range is `data[start : start + size]`; a size ≤ 0 is the empty string. SEED is one for all, or one a range.
+    Malformed UTF-8 counts as U+FFFD.
     """
     count = len(starts)
     if count == 0:
         return np.empty(0, np.int32)
+    seeds = seed.view(np.uint32) if isinstance(seed, np.ndarray) else np.uint32(seed & _MASK)
     width = int(sizes.max())
     if width <= 0:
-        return np.full(count, seed & _MASK, np.uint32).view(np.int32)
+        hashes = np.empty(count, np.uint32)
+        hashes[:] = seeds
+        return hashes.view(np.int32)
     if width > _WIDTH_MAX:
-        return _mixed_hashes(data, starts, sizes, seed)
+        return _mixed_hashes(data, starts, sizes, seeds)
     if count * width > _CELLS_MAX:
         step = max(1, _CELLS_MAX // width)
         parts = [
-            hash_ranges(data, starts[i : i + step], sizes[i : i + step], seed=seed)
+            _matrix_hashes(data, starts[i : i + step], sizes[i : i + step], _part(seeds, i, step))
             for i in range(0, count, step)
         ]
         return np.concatenate(parts)
-    return _matrix_hashes(data, starts, sizes, width, seed)
+    return _matrix_hashes(data, starts, sizes, seeds)
+
+
+def _part(seeds: _Seeds, at: int, step: int) -> _Seeds:
+    return seeds[at : at + step] if isinstance(seeds, np.ndarray) else seeds
 
 
 def _matrix_hashes(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    width: int,
-    seed: int,
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], seeds: _Seeds
 ) -> NDArray[np.int32]:
+    sizes = np.maximum(sizes, 0)
+    width = max(1, int(sizes.max()))
     units = right_aligned(data, starts, sizes, width)
-    hashes: NDArray[np.uint32] = units.astype(np.uint32) @ _POWERS[width - 1 :: -1]
-    if seed:
-        hashes += _POWERS[np.maximum(sizes, 0)] * np.uint32(seed & _MASK)
+    hashes: NDArray[np.uint32] = units.astype(np.uint32) @ _FALLING_POWERS[-width:]
+    if isinstance(seeds, np.ndarray) or seeds:
+        hashes += _POWERS[sizes] * seeds
     if units.max() >= 0x80:
-        _rehash(data, starts, sizes, seed, hashes, np.flatnonzero((units >= 0x80).any(axis=1)))
+        _rehash(data, starts, sizes, seeds, hashes, np.flatnonzero((units >= 0x80).any(axis=1)))
     return hashes.view(np.int32)
 
 
-def right_aligned(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    width: int,
-) -> NDArray[np.uint8]:
-    """Return a matrix with one range a row, right-aligned to WIDTH columns, zeros before it."""
-    if len(data) >= width and int(sizes.min()) == width:
-        windows: NDArray[np.uint8] = np.lib.stride_tricks.sliding_window_view(data, width)[starts]
-        return windows
-    back = np.arange(width - 1, -1, -1)
-    ends = starts + sizes - 1
-    cells: NDArray[np.uint8] = data[np.maximum(ends[:, None] - back, 0)]
-    cells *= back < sizes[:, None]
-    return cells
-
-
 def _mixed_hashes(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], seed: int
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], seeds: _Seeds
 ) -> NDArray[np.int32]:
     hashes = np.zeros(len(starts), np.uint32)
     short = sizes <= _WIDTH_MAX
-    hashes[short] = hash_ranges(data, starts[short], sizes[short], seed=seed).view(np.uint32)
-    _rehash(data, starts, sizes, seed, hashes, np.flatnonzero(~short))
+    some = seeds[short].view(np.int32) if isinstance(seeds, np.ndarray) else int(seeds)
+    hashes[short] = hash_ranges(data, starts[short], sizes[short], seed=some).view(np.uint32)
+    _rehash(data, starts, sizes, seeds, hashes, np.flatnonzero(~short))
     return hashes.view(np.int32)
 
 
@@ -126,11 +122,13 @@ def _rehash(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
-    seed: int,
+    seeds: _Seeds,
     hashes: NDArray[np.uint32],
     rows: NDArray[np.intp],
 ) -> None:
+    """Set HASHES of ROWS, each decoded and hashed on its own."""
     for row in rows:
         start = int(starts[row])
         text = data[start : start + int(sizes[row])].tobytes().decode("utf-8", "replace")
-        hashes[row] = java_hash(text, seed) & _MASK
+        seed = seeds[row] if isinstance(seeds, np.ndarray) else seeds
+        hashes[row] = java_hash(text, int(seed)) & _MASK

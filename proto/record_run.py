@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from .byte_ranges import split
 from .errors import InvalidRecord, MessageTooLarge
 from .java_hash import hash_ranges
 from .record import (
@@ -402,23 +403,7 @@ class PropertyRanges:
     def __init__(self, data: Buffer | Bytes, columns: RunColumns) -> None:
         self._array = as_bytes(data)
         self._count = len(columns)
-        begins = columns.properties_start
-        ends = begins + np.maximum(columns.properties_size, 0)
-        low, high = (int(begins.min()), int(ends.max())) if self._count else (0, 0)
-        separators = np.flatnonzero(self._array[low:high] == 2) + low
-        owner = np.searchsorted(columns.starts, separators, "right") - 1
-        inside = (separators >= begins[owner]) & (separators < ends[owner])
-        separators, owner = separators[inside], owner[inside]
-        # A pair starts where the properties start and behind each separator; it ends at the next one or the end.
-        all_starts = np.concatenate((begins, separators + 1))
-        all_owners = np.concatenate((np.arange(self._count), owner))
-        order = np.argsort(all_starts, kind="stable")
-        self._starts = all_starts[order]
-        self._owners = all_owners[order]
-        own_end = ends[self._owners]
-        next_start = np.append(self._starts[1:] - 1, 0)
-        same = np.append(self._owners[1:] == self._owners[:-1], False)
-        self._ends = np.where(same, next_start, own_end)
+        self._pairs = split(self._array, columns.properties_start, columns.properties_size, 2)
 
     def find(self, name: str) -> tuple[Longs, Longs]:
         """Return start and size of the value of property NAME in each record; size −1 where it has none.
@@ -426,15 +411,21 @@ class PropertyRanges:
         By Apache's reader: an empty value is none, a later duplicate wins.
         """
         wanted = name.encode() + b"\x01"
-        value_at = self._starts + len(wanted)
-        hits = np.flatnonzero(
-            _bytes_at(self._array, self._starts, wanted) & (value_at < self._ends)
-        )
+        pairs = self._pairs
+        word = int.from_bytes(wanted[:8], "little")
+        mask = (1 << 8 * min(8, len(wanted))) - 1
+        hits = np.flatnonzero((pairs.words & np.uint64(mask)) == np.uint64(word))
+        value_at = pairs.starts[hits] + len(wanted)
+        found = value_at < pairs.ends[hits]
+        if len(wanted) > 8:
+            found &= _bytes_at(self._array, pairs.starts[hits] + 8, wanted[8:])
+        if not found.all():
+            hits, value_at = hits[found], value_at[found]
+        rows = pairs.rows[hits]
         starts = np.zeros(self._count, np.int64)
         sizes = np.full(self._count, -1, np.int64)
-        rows = self._owners[hits]
-        starts[rows] = value_at[hits]
-        sizes[rows] = self._ends[hits] - value_at[hits]
+        starts[rows] = value_at
+        sizes[rows] = pairs.ends[hits] - value_at
         return starts, sizes
 
 
