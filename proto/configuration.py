@@ -47,10 +47,14 @@ _WORDS: Final[dict[type, str]] = {
 }
 
 
-def load_sections(path: Path, sections: Mapping[str, type[Dataclass]]) -> dict[str, Any]:
+def load_sections(
+    path: Path,
+    sections: Mapping[str, type[Dataclass]],
+    defaults: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+) -> dict[str, Any]:
     """Return an instance of each class in SECTIONS, by section, from the file at PATH.
 
-    A section that the file leaves out, or leaves empty, has the defaults.
+    A key that the file leaves out has its value in DEFAULTS (by section and key), or else that of its dataclass.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -59,11 +63,14 @@ def load_sections(path: Path, sections: Mapping[str, type[Dataclass]]) -> dict[s
         raise ConfigError(
             f"{path}: the configuration cannot be read: {reason}", file=path
         ) from None
-    return parse_sections(text, sections, str(path))
+    return parse_sections(text, sections, str(path), defaults)
 
 
 def parse_sections(
-    text: str, sections: Mapping[str, type[Dataclass]], name: str = "configuration"
+    text: str,
+    sections: Mapping[str, type[Dataclass]],
+    name: str = "configuration",
+    defaults: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what `load_sections` does, for TEXT; errors call it NAME."""
     document, lines = _read_yaml(text, name)
@@ -74,7 +81,14 @@ def parse_sections(
                 f"{where}: no section {key!r}{_nearest(key, sections)}", file=name, section=key
             )
     return {
-        title: section(cls, document.get(title), name, title=title, lines=lines)
+        title: section(
+            cls,
+            document.get(title),
+            name,
+            title=title,
+            lines=lines,
+            defaults=defaults.get(title, {}),
+        )
         for title, cls in sections.items()
     }
 
@@ -86,6 +100,7 @@ def section(
     *,
     title: str,
     lines: Lines = types.MappingProxyType({}),
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Section:
     """Return CLS built from the mapping VALUES, which is section TITLE of the file called NAME."""
     where = _where(name, lines, (title,))
@@ -95,7 +110,7 @@ def section(
         raise ConfigError(f"{where}: {title}: keys with values are wanted, not {_shown(values)}")
     known = {field.name: field for field in dataclasses.fields(cls) if field.init}
     hints = typing.get_type_hints(cls)
-    arguments: dict[str, Any] = {}
+    arguments = dict(defaults)
     for key, value in values.items():
         where = _where(name, lines, (title, key))
         if key not in known:
@@ -123,8 +138,9 @@ def _built(cls: type[Section], arguments: dict[str, Any], where: str, title: str
     try:
         return cls(**arguments)
     except ConfigError as error:
+        sentence = error.message.removeprefix(f"{title}.")
         raise ConfigError(
-            f"{where}: {title}: {error.message}", **{"section": title, **error.details}
+            f"{where}: {title}.{sentence}", **{"section": title, **error.details}
         ) from None
 
 

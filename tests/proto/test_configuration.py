@@ -89,7 +89,7 @@ ears:
         ("ears:\n  limits: {up: a}", "x.yaml:2: ears.limits.up: a whole number is wanted, not 'a'"),
         ("ears: 4", "x.yaml:1: ears: keys with values are wanted, not 4"),
         ("- ears", "x.yaml: sections are wanted, not a list"),
-        ("ears:\n  count: -1", "x.yaml:1: ears: count: -1 is below 0"),
+        ("ears:\n  count: -1", "x.yaml:1: ears.count: -1 is below 0"),
         ("ears:\n  count: 1\n  count: 2", "x.yaml:3: ears.count: given twice, first in line 2"),
         ("ears: {}\nears: {}", "x.yaml:2: ears: given twice, first in line 1"),
         ("ears: [", "x.yaml:1: not YAML: expected the node content, but found '<stream end>'"),
@@ -116,6 +116,15 @@ def test_a_control_character_is_refused() -> None:
 def test_a_key_without_default_must_be_given() -> None:
     with pytest.raises(ConfigError, match=r"x\.yaml:1: tail\.length_cm: must be given"):
         parse_sections("tail: {}", {"tail": Tail}, "x.yaml")
+
+
+def test_given_defaults_stand_below_the_file_and_above_the_dataclass() -> None:
+    defaults = {"tail": {"length_cm": 7}, "ears": {"count": 4}}
+    sections = {"tail": Tail, "ears": Ears}
+
+    read = parse_sections("ears: {count: 5}", sections, "x.yaml", defaults)
+
+    assert read == {"tail": Tail(length_cm=7), "ears": Ears(count=5)}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

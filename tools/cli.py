@@ -1,0 +1,163 @@
+"""The `pocketmq` command: one file a verb, each imported only when it runs.
+
+`pocketmq serve` must stand in well under a second, and `pocketmq send` too: this file imports click and the error
+tree and nothing else, and says in a table what every verb is, so that `--help` loads none of them.
+
+Exit codes, the same for all verbs:
+
+    0  done                     3  not found                        130  interrupted
+    1  the operation failed     4  nobody answered, try again       141  the reader of the output went away
+    2  wrong usage, name or     5  something is in the way: it exists already, the store is in use
+       configuration            6  stored bytes are damaged
+
+An error is one line on standard error, `pocketmq: what is wrong`, that says what to do. Only a fault in PocketMQ
+itself shows a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from .. import __version__
+from ..proto.errors import ConfigError, InvalidArgument, PocketMQError
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+
+_CODES: Final = {
+    "NOT_FOUND": 3,
+    "UNAVAILABLE": 4,
+    "DEADLINE_EXCEEDED": 4,
+    "RESOURCE_EXHAUSTED": 4,
+    "ALREADY_EXISTS": 5,
+    "FAILED_PRECONDITION": 5,
+    "DATA_LOSS": 6,
+}
+
+#: Read by libraries when they are first imported, which no import of this file does: numpy's BLAS would start a thread
+#: and take 32 MiB of buffers per core, though nothing here multiplies matrices; gRPC would log in a form of its own.
+_ENVIRONMENT: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "GRPC_VERBOSITY": "NONE",
+}
+
+#: Verb, (module and object, what it does).
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "serve": ("serve:serve", "Run a name server and a broker in one process."),
+    "nameserver": ("serve:nameserver", "Run a name server."),
+    "broker": ("serve:broker", "Run a broker."),
+    "topic": ("topic:topic", "Create, change, list, describe and delete topics."),
+    "group": ("group:group", "Create, list and delete consumer groups."),
+    "send": ("send:send", "Send messages to a topic."),
+    "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
+    "lookup": ("lookup:lookup", "Find messages by key, tag or id."),
+    "cluster": ("cluster:cluster", "Show the brokers and how they are."),
+    "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
+    "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),
+    "demo": ("demo.command:demo", "Move real data through PocketMQ, and break it, in a minute."),
+    "completion": ("completion:completion", "Print a completion script for a shell."),
+}
+
+
+class LazyVerbs(click.Group):
+    """A group whose commands are imported when they are run, and listed without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module, _, name = _VERBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f".{module}", __package__), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(verb, help=text)
+            for verb, (_, text) in _VERBS.items()
+            if verb.startswith(incomplete)
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in _VERBS.items()])
+
+
+@click.group(
+    cls=LazyVerbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, name or configuration, 3 not found, 4 nobody answered (try again),
+5 something is in the way (it exists already, the store is in use), 6 stored bytes are damaged,
+130 interrupted, 141 the reader of the output went away.""",
+)
+@click.version_option(__version__, prog_name="pocketmq", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A message broker that keeps Apache RocketMQ's store format.
+
+    Start with `pocketmq serve`, then `pocketmq send TOPIC hello` in another shell.
+    """
+
+
+def exit_code(error: PocketMQError) -> int:
+    """Return the exit code that tells ERROR."""
+    if isinstance(error, ConfigError | InvalidArgument):
+        return USAGE
+    return _CODES.get(error.status, FAILED)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command with ARGUMENTS; return its exit code. Errors have been printed."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        code = cli.main(list(arguments), prog_name="pocketmq", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "pocketmq"
+        _complain(f"{error.format_message()} See: {where} --help")
+        return USAGE
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return error.exit_code
+    except PocketMQError as error:
+        _complain(error.message)
+        return exit_code(error)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more at its end: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str) -> None:
+    click.echo(f"pocketmq: {' '.join(message.split())}", err=True)
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

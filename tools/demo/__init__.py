@@ -1,0 +1,1 @@
+"""The demo: real data through real processes, each claim checked."""

@@ -1,0 +1,97 @@
+"""What verbs print: JSON a line for programs, aligned columns for people, and messages in both forms."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ..client import ReceivedMessage
+
+
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print DOCUMENT on one line."""
+    click.echo(json.dumps(document, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print ROWS below TITLES in columns; numbers stand to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    values = list(rows) if isinstance(rows, list) else []
+    widths = [
+        max(len(title), *(len(row[at]) for row in cells)) if cells else len(title)
+        for at, title in enumerate(titles)
+    ]
+    right = [
+        bool(values) and all(isinstance(row[at], int | float) for row in values)
+        for at in range(len(titles))
+    ]
+    for line in [list(titles), *cells]:
+        padded = (
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right, strict=True)
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """Print names and values, a pair a line."""
+    width = max(map(len, pairs))
+    for name, value in pairs.items():
+        click.echo(f"{name.ljust(width)}  {value}")
+
+
+def instant(timestamp_ms: int) -> str:
+    """Return TIMESTAMP_MS for people."""
+    whole = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return whole.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def body_fields(body: bytes) -> dict[str, str | None]:
+    """Return `body` as text, or null with `body_base64` where the bytes are not UTF-8."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body": None, "body_base64": base64.b64encode(body).decode()}
+
+
+def message_document(message: ReceivedMessage) -> dict[str, Any]:
+    """Return MESSAGE as JSON shows it."""
+    return {
+        "topic": message.topic,
+        "broker": message.broker,
+        "queue": message.queue,
+        "queue_offset": message.queue_offset,
+        "log_offset": message.log_offset,
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "keys": list(message.keys),
+        "tag": message.tag,
+        "born_ms": message.born_timestamp_ms,
+        "stored_ms": message.store_timestamp_ms,
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+        **body_fields(message.body),
+    }
+
+
+def print_message(message: ReceivedMessage) -> None:
+    """Print MESSAGE for people, with everything known of it."""
+    print_pairs(
+        {
+            "topic": message.topic,
+            "place": f"broker {message.broker}, queue {message.queue}, offset {message.queue_offset}, "
+            f"log offset {message.log_offset}",
+            "id": message.message_id,
+            "offset id": message.offset_message_id,
+            "keys": " ".join(message.keys) or "-",
+            "tag": message.tag or "-",
+            "born": instant(message.born_timestamp_ms),
+            "stored": instant(message.store_timestamp_ms),
+            "body": message.body.decode(errors="backslashreplace"),
+        }
+    )

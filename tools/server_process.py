@@ -1,0 +1,136 @@
+"""A `pocketmq serve` in a process of its own, for the demo, the benchmarks and the tests: started, measured, killed.
+
+The server says on standard output when it serves: a line `ready ` and a JSON object with its addresses. Its standard
+error goes to a file beside the store, and is quoted when the server does not come up.
+
+What a process has used comes from /proc: CPU seconds from `stat`, resident memory from `status`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ..proto.errors import Disconnected, PocketMQError
+
+READY: Final = "ready "
+_STOP_S: Final = 30.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class ServerProcess:
+    """Runs `pocketmq VERB ARGUMENTS` and waits until it serves; ports are free ones unless given."""
+
+    def __init__(
+        self, store: Path | None, *arguments: str, verb: str = "serve", log: Path | None = None
+    ) -> None:
+        where = () if store is None else ("--store", str(store))
+        command = [sys.executable, "-m", "pocketmq.tools.cli", verb, *where, *arguments]
+        if verb == "serve":
+            command += _free_ports(arguments)
+        self._log = log or (Path(os.devnull) if store is None else store.with_suffix(".log"))
+        with self._log.open("ab") as log_file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+            )
+        #: What the ready line says: nameserver, broker, store, recovery, ….
+        self.ready: dict[str, Any] = {}
+        try:
+            self.ready = self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_until_ready(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(READY):
+                found: dict[str, Any] = json.loads(line.removeprefix(READY))
+                return found
+        code = self._process.wait()
+        last = self._log.read_text(errors="replace").strip().splitlines()[-1:] or [
+            "it said nothing"
+        ]
+        raise Disconnected(
+            f"the server ended with code {code} before it served: {last[0]}", code=code
+        )
+
+    @property
+    def nameserver(self) -> str:
+        """Address of the name server."""
+        return str(self.ready["nameserver"])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time used up to now."""
+        return cpu_seconds(self.pid)
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory."""
+        return rss_bytes(self.pid)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it cleanly; return its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        try:
+            code = self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise PocketMQError(f"the server did not stop within {_STOP_S:.0f} s") from None
+        finally:
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _free_ports(arguments: Sequence[str]) -> list[str]:
+    wanted = [name for name in ("--port", "--nameserver-port") if name not in arguments]
+    return [word for name in wanted for word in (name, "0")]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of process PID, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def rss_bytes(pid: int) -> int:
+    """Return the resident memory of process PID."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
