@@ -1,0 +1,115 @@
+"""The commit log: every record of every topic, end to end, in one row of equal files.
+
+A record never spans files and never touches the last 8 bytes of one. A record of L bytes is written only if
+L + 8 ≤ what is left of the file; otherwise a *blank* closes the file (i32 bytes left, i32 blank magic; what is behind
+it means nothing), the file counts as full, and the record begins the next one. Offsets count on through all files.
+
+Not thread-safe: the store's owner calls it. `take_dirty` hands what must be synced to a flushing thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from ..proto.errors import MessageTooLarge
+from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from .disk import Buffer, Disk
+from .mapped_file import MappedFile
+from .mapped_files import MappedFiles, Syncable
+
+#: Bytes that stay free behind every record, and the size of the blank that closes a file.
+BLANK_SIZE: Final = 8
+_BLANK: Final = struct.Struct(">ii")
+_PAIR: Final = struct.Struct(">ii")
+
+
+class CommitLog:
+    """The row of log files, and appending to it. Fields:
+
+    files: the mapped files;  flushed_offset: everything before it is on the device (as far as this process knows).
+    """
+
+    def __init__(self, files: MappedFiles) -> None:
+        self.files = files
+        self.flushed_offset = 0
+
+    @classmethod
+    def load(cls, disk: Disk, folder: str, file_size: int) -> CommitLog:
+        """Open the log in FOLDER. Its end is not known until recovery has set it with `truncate`."""
+        return cls(MappedFiles.load(disk, folder, file_size, what="commit log"))
+
+    @property
+    def min_offset(self) -> int:
+        """Return the offset of the first byte that is still there."""
+        return self.files.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Return where the next record goes, unless a blank has to come first."""
+        return self.files.max_offset
+
+    @property
+    def record_size_max(self) -> int:
+        """Return the size of the largest record that fits a file."""
+        return self.files.file_size - BLANK_SIZE
+
+    def place(self, size: int) -> int:
+        """Return the offset at which a record, or a run that must stay whole, of SIZE bytes will go.
+
+        Closes the current file with a blank if the record does not fit it. MessageTooLarge if it fits no file.
+        """
+        if size > self.record_size_max:
+            raise MessageTooLarge(
+                f"{size:,} bytes must lie in one log file, which takes {self.record_size_max:,}:"
+                " send smaller messages or batches, or use larger log files",
+                limit=self.record_size_max,
+                value=size,
+            )
+        file = self._current()
+        if size + BLANK_SIZE > file.room:
+            file = self._close_file(file)
+        return file.start + file.position
+
+    def room(self) -> int:
+        """Return how many bytes of records the current file still takes (0 or less: none)."""
+        file = self.files.last
+        return 0 if file is None else file.room - BLANK_SIZE
+
+    def append(self, data: Buffer) -> int:
+        """Append DATA, whole records that `place` found room for; return the offset of the first byte."""
+        return self._current().append(data)
+
+    def _current(self) -> MappedFile:
+        last = self.files.last
+        return last if last is not None and last.room > 0 else self.files.roll()
+
+    def _close_file(self, file: MappedFile) -> MappedFile:
+        if file.room >= BLANK_SIZE:
+            file.append(_BLANK.pack(file.room, MAGIC_BLANK))
+        return self.files.roll()
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """Return SIZE bytes at OFFSET, without a copy; None unless the log holds all of them in one file."""
+        return self.files.slice(offset, size)
+
+    def record_size(self, offset: int) -> int | None:
+        """Return the total size of the record that begins at OFFSET; None if none can begin there."""
+        head = self.files.slice(offset, _PAIR.size)
+        if head is None:
+            return None
+        size, magic = _PAIR.unpack(head)
+        if magic not in (MAGIC_V1, MAGIC_V2) or self.files.slice(offset, size) is None:
+            return None
+        return int(size)
+
+    def truncate(self, end: int, *, zero: bool = True) -> None:
+        """Make END the end of the log: everything behind it goes, and with ZERO reads as zeros."""
+        self.files.truncate(end, zero=zero)
+
+    def take_dirty(self) -> list[Syncable]:
+        """Return what must be synced to have everything up to `max_offset` on the device."""
+        return self.files.take_dirty()
+
+    def close(self) -> None:
+        self.files.close()

@@ -1,0 +1,170 @@
+"""Bringing what was written to the device, off the owner's thread.
+
+`Flusher` is the thread: it takes one job at a time, a list of things to sync, and reports the outcome. `GroupCommit`
+is the owner's side for the commit log: whoever needs the device waits here, one sync serves all that came before it
+began, and the next sync begins as soon as the last one ended if anybody still waits.
+
+A sync that failed leaves nobody knowing what reached the device (the kernel may have dropped the dirty pages), so it
+fails everybody who waits, and the store takes no more writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..proto.errors import DiskFailure, StoreError
+from .mapped_files import Syncable
+
+logger = logging.getLogger(__name__)
+
+#: Runs a function in the owner's thread, soon: `loop.call_soon_threadsafe`.
+CallOwner = Callable[[Callable[[], None]], object]
+#: Told of None, or of the error that makes it unknown whether the bytes are on the device.
+Waiter = Callable[[StoreError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """Things to sync, in order, and whom to tell (in the flusher's thread)."""
+
+    parts: list[Syncable]
+    done: Callable[[StoreError | None], None]
+
+
+class Flusher:
+    """One thread that syncs. `start` before the first `submit`; `stop` ends it after the job at hand."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[FlushJob | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        assert self._thread is None, "a flusher starts once"
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the thread; a flusher that was not started is fine."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    def submit(self, job: FlushJob) -> None:
+        """Hand over JOB; without a thread it is done here and now."""
+        if self._thread is None:
+            job.done(sync_all(job.parts))
+        else:
+            self._jobs.put(job)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.done(sync_all(job.parts))
+
+
+def sync_all(parts: list[Syncable]) -> StoreError | None:
+    """Sync PARTS in order; return the first error, behind which nothing was tried."""
+    try:
+        for part in parts:
+            part.sync()
+    except StoreError as error:
+        return error
+    except OSError as error:
+        return DiskFailure(f"a sync failed: {error}", reason=str(error))
+    return None
+
+
+class GroupCommit:
+    """Who waits for which offset of the log, and the sync that is under way. Not thread-safe: the owner's."""
+
+    def __init__(self, collect: Callable[[], tuple[int, list[Syncable]]], flusher: Flusher) -> None:
+        """COLLECT returns the present end of the log and what must be synced to have all before it."""
+        self._collect = collect
+        self._flusher = flusher
+        self.call_owner: CallOwner = _at_once
+        #: Called in the owner's thread with each new flushed offset.
+        self.on_flushed: list[Callable[[int], None]] = []
+        #: Called in the owner's thread when a sync failed, before the waiters are.
+        self.on_failed: Callable[[StoreError], None] = _ignore
+        self.flushed_offset = 0
+        self.failure: StoreError | None = None
+        self._busy = False
+        self._wanted_offset = 0
+        self._waiting: list[tuple[int, Waiter]] = []
+
+    @property
+    def waiting(self) -> int:
+        """Return how many wait for the device."""
+        return len(self._waiting)
+
+    def wait_for(self, end_offset: int, waiter: Waiter) -> None:
+        """Call WAITER once everything before END_OFFSET is on the device (at once if it is), or never will be."""
+        if self.failure is not None:
+            waiter(self.failure)
+        elif end_offset <= self.flushed_offset:
+            waiter(None)
+        else:
+            self._waiting.append((end_offset, waiter))
+            self.flush_up_to(end_offset)
+
+    def flush_up_to(self, end_offset: int) -> None:
+        """Begin a sync, or let one follow the one under way, so that everything before END_OFFSET is covered."""
+        self._wanted_offset = max(self._wanted_offset, end_offset)
+        if not self._busy and self.failure is None and self._wanted_offset > self.flushed_offset:
+            self._begin()
+
+    def _begin(self) -> None:
+        end_offset, parts = self._collect()
+        assert self._wanted_offset <= end_offset, "nobody waits for what was not written yet"
+        self._busy = True
+
+        def done(error: StoreError | None) -> None:
+            self.call_owner(lambda: self._finished(end_offset, error))
+
+        self._flusher.submit(FlushJob(parts, done))
+
+    def _finished(self, end_offset: int, error: StoreError | None) -> None:
+        self._busy = False
+        if error is not None:
+            self.fail(error)
+            return
+        self.reached(end_offset)
+        self.flush_up_to(self._wanted_offset)
+
+    def reached(self, end_offset: int) -> None:
+        """Everything before END_OFFSET is on the device: tell who waits for it."""
+        if end_offset <= self.flushed_offset:
+            return
+        self.flushed_offset = end_offset
+        reached = [waiter for end, waiter in self._waiting if end <= end_offset]
+        self._waiting = [(end, waiter) for end, waiter in self._waiting if end > end_offset]
+        for waiter in reached:
+            waiter(None)
+        for callback in self.on_flushed:
+            callback(end_offset)
+
+    def fail(self, error: StoreError) -> None:
+        """It is unknown from now on what is on the device: tell everybody who waits, and refuse to wait again."""
+        if self.failure is None:
+            self.failure = error
+            self.on_failed(error)
+        waiting, self._waiting = self._waiting, []
+        for _, waiter in waiting:
+            waiter(error)
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
+
+
+def _ignore(error: StoreError) -> None:
+    logger.error("a sync failed", extra={"reason": error.message})
