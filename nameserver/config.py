@@ -1,0 +1,57 @@
+"""Settings of a name server: the section `nameserver:` of the configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..proto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig:
+    """What a name server needs to know. The defaults serve a cluster of 1,000 brokers."""
+
+    #: The address to listen on; only this machine reaches the default.
+    host: str = "127.0.0.1"
+    #: 0: any free one.
+    port: int = 9876
+    #: A broker that was not heard of for so long is forgotten, although its stream is open.
+    broker_expiry_ms: int = 120_000
+    #: How often silent brokers are looked for.
+    scan_interval_ms: int = 5_000
+
+    #: Brokers registered at once; further ones are refused.
+    brokers_max: int = 1_000
+    #: Topics of one broker; a registration with more is refused.
+    topics_per_broker_max: int = 50_000
+    #: Topics in one question for routes.
+    topics_per_route_max: int = 1_000
+    #: A larger request is refused; 50,000 topics take about 3 MB.
+    request_size_max_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise ConfigError("nameserver.host is empty: use 127.0.0.1 or 0.0.0.0", field="host")
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value < least or (most is not None and value > most):
+                limit = f"at least {least}" if most is None else f"{least} to {most}"
+                raise ConfigError(
+                    f"nameserver.{name} is {value}: must be {limit}",
+                    field=name,
+                    limit=limit,
+                    value=value,
+                )
+
+
+_BOUNDS: Final[Mapping[str, tuple[int, int | None]]] = {
+    "port": (0, 65_535),
+    "broker_expiry_ms": (1, None),
+    "scan_interval_ms": (1, None),
+    "brokers_max": (1, None),
+    "topics_per_broker_max": (1, None),
+    "topics_per_route_max": (1, None),
+    "request_size_max_bytes": (1024, None),
+}

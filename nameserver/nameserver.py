@@ -1,0 +1,78 @@
+"""One name server: a route table, the service in front of it, and the scan that forgets silent brokers.
+
+Name servers know nothing of each other: every broker registers with all of them, every client asks any. A name server
+keeps nothing on disk; after a restart it knows as much as the brokers have told it since, which is all within
+the brokers' reconnection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ..proto.carrier_grpcio import GrpcioCarrier
+from ..proto.clock import Clock
+from ..proto.rpc import Limits
+from .config import NameServerConfig
+from .route_table import RouteTable
+from .service import NameServerService
+
+logger = logging.getLogger(__name__)
+
+
+class NameServer:
+    """A name server process, without the process."""
+
+    def __init__(
+        self, config: NameServerConfig, table: RouteTable, carrier: GrpcioCarrier, clock: Clock
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._carrier = carrier
+        self._clock = clock
+        self._scanning: asyncio.Task[None] | None = None
+        self._port = 0
+
+    @classmethod
+    def build(cls, config: NameServerConfig, *, clock: Clock) -> NameServer:
+        """Put a name server together; nothing runs yet."""
+        table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
+        service = NameServerService(table, config, clock)
+        limits = Limits(receive_bytes_max=config.request_size_max_bytes)
+        return cls(config, table, GrpcioCarrier([service.methods()], limits=limits), clock)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, once started."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """What clients and brokers connect to, once started."""
+        return f"{self._config.host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen and serve; raise ConfigError if the address cannot be had."""
+        self._port = await self._carrier.start(self._config.host, self._config.port)
+        self._scanning = asyncio.create_task(self._scan(), name="nameserver-scan")
+        logger.info("name server listens address=%s", self.address)
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Refuse new requests, end the brokers' streams, and close."""
+        if self._scanning is not None:
+            self._scanning.cancel()
+            await asyncio.wait((self._scanning,))
+            self._scanning = None
+        await self._carrier.stop(grace_s)
+
+    async def _scan(self) -> None:
+        while True:
+            await self._clock.sleep_until(self._clock.now_ms() + self._config.scan_interval_ms)
+            for broker in self._table.expire(self._clock.now_ms()):
+                logger.warning(
+                    "broker expired broker=%s id=%d address=%s silent_ms=%d",
+                    broker.name,
+                    broker.id,
+                    broker.address,
+                    self._config.broker_expiry_ms,
+                )
