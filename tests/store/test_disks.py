@@ -1,0 +1,256 @@
+"""The real disk and the overlay: what they write, refuse, and never write."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketmq.proto.errors import DiskFailure, StoreLocked
+from pocketmq.store.disk import Disk, DiskUsage
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.overlay_disk import OverlayDisk
+
+
+@pytest.fixture(params=["real", "overlay"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return OsDisk() if request.param == "real" else OverlayDisk()
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[int, str]]:
+    return {
+        str(path.relative_to(folder)): (
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_view_shows_what_was_written_through_the_descriptor(disk: Disk, tmp_path: Path) -> None:
+    mapping = disk.open_map(str(tmp_path / "f"), size=10_000, create=True)
+    view = mapping.view
+
+    mapping.write(5_000, b"hello")
+
+    assert bytes(view[5_000:5_005]) == b"hello"
+    assert mapping.read(4_999, 7) == b"\0hello\0"
+    assert disk.size(str(tmp_path / "f")) == 10_000
+
+
+def test_the_array_is_writable_and_shows_in_the_view(disk: Disk, tmp_path: Path) -> None:
+    mapping = disk.open_map(str(tmp_path / "f"), size=10_000, create=True)
+    mapping.reserve(0, 10_000)
+
+    mapping.array[7] = 9
+
+    assert mapping.view[7] == 9
+    assert mapping.read(7, 1) == b"\x09"
+
+
+def test_views_outlive_close_and_delete(disk: Disk, tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    mapping = disk.open_map(path, size=100, create=True)
+    mapping.write(0, b"abc")
+    view = mapping.view
+
+    mapping.close()
+    disk.delete(path)
+
+    assert bytes(view[:3]) == b"abc"
+    assert not disk.exists(path)
+
+
+def test_a_short_file_is_grown_with_zeros(disk: Disk, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+
+    mapping = disk.open_map(str(tmp_path / "f"), size=100)
+
+    assert bytes(mapping.view) == b"abc" + bytes(97)
+
+
+def test_zeroing_leaves_the_rest_alone(disk: Disk, tmp_path: Path) -> None:
+    mapping = disk.open_map(str(tmp_path / "f"), size=1 << 22, create=True)
+    mapping.write(0, b"x" * 100_000)
+    mapping.write(3_000_000, b"x" * 100_000)
+
+    mapping.zero(50_000, 3_000_000)
+
+    expected = np.zeros(1 << 22, np.uint8)
+    expected[:50_000] = expected[3_050_000:3_100_000] = ord("x")
+    assert np.array_equal(np.frombuffer(mapping.view, np.uint8), expected)
+
+
+def test_zeroing_a_hole_allocates_nothing(tmp_path: Path) -> None:
+    mapping = OsDisk().open_map(str(tmp_path / "f"), size=1 << 30, create=True)
+
+    mapping.zero(0, 1 << 30)
+
+    assert (tmp_path / "f").stat().st_blocks == 0
+
+
+def test_data_end_is_behind_the_last_data(disk: Disk, tmp_path: Path) -> None:
+    mapping = disk.open_map(str(tmp_path / "f"), size=1 << 22, create=True)
+    mapping.write(10_000, b"x")
+
+    assert 10_001 <= mapping.data_end(0, 1 << 22) <= 1 << 22
+    assert mapping.data_end(1 << 21, 1 << 22) == 1 << 21
+
+
+def test_a_missing_file_is_a_file_not_found_error(disk: Disk, tmp_path: Path) -> None:
+    path = str(tmp_path / "none")
+
+    for action in (disk.read, disk.size, disk.open_map, disk.delete):
+        with pytest.raises(FileNotFoundError):
+            action(path)
+    assert disk.list(path) == []
+
+
+def test_replacing_keeps_the_old_content_as_backup(disk: Disk, tmp_path: Path) -> None:
+    path, backup = str(tmp_path / "f"), str(tmp_path / "f.bak")
+
+    disk.write_atomically(path, b"one", backup=backup)
+    assert not disk.exists(backup)
+    disk.write_atomically(path, b"two", backup=backup)
+
+    assert (disk.read(path), disk.read(backup)) == (b"two", b"one")
+    assert [entry.name for entry in disk.list(str(tmp_path))] == ["f", "f.bak"]
+
+
+def test_folders_come_and_go_with_what_is_in_them(disk: Disk, tmp_path: Path) -> None:
+    folder = str(tmp_path / "a" / "b")
+    disk.make_folders(folder)
+    disk.write_file(f"{folder}/f", b"x")
+    assert [entry.name for entry in disk.list(str(tmp_path / "a"))] == ["b"]
+
+    disk.delete_folder(str(tmp_path / "a"))
+    disk.delete_folder(str(tmp_path / "a"))
+    assert not disk.exists(f"{folder}/f")
+    assert not disk.is_folder(folder)
+
+    disk.make_folders(folder)
+    assert disk.list(folder) == []
+
+
+def test_renaming_moves_the_content(disk: Disk, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+
+    disk.rename(str(tmp_path / "f"), str(tmp_path / "g"))
+
+    assert disk.read(str(tmp_path / "g")) == b"abc"
+    assert not disk.exists(str(tmp_path / "f"))
+
+
+def test_the_overlay_never_writes_a_byte(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in ("kept", "deleted", "renamed", "cut", "d/inside"):
+        (tmp_path / name).write_bytes(os.urandom(5_000))
+    before = fingerprint(tmp_path)
+    disk = OverlayDisk()
+
+    mapping = disk.open_map(str(tmp_path / "kept"), size=9_000)
+    mapping.write(0, b"x" * 9_000)
+    mapping.array[3] = 1
+    mapping.sync()
+    disk.delete(str(tmp_path / "deleted"))
+    disk.rename(str(tmp_path / "renamed"), str(tmp_path / "kept2"))
+    disk.truncate(str(tmp_path / "cut"), 3)
+    disk.delete_folder(str(tmp_path / "d"))
+    disk.open_map(str(tmp_path / "new"), size=100, create=True).write(0, b"n")
+    disk.write_atomically(str(tmp_path / "kept"), b"z", backup=str(tmp_path / "kept.bak"))
+    disk.lock(str(tmp_path / "lock")).release()
+
+    assert fingerprint(tmp_path) == before
+    assert [entry.name for entry in disk.list(str(tmp_path))] == [
+        "cut", "kept", "kept.bak", "kept2", "new",
+    ]  # fmt: skip
+    assert disk.size(str(tmp_path / "cut")) == 3
+
+
+def test_a_file_that_vanished_reads_as_zeros_in_the_overlay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    mapping = OverlayDisk().open_map(str(tmp_path / "f"))
+
+    (tmp_path / "f").unlink()
+
+    assert bytes(mapping.view) == bytes(3)
+    assert "vanished" in caplog.text
+
+
+def test_the_overlay_of_a_sparse_giant_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "giant"
+    path.touch()
+    os.truncate(path, 1 << 34)
+    mapping = OverlayDisk().open_map(str(path))
+
+    mapping.zero(0, 1 << 34)
+    mapping.write(1 << 33, b"x")
+
+    assert mapping.view[1 << 33] == ord("x")
+    assert mapping.data_end(0, 1 << 34) == (1 << 33) + 1
+
+
+def test_the_store_lock_excludes_this_process_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    lock = OsDisk().lock(path)
+
+    with pytest.raises(StoreLocked, match="is locked by another broker"):
+        OsDisk().lock(path)
+
+    Path(path).read_bytes()  # closing the file elsewhere does not drop the lock
+    with pytest.raises(StoreLocked):
+        OsDisk().lock(path)
+    lock.release()
+    OsDisk().lock(path).release()
+    assert Path(path).read_bytes() == b"lock"
+
+
+OTHER_PROCESS = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+try:
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, 0)
+except OSError:
+    sys.exit(7)
+"""
+
+
+def test_the_store_lock_excludes_a_posix_lock_of_another_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    lock = OsDisk().lock(path)
+
+    refused = subprocess.run([sys.executable, "-c", OTHER_PROCESS, path], check=False)
+    lock.release()
+    taken = subprocess.run([sys.executable, "-c", OTHER_PROCESS, path], check=False)
+
+    assert (refused.returncode, taken.returncode) == (7, 0)
+
+
+def test_usage_is_counted_as_apache_does() -> None:
+    assert DiskUsage(used_bytes=75, usable_bytes=25).used_percent == 75
+    assert DiskUsage(used_bytes=7501, usable_bytes=2499).used_percent == 76
+    assert DiskUsage(used_bytes=0, usable_bytes=0).used_percent == 100
+
+
+def test_a_closed_mapping_says_so(tmp_path: Path) -> None:
+    mapping = OsDisk().open_map(str(tmp_path / "f"), size=10, create=True)
+    mapping.close()
+
+    with pytest.raises(DiskFailure, match="was closed"):
+        mapping.write(0, b"x")
+    mapping.sync()
+
+
+def test_an_unwritable_path_is_a_disk_failure_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(DiskFailure, match="cannot create"):
+        OsDisk().open_map(str(tmp_path / "file" / "below"), size=10, create=True)
