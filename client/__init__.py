@@ -1,1 +1,34 @@
+"""The client library: producers, pull consumers, administration.
 
+    from pocketmq.client import Message, Producer, PullConsumer
+
+    with Producer() as producer:
+        receipt = producer.send(Message("orders", b"...", key="order-1"))
+    with PullConsumer("billing", "orders") as consumer:
+        for message in consumer:
+            ...
+
+Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one for asyncio (`Async…`). All errors are
+`PocketMQError`s, which stand in `pocketmq.proto.errors`.
+"""
+
+from .message import Message
+from .producer import AsyncProducer, Producer
+from .pull_consumer import AsyncPullConsumer, PullConsumer
+from .queue import Queue
+from .reading import Pulled
+from .receipt import Receipt, Receipts
+from .received_message import ReceivedMessage
+
+__all__ = [
+    "Message",
+    "Producer",
+    "AsyncProducer",
+    "Receipt",
+    "Receipts",
+    "PullConsumer",
+    "AsyncPullConsumer",
+    "ReceivedMessage",
+    "Pulled",
+    "Queue",
+]

@@ -1,0 +1,169 @@
+"""Gathers messages into runs, one lane a queue, and sends the runs of a lane one after the other.
+
+Batching is natural: a message for an idle queue leaves at once (at the end of the event loop's turn, with whatever
+else this turn brought), and what arrives while a run travels gathers in the next one. A run that is full is sealed,
+that is encoded, at once, while its predecessor travels. Only one run of a queue is under way at any time, so that order
+within a queue holds over retries; runs of different queues travel together.
+
+Not thread-safe: the producer's event loop owns it. Bounded by the producer's budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..proto.clock import Clock
+from ..proto.errors import PocketMQError, SendFailed
+from ..proto.record import Host
+from .config import ProducerConfig
+from .message import Message
+from .queue import Queue
+from .run import Outcome, Run
+from .tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+
+class _Lane:
+    """The runs of one queue: sealed ones in order, then the open one."""
+
+    __slots__ = ("active", "filled", "open", "sealed")
+
+    def __init__(self) -> None:
+        self.sealed: deque[Run] = deque()
+        self.open: Run | None = None
+        self.active = False
+        #: Set when a run is sealed, which ends a linger.
+        self.filled = asyncio.Event()
+
+    def next(self) -> Run | None:
+        if self.sealed:
+            return self.sealed.popleft()
+        run, self.open = self.open, None
+        return run
+
+
+class Accumulator:
+    """Takes messages, makes runs, and has DELIVER bring each to its end."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        deliver: Callable[[Run], Awaitable[None]],
+        give_back: Callable[[int], None],
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        born_host: Host,
+    ) -> None:
+        self._config = config
+        self._deliver = deliver
+        self._give_back = give_back
+        self._clock = clock
+        self._tasks = tasks
+        self._born_host = born_host
+        self._lanes: dict[Queue, _Lane] = {}
+        self._unfinished: set[Run] = set()
+        self._flushes: list[tuple[set[Run], asyncio.Future[None]]] = []
+
+    def add(
+        self,
+        queue: Queue,
+        messages: Sequence[Message],
+        ids: Sequence[bytes],
+        size_bytes: int,
+        outcome: Outcome,
+        *,
+        single: bool,
+    ) -> None:
+        """Send MESSAGES, of together SIZE_BYTES, to QUEUE; OUTCOME hears what became of them."""
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = _Lane()
+        run = lane.open
+        if run is not None and not self._fits(run, len(messages), size_bytes):
+            self._seal(lane, run)
+            run = None
+        if run is None:
+            run = lane.open = Run(queue, self._clock.now_ms(), self._done)
+            self._unfinished.add(run)
+        run.add(messages, ids, size_bytes, single, outcome)
+        if messages[0].queue is not None:
+            run.pinned = True
+        if not self._fits(run, 1, 0):
+            self._seal(lane, run)
+        if not lane.active:
+            lane.active = True
+            self._tasks.spawn(self._send(lane))
+
+    def _fits(self, run: Run, count: int, size_bytes: int) -> bool:
+        config = self._config
+        return (
+            len(run.messages) + count <= config.run_messages_max
+            and run.size_bytes + size_bytes < config.run_bytes_max
+        )
+
+    def _seal(self, lane: _Lane, run: Run) -> None:
+        lane.open = None
+        run.seal(self._born_host)
+        lane.sealed.append(run)
+        lane.filled.set()
+
+    async def _send(self, lane: _Lane) -> None:
+        if self._config.linger_ms and not lane.sealed:
+            await self._linger(lane)
+        while (run := lane.next()) is not None:
+            try:
+                await self._deliver(run)
+            except Exception as error:  # The edge: a bug must not leave senders waiting for ever.
+                logger.exception("delivery failed")
+                run.fail(SendFailed(f"delivery to {run.queue} failed: {error!r}"))
+        lane.active = False
+
+    async def _linger(self, lane: _Lane) -> None:
+        lane.filled.clear()
+        until_ms = self._clock.now_ms() + self._config.linger_ms
+        waits = {
+            asyncio.ensure_future(self._clock.sleep_until(until_ms)),
+            asyncio.ensure_future(lane.filled.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _done(self, run: Run) -> None:
+        self._give_back(run.size_bytes)
+        self._unfinished.discard(run)
+        for runs, flushed in self._flushes:
+            runs.discard(run)
+            if not runs and not flushed.done():
+                flushed.set_result(None)
+        if self._flushes:
+            self._flushes = [entry for entry in self._flushes if entry[0]]
+
+    async def flush(self) -> None:
+        """Return once all that was added before has been acknowledged or has failed."""
+        runs = set(self._unfinished)
+        if not runs:
+            return
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushes.append((runs, flushed))
+        await flushed
+
+    @property
+    def message_count(self) -> int:
+        """Messages without an acknowledgement."""
+        return sum(len(run.messages) for run in self._unfinished)
+
+    def fail_all(self, error: PocketMQError) -> None:
+        """Give up everything that is not finished."""
+        for lane in self._lanes.values():
+            lane.sealed.clear()
+            lane.open = None
+        for run in list(self._unfinished):
+            run.fail(error)

@@ -1,0 +1,144 @@
+"""Settings of producers, consumers and admins: the section `client:` of the configuration file, or keyword arguments.
+
+Each dataclass has a TypedDict of the same fields beside it, so that `Producer(linger_ms=5)` is checked by type
+checkers; a test holds the two equal. Sizes are bytes, times milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypedDict
+
+from ..proto.errors import ConfigError
+from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from .receipt import DURABILITY_CODES, Durability
+
+#: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
+Start = Literal["committed", "committed-or-latest", "earliest", "latest"]
+STARTS: Final = ("committed", "committed-or-latest", "earliest", "latest")
+
+
+def _require_positive(config: Any, *may_be_zero: str) -> None:
+    """Refuse numbers below one; those named in MAY_BE_ZERO below zero."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        least = 0 if field.name in may_be_zero else 1
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ConfigError(
+                f"{field.name} is {value}, but must be at least {least}",
+                field=field.name,
+                limit=least,
+                value=value,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every kind of client needs."""
+
+    #: Name servers, host:port, separated by commas; any of them may be lost.
+    nameservers: str = DEFAULT_NAME_SERVERS
+    #: One question to a name server or a broker.
+    request_timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        parse_addresses(self.nameservers)
+        _require_positive(self)
+
+
+class ProducerSettings(TypedDict, total=False):
+    """The keyword arguments of a producer: see ProducerConfig."""
+
+    request_timeout_ms: int
+    durability: Durability
+    linger_ms: int
+    run_bytes_max: int
+    run_messages_max: int
+    buffer_bytes_max: int
+    max_block_ms: int
+    in_flight_runs_max: int
+    delivery_timeout_ms: int
+    route_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """Settings of a producer."""
+
+    #: What an acknowledgement promises: "memory" survives kill -9, "disk" a power cut.
+    durability: Durability = "memory"
+    #: Wait so long for company before a run leaves an idle queue; 0: leave at once, gather while others travel.
+    linger_ms: int = 0
+    #: Bounds of one run of records.
+    run_bytes_max: int = 1024 * 1024
+    run_messages_max: int = 4_000
+    #: Memory of all messages without an acknowledgement; at the bound, senders wait up to max_block_ms.
+    buffer_bytes_max: int = 64 * 1024 * 1024
+    max_block_ms: int = 60_000
+    #: Runs under way to one broker, at most one of each queue.
+    in_flight_runs_max: int = 16
+    #: From the send to the last try.
+    delivery_timeout_ms: int = 30_000
+    #: How long a route to a topic is looked for.
+    route_timeout_ms: int = 3_000
+    #: Pause before the second try; doubles up to the maximum, less up to half by chance.
+    retry_backoff_ms: int = 50
+    retry_backoff_max_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        parse_addresses(self.nameservers)
+        _require_positive(self, "linger_ms", "max_block_ms", "retry_backoff_ms")
+        if self.durability not in DURABILITY_CODES:
+            raise ConfigError(
+                f'durability is {self.durability!r}, but must be "memory" or "disk"',
+                field="durability",
+                value=self.durability,
+            )
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """The keyword arguments of a consumer: see ConsumerConfig."""
+
+    request_timeout_ms: int
+    start: Start
+    auto_commit: bool
+    auto_commit_interval_ms: int
+    fetch_bytes_max: int
+    fetch_messages_max: int
+    fetch_wait_ms: int
+    prefetch_bytes_max: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """Settings of a consumer."""
+
+    #: Where to start: at the committed offset (earliest or latest if there is none), earliest, or latest.
+    start: Start = "committed"
+    #: Commit what was handed out and finished, this often and at the end.
+    auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    #: Bounds of one fetch; one message comes even if it is larger.
+    fetch_bytes_max: int = 1024 * 1024
+    fetch_messages_max: int = 8_192
+    #: How long a broker may wait for a message before it answers that there is none.
+    fetch_wait_ms: int = 5_000
+    #: Messages fetched ahead of the application stop at this size.
+    prefetch_bytes_max: int = 16 * 1024 * 1024
+    #: Pause after an error; doubles up to the maximum.
+    retry_backoff_ms: int = 50
+    retry_backoff_max_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        parse_addresses(self.nameservers)
+        _require_positive(self, "fetch_wait_ms", "retry_backoff_ms")
+        if self.start not in STARTS:
+            raise ConfigError(
+                f"start is {self.start!r}, but must be one of {', '.join(STARTS)}",
+                field="start",
+                value=self.start,
+            )

@@ -1,0 +1,190 @@
+"""Connections to name servers and brokers: one gRPC channel an address, one stream for runs and one for fetches on it.
+
+`Connections` is what the rest of the client knows; `GrpcConnections` is the real one, and tests bring their own. A
+channel connects at the first call and again after a loss, by itself, after 0.1 to 1 s; until then calls on it fail with
+Disconnected. Not thread-safe: the client's event loop owns everything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout
+from ..proto.errors_wire import from_rpc_error, from_wire
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from .exchange import Exchange
+from .tasks import Tasks
+
+Reply = TypeVar("Reply", bound=Message)
+
+BROKER: Final = "/pocketmq.v1.Broker/"
+NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
+
+#: A fetch brings at least one record, of up to 4 MiB and 64 KiB; a status may bring a recovery report.
+RECEIVE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+    ("grpc.max_send_message_length", RECEIVE_BYTES_MAX),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    (
+        "grpc.min_reconnect_backoff_ms",
+        2000,
+    ),  # bounds one attempt to connect, whatever its name says
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+
+class Connection(Protocol):
+    """A way to one server."""
+
+    address: str
+
+    async def call(
+        self, path: str, request: Message, reply_type: type[Reply], timeout_ms: float
+    ) -> Reply:
+        """Return the answer of the unary method at PATH."""
+        ...
+
+    async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
+        """Return the acknowledgement of RUN; raise what the broker refused it with."""
+        ...
+
+    async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
+        """Return the records that REQUEST asks for; raise what the broker refused it with."""
+        ...
+
+    async def close(self) -> None:
+        """Break off everything under way."""
+        ...
+
+
+class Connections(Protocol):
+    """Connections by address."""
+
+    def to(self, address: str) -> Connection:
+        """Return the connection to ADDRESS, "host:port"."""
+        ...
+
+    async def close(self) -> None:
+        """Close all."""
+        ...
+
+
+class GrpcConnection:
+    """A gRPC channel, and the two long-lived streams on it."""
+
+    def __init__(self, address: str, tasks: Tasks) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._unary: dict[str, Any] = {}
+        #: "host:port" as it stands in the records; the first reply of a stream brings it.
+        self._store_host = ""
+        self._produce: Exchange[pb.ProduceRun, pb.ProduceReply] = Exchange(
+            address,
+            self._channel.stream_stream(
+                BROKER + "Produce",
+                request_serializer=pb.ProduceRun.SerializeToString,
+                response_deserializer=pb.ProduceReply.FromString,
+            ),
+            "run_id",
+            tasks,
+        )
+        self._fetch: Exchange[pb.FetchRequest, pb.FetchReply] = Exchange(
+            address,
+            self._channel.stream_stream(
+                BROKER + "Fetch",
+                request_serializer=pb.FetchRequest.SerializeToString,
+                response_deserializer=pb.FetchReply.FromString,
+            ),
+            "fetch_id",
+            tasks,
+        )
+
+    async def call(
+        self, path: str, request: Message, reply_type: type[Reply], timeout_ms: float
+    ) -> Reply:
+        method = self._unary.get(path)
+        if method is None:
+            method = self._unary[path] = self._channel.unary_unary(
+                path,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=reply_type.FromString,
+            )
+        try:
+            reply: Reply = await method(request, timeout=timeout_ms / 1000)
+        except grpc.RpcError as failure:
+            raise self._explained(from_rpc_error(failure), timeout_ms) from None
+        except grpc.aio.UsageError:
+            raise ClientClosed(f"the connection to {self.address} was closed") from None
+        return reply
+
+    def _explained(self, error: PocketMQError, timeout_ms: float) -> PocketMQError:
+        """Return ERROR; one that gRPC made says nothing of the address, so it gets a sentence that does."""
+        if isinstance(error, Disconnected):
+            return Disconnected(
+                f"cannot reach {self.address}: {error.message}", address=self.address
+            )
+        if isinstance(error, RequestTimeout) and "code" in error.details:
+            return RequestTimeout(
+                f"{self.address} did not answer within {timeout_ms:.0f} ms", address=self.address
+            )
+        return error
+
+    async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
+        reply = await self._produce.ask(run, timeout_ms)
+        if reply.error.name:
+            raise from_wire(reply.error)
+        if reply.store_host:
+            self._store_host = reply.store_host
+        else:
+            reply.store_host = self._store_host
+        return reply
+
+    async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
+        reply = await self._fetch.ask(request, timeout_ms)
+        if reply.error.name:
+            error = from_wire(reply.error)
+            error.details |= {
+                "min_offset": str(reply.min_offset),
+                "max_offset": str(reply.max_offset),
+            }
+            raise error
+        return reply
+
+    async def close(self) -> None:
+        self._produce.close()
+        self._fetch.close()
+        await self._channel.close(None)
+
+
+class GrpcConnections:
+    """Connections by address, made when they are first asked for."""
+
+    def __init__(self) -> None:
+        self._tasks = Tasks()
+        self._by_address: dict[str, GrpcConnection] = {}
+        self._closed = False
+
+    def to(self, address: str) -> GrpcConnection:
+        if self._closed:
+            raise ClientClosed(f"the client was closed; {address} is not connected any more")
+        connection = self._by_address.get(address)
+        if connection is None:
+            connection = self._by_address[address] = GrpcConnection(address, self._tasks)
+        return connection
+
+    async def close(self) -> None:
+        self._closed = True
+        connections, self._by_address = list(self._by_address.values()), {}
+        await asyncio.gather(*(connection.close() for connection in connections))
+        await self._tasks.close()

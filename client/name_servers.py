@@ -1,0 +1,89 @@
+"""The list of name servers: independent of each other, any of them may be lost.
+
+A question goes to the one that answered last; if it cannot be reached, to the others in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from ..proto.errors import ConfigError, Disconnected, PocketMQError, RequestTimeout
+from .connections import NAME_SERVER, Connections
+
+Reply = TypeVar("Reply", bound=Message)
+
+DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):(\d{1,5})")
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses in TEXT, "host:port" separated by commas, semicolons or spaces."""
+    addresses = tuple(part for part in re.split(r"[,;\s]+", text) if part)
+    if not addresses:
+        raise ConfigError(
+            f"nameservers is {text!r}: write at least one host:port, for example {DEFAULT_NAME_SERVERS}",
+            field="nameservers",
+        )
+    for address in addresses:
+        found = _ADDRESS.fullmatch(address)
+        if not found or not 0 < int(found[2]) < 65536:
+            raise ConfigError(
+                f"nameservers: {address!r} is no host:port (example: {DEFAULT_NAME_SERVERS})",
+                field="nameservers",
+                value=address,
+            )
+    return addresses
+
+
+class NameServers:
+    """Asks the name servers at ADDRESSES."""
+
+    def __init__(
+        self, addresses: tuple[str, ...], connections: Connections, timeout_ms: int
+    ) -> None:
+        self.addresses = addresses
+        self._connections = connections
+        self._timeout_ms = timeout_ms
+        self._last_good = 0
+
+    async def ask(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
+        """Return the answer of the first server that gives one; raise Disconnected, naming all, if none does."""
+        silent: list[str] = []
+        for step in range(len(self.addresses)):
+            place = (self._last_good + step) % len(self.addresses)
+            try:
+                reply = await self.ask_one(self.addresses[place], method, request, reply_type)
+            except (Disconnected, RequestTimeout) as error:
+                silent.append(error.message)
+                continue
+            self._last_good = place
+            return reply
+        raise Disconnected(f"no name server answers: {'; '.join(silent)}", nameservers=self)
+
+    async def ask_one(
+        self, address: str, method: str, request: Message, reply_type: type[Reply]
+    ) -> Reply:
+        """Return the answer of the name server at ADDRESS."""
+        connection = self._connections.to(address)
+        return await connection.call(NAME_SERVER + method, request, reply_type, self._timeout_ms)
+
+    async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
+        """Return the answers of all servers that can be reached; raise Disconnected if there are none."""
+        replies: list[Reply] = []
+        last: PocketMQError | None = None
+        for address in self.addresses:
+            try:
+                replies.append(await self.ask_one(address, method, request, reply_type))
+            except (Disconnected, RequestTimeout) as error:
+                last = error
+        if not replies:
+            raise Disconnected(
+                f"no name server answers; the last: {last and last.message}", nameservers=self
+            )
+        return replies
+
+    def __str__(self) -> str:
+        return ", ".join(self.addresses)

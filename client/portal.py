@@ -1,0 +1,105 @@
+"""The way from ordinary threads to the event loop that the synchronous faces run on.
+
+All synchronous clients of a process share one background thread with one loop: the first opens it, the last to close
+ends it, and no thread is left behind. (One loop, because grpc.aio serves several loops in a process badly; and one
+thread, because two would only wait for each other's interpreter lock.)
+
+`post` is the cheap way in: calls are appended to a row, and only the first of a row wakes the loop. Any thread may use
+a portal; what is called runs on the loop's thread, in the order of posting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ..proto.errors import ClientClosed
+
+Value = TypeVar("Value")
+
+
+class Portal:
+    """A loop in a thread of its own, shared by those who hold it."""
+
+    _shared: Portal | None = None
+    _shared_lock = threading.Lock()  # protects _shared and _holders
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._row: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._awake = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="pocketmq-client", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def hold(cls) -> Portal:
+        """Return the shared portal; each holder lets go of it once, with `release`."""
+        with cls._shared_lock:
+            if cls._shared is None:
+                cls._shared = cls()
+            cls._shared._holders += 1
+            return cls._shared
+
+    def release(self) -> None:
+        """Let go; the last holder ends loop and thread."""
+        with self._shared_lock:
+            self._holders -= 1
+            if self._holders:
+                return
+            Portal._shared = None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            self._work_off()  # What was posted last is told that its client is closed.
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have FUNCTION called with ARGUMENTS on the loop, soon; it must not raise."""
+        self._row.append((function, arguments))
+        if not self._awake:
+            self._awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._work_off)
+            except RuntimeError:  # The loop has ended.
+                raise ClientClosed("the client was closed") from None
+
+    def _work_off(self) -> None:
+        # Cleared first: who appends from here on either is seen below, or wakes the loop again.
+        self._awake = False
+        row = self._row
+        for _ in range(len(row)):
+            function, arguments = row.popleft()
+            function(*arguments)
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Run WORK on the loop and return its result; an interrupt here cancels it there."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
+        """Start WORK on the loop. Raises if called on the loop's own thread, which would wait for itself."""
+        if threading.current_thread() is self._thread or self._loop.is_closed():
+            work.close()
+            raise ClientClosed(
+                "a synchronous client was called on its own event loop, or after it was closed: "
+                "use the Async… classes in coroutines"
+            )
+        return asyncio.run_coroutine_threadsafe(work, self._loop)

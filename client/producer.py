@@ -1,0 +1,223 @@
+"""Producers: the asyncio face and the synchronous one over the same core (sender.py).
+
+    with Producer() as producer:
+        receipt = producer.send(Message("orders", b"...", key="order-1"))
+
+At least once: `send` returns when the broker has acknowledged the message with the durability that was asked for; after
+a lost acknowledgement the message is sent again and may be there twice, with one message id. Messages of one queue keep
+the order in which they were given. What cannot be delivered raises: the broker's own error, or SendFailed when
+delivery_timeout_ms is over, or BufferFull when the brokers take less than is sent for max_block_ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import Future
+from random import Random
+from types import TracebackType
+from typing import Self, Unpack
+
+from ..proto.clock import Clock, SystemClock
+from ..proto.errors import InvalidArgument
+from .config import ProducerConfig, ProducerSettings
+from .connections import Connections, GrpcConnections
+from .message import Message
+from .name_servers import DEFAULT_NAME_SERVERS
+from .portal import Portal
+from .queue_choice import QueueChoice
+from .receipt import Receipt, Receipts
+from .run import record_size
+from .sender import Sender, checked_message
+from .session import Session
+
+CLOSE_TIMEOUT_MS = 30_000
+
+
+class AsyncProducer:
+    """Sends messages, from coroutines. Settings are those of ProducerConfig.
+
+    Not thread-safe: it belongs to the event loop on which it was started.
+    """
+
+    def __init__(
+        self,
+        nameservers: str = DEFAULT_NAME_SERVERS,
+        *,
+        queue_choice: QueueChoice | None = None,
+        clock: Clock | None = None,
+        connections: Connections | None = None,
+        random: Random | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        """NAMESERVERS: host:port, separated by commas. CLOCK, CONNECTIONS and RANDOM are for tests."""
+        self.config = ProducerConfig(nameservers=nameservers, **settings)
+        session = Session(
+            self.config,
+            connections or GrpcConnections(),
+            clock or SystemClock(),
+            random or Random(),
+        )
+        self._sender = Sender(self.config, session, queue_choice)
+
+    async def start(self) -> None:
+        """Get ready to send; `async with` does so."""
+        await self._sender.start()
+
+    async def send(self, message: Message) -> Receipt:
+        """Send MESSAGE and return its receipt once it is acknowledged.
+
+        A cancelled `send` may still be delivered.
+        """
+        self._sender.check_open()
+        size_bytes = record_size(checked_message(message))
+        await self._sender.budget.take_within(size_bytes, self.config.max_block_ms)
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._sender.accept(message, size_bytes, outcome)
+        return await outcome
+
+    def send_nowait(self, message: Message) -> asyncio.Future[Receipt]:
+        """Take MESSAGE and return a future of its receipt; raise BufferFull at once if there is no room."""
+        self._sender.check_open()
+        size_bytes = record_size(checked_message(message))
+        if not self._sender.budget.take(size_bytes):
+            raise self._sender.budget.full("now")
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._sender.accept(message, size_bytes, outcome)
+        return outcome
+
+    async def send_many(self, messages: Iterable[Message]) -> Receipts:
+        """Send MESSAGES, in runs, and return their receipts in order: the fastest way.
+
+        The queue is chosen once for each run (see queue_choice.py). If some messages cannot be delivered the first
+        error is raised once all others have been dealt with: some may have been stored.
+        """
+        return await self.send_many_nowait(messages)
+
+    def send_many_nowait(self, messages: Iterable[Message]) -> asyncio.Future[Receipts]:
+        """Start to send MESSAGES, as the buffer allows, and return a future of their receipts."""
+        self._sender.check_open()
+        outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
+        self._sender.accept_many(checked_messages(messages), outcome)
+        return outcome
+
+    async def flush(self) -> None:
+        """Return once everything that was sent before has been acknowledged or has failed."""
+        await self._sender.flush()
+
+    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
+        await self._sender.close(timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Producer:
+    """Sends messages, from ordinary threads: any number may share one. Settings are those of ProducerConfig."""
+
+    def __init__(
+        self,
+        nameservers: str = DEFAULT_NAME_SERVERS,
+        *,
+        queue_choice: QueueChoice | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        """NAMESERVERS: host:port, separated by commas. Starts at once; close it, or use it in a `with` block."""
+        self.config = ProducerConfig(nameservers=nameservers, **settings)
+        self._portal = Portal.hold()
+        self._closed = False
+        self._sender = self._portal.run(self._start(queue_choice))
+
+    async def _start(self, queue_choice: QueueChoice | None) -> Sender:
+        session = Session(self.config, GrpcConnections(), SystemClock(), Random())
+        sender = Sender(self.config, session, queue_choice)
+        await sender.start()
+        return sender
+
+    def send(self, message: Message) -> Receipt:
+        """Send MESSAGE and return its receipt once it is acknowledged."""
+        return self.send_nowait(message).result()
+
+    def send_nowait(self, message: Message) -> Future[Receipt]:
+        """Take MESSAGE and return a future of its receipt; wait up to max_block_ms if the buffer is full.
+
+        The future cannot be cancelled. Its callbacks run on the client's own thread: keep them short.
+        """
+        sender = self._sender
+        sender.check_open()
+        size_bytes = record_size(checked_message(message))
+        if not sender.budget.take(size_bytes):
+            self._portal.run(sender.budget.take_within(size_bytes, self.config.max_block_ms))
+        outcome: Future[Receipt] = Future()
+        outcome.set_running_or_notify_cancel()
+        self._portal.post(sender.accept, message, size_bytes, outcome)
+        return outcome
+
+    def send_many(self, messages: Iterable[Message]) -> Receipts:
+        """Send MESSAGES, in runs, and return their receipts in order: the fastest way.
+
+        The queue is chosen once for each run (see queue_choice.py). If some messages cannot be delivered the first
+        error is raised once all others have been dealt with: some may have been stored.
+        """
+        return self.send_many_nowait(messages).result()
+
+    def send_many_nowait(self, messages: Iterable[Message]) -> Future[Receipts]:
+        """Start to send MESSAGES, as the buffer allows, and return a future of their receipts.
+
+        An iterable that is no list is used up first, here, so that its code runs on the caller's thread.
+        """
+        self._sender.check_open()
+        checked = checked_messages(messages)
+        outcome: Future[Receipts] = Future()
+        outcome.set_running_or_notify_cancel()
+        self._portal.post(self._sender.accept_many, checked, outcome)
+        return outcome
+
+    def flush(self) -> None:
+        """Return once everything that was sent before has been acknowledged or has failed."""
+        self._portal.run(self._sender.flush())
+
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._portal.run(self._sender.close(timeout_ms))
+        finally:
+            self._portal.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def checked_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return MESSAGES as a list; raise InvalidArgument if something else is among them."""
+    if isinstance(messages, Message):
+        raise InvalidArgument(
+            "send_many takes several messages: write send_many([message]) or send(message)",
+            field="messages",
+        )
+    row = messages if isinstance(messages, list) else list(messages)
+    for message in row:
+        if type(message) is not Message:
+            checked_message(message)
+    return row

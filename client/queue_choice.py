@@ -1,0 +1,69 @@
+"""Which queue a message goes to, when it does not say so itself.
+
+A choice is asked once for what travels together: for each message of `send`, and once for every run of `send_many` (a
+round robin over single messages would cut a run of a thousand into one fragment a queue). So `send_many` spreads by
+the run, and a key's messages lie in one queue only if the message names it, or the choice does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+from ..proto.errors import NotWritable, QueueNotFound
+from .message import Message
+from .queue import Queue
+from .routes import Route
+
+
+class QueueChoice(Protocol):
+    """Chooses one of QUEUES, of which there is at least one, for MESSAGE or the run that it opens."""
+
+    def choose(self, message: Message, queues: Sequence[Queue]) -> Queue: ...
+
+
+class RoundRobin:
+    """One queue after the other, topic by topic, from a random one on."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._next: dict[str, int] = {}
+
+    def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
+        turn = self._next.get(message.topic)
+        if turn is None:
+            turn = self._random.randrange(len(queues))
+        self._next[message.topic] = turn + 1
+        return queues[turn % len(queues)]
+
+
+def queue_for(message: Message, route: Route, choice: QueueChoice) -> Queue:
+    """Return the queue that MESSAGE names, or else what CHOICE says."""
+    queues = route.writable
+    wanted = message.queue
+    if wanted is None:
+        if not queues:
+            raise NotWritable(
+                f"topic {route.topic!r} has no queue that takes messages: see its permission",
+                topic=route.topic,
+            )
+        return choice.choose(message, queues)
+    return find_queue(wanted, route.topic, queues)
+
+
+def find_queue(wanted: Queue | int, topic: str, queues: Sequence[Queue]) -> Queue:
+    """Return the one of QUEUES that is WANTED; raise QueueNotFound if there is none, or several by a mere number."""
+    if isinstance(wanted, Queue):
+        found = [queue for queue in queues if queue == wanted]
+    else:
+        found = [queue for queue in queues if queue.number == wanted]
+    if len(found) == 1:
+        return found[0]
+    have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"
+    hint = "name the broker: Queue(topic, broker, number)" if found else f"it has {have}"
+    raise QueueNotFound(
+        f"topic {topic!r}: queue {wanted} is there {len(found)} times; {hint}",
+        topic=topic,
+        queue=wanted,
+    )

@@ -1,0 +1,130 @@
+"""What a producer gets back: where each message lies, and how safe it is.
+
+One reply acknowledges a whole run; `Receipts` makes the receipt of a message when it is looked at, so that a
+sender of a hundred thousand messages does not pay for a hundred thousand receipts that it never reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple, overload
+
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.message_id import offset_message_id
+from ..proto.record import Host
+from .queue import Queue
+
+#: How safe an acknowledged message is: in the log's pages (survives kill -9), or forced to the device.
+Durability = Literal["memory", "disk"]
+
+DURABILITY_CODES: dict[Durability, int] = {"memory": pb.MEMORY, "disk": pb.DISK}
+_DURABILITY_NAMES: dict[int, Durability] = {pb.MEMORY: "memory", pb.DISK: "disk"}
+
+
+class Receipt(NamedTuple):
+    """An acknowledgement of one message."""
+
+    topic: str
+    broker: str
+    queue: int
+    queue_offset: int
+    log_offset: int
+    #: The id that the producer gave the message (property UNIQ_KEY).
+    message_id: str
+    #: What was reached; never less than what was asked for.
+    durability: Durability
+    store_timestamp_ms: int
+    #: "address:port" of the broker as the record has it; empty if the broker did not say.
+    store_host: str
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that tells where the message lies, which look-ups without a topic understand."""
+        address, _, port = self.store_host.rpartition(":")
+        host = Host.parse(address.strip("[]"), int(port))
+        return offset_message_id(host.address, host.port, self.log_offset)
+
+
+class RunReceipts:
+    """The acknowledgement of a run: the broker's reply, and what the client knows of its messages."""
+
+    __slots__ = ("_ids", "_log_offsets", "_queue", "_reply", "_sizes", "_store_host")
+
+    def __init__(
+        self,
+        queue: Queue,
+        ids: Sequence[bytes],
+        sizes: Sequence[int],
+        reply: pb.ProduceReply,
+        store_host: str,
+    ) -> None:
+        self._queue = queue
+        self._ids = ids
+        self._sizes = sizes
+        self._reply = reply
+        self._store_host = store_host
+        self._log_offsets: Sequence[int] = reply.log_offsets
+
+    def receipt(self, index: int) -> Receipt:
+        """Return the receipt of the message with INDEX in the run."""
+        reply = self._reply
+        return Receipt(
+            self._queue.topic,
+            self._queue.broker,
+            self._queue.number,
+            reply.first_queue_offset + index,
+            self._log_offset(index),
+            self._ids[index].decode(),
+            _DURABILITY_NAMES.get(reply.durability, "memory"),
+            reply.store_timestamp_ms,
+            self._store_host,
+        )
+
+    def _log_offset(self, index: int) -> int:
+        if not self._log_offsets:
+            if index == 0:
+                return self._reply.first_log_offset
+            ends = accumulate(self._sizes[:-1], initial=self._reply.first_log_offset)
+            self._log_offsets = list(ends)
+        return self._log_offsets[index]
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of `send_many`, in the order of its messages."""
+
+    def __init__(self, parts: Sequence[tuple[RunReceipts, int, int]]) -> None:
+        """PARTS are (run, index of the first message in it, number of messages)."""
+        self._parts = parts
+        self._begins = list(accumulate((count for _, _, count in parts), initial=0))
+
+    @classmethod
+    def joined(cls, several: Iterable[Receipts]) -> Receipts:
+        """Return the receipts of SEVERAL in one row."""
+        return cls([part for receipts in several for part in receipts._parts])
+
+    def __len__(self) -> int:
+        return self._begins[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"receipt {index} of {len(self)}")
+        part = bisect_right(self._begins, position) - 1
+        run, first, _ = self._parts[part]
+        return run.receipt(first + position - self._begins[part])
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for run, first, count in self._parts:
+            for index in range(first, first + count):
+                yield run.receipt(index)
+
+    def __repr__(self) -> str:
+        return f"<Receipts of {len(self)} messages in {len(self._parts)} runs>"

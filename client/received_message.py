@@ -1,0 +1,203 @@
+"""Messages that came: light handles on a run of fetched records, decoded field by field when they are asked for.
+
+A fetch brings records end to end. `FetchedRun` walks and parses them at once with numpy (record_run.py); a
+`ReceivedMessage` is that run and an index. A column of the run becomes a Python list when the first message is asked
+for it, so that fields which nobody reads cost nothing, and a field that everybody reads costs a list access.
+
+Cost: 0.4 µs a message to walk, parse and make, 0.2 µs to read a body. A message keeps the whole run in memory.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.errors import CorruptRecord
+from ..proto.message_id import offset_message_id
+from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
+from ..proto.record import SYS_COMPRESSED, Record, decode_record, decompress_body
+from ..proto.record_run import parse_run, walk
+
+
+def _ints(column: NDArray[np.int32] | NDArray[np.int64]) -> list[int]:
+    values: list[int] = column.tolist()
+    return values
+
+
+class FetchedRun:
+    """Records of one fetch or look-up from BROKER, end to end in DATA."""
+
+    def __init__(self, broker: str, data: bytes) -> None:
+        self.broker = broker
+        self.data = data
+        starts, end = walk(data)
+        self.columns = parse_run(data, starts)
+        if end != len(data) or not self.columns.well_formed.all():
+            raise CorruptRecord(
+                f"broker {broker} sent {len(data)} bytes of records which do not parse beyond byte {end}",
+                field="records",
+                broker=broker,
+            )
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def messages(self, begin: int = 0, end: int | None = None) -> list[ReceivedMessage]:
+        """Return the messages with index BEGIN up to END."""
+        make = ReceivedMessage
+        return [make(self, index) for index in range(begin, len(self) if end is None else end)]
+
+    def first_at_or_after(self, queue_offset: int) -> int:
+        """Return the index of the first message whose queue offset is at least QUEUE_OFFSET."""
+        return int(self.columns.queue_offset.searchsorted(queue_offset))
+
+    @cached_property
+    def starts(self) -> list[int]:
+        return _ints(self.columns.starts)
+
+    @cached_property
+    def body_ranges(self) -> list[tuple[int, int]]:
+        begins = self.columns.body_start
+        return list(zip(begins.tolist(), (begins + self.columns.body_size).tolist(), strict=True))
+
+    @cached_property
+    def topic_ranges(self) -> list[tuple[int, int]]:
+        begins = self.columns.topic_start
+        return list(zip(begins.tolist(), (begins + self.columns.topic_size).tolist(), strict=True))
+
+    @cached_property
+    def property_ranges(self) -> list[tuple[int, int]]:
+        begins = self.columns.properties_start
+        ends = begins + self.columns.properties_size
+        return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+    @cached_property
+    def sys_flags(self) -> list[int]:
+        return _ints(self.columns.sys_flag)
+
+    @cached_property
+    def any_compressed(self) -> bool:
+        return bool((self.columns.sys_flag & SYS_COMPRESSED).any())
+
+    @cached_property
+    def queues(self) -> list[int]:
+        return _ints(self.columns.queue_id)
+
+    @cached_property
+    def queue_offsets(self) -> list[int]:
+        return _ints(self.columns.queue_offset)
+
+    @cached_property
+    def log_offsets(self) -> list[int]:
+        return _ints(self.columns.log_offset)
+
+    @cached_property
+    def born_ms(self) -> list[int]:
+        return _ints(self.columns.born_ms)
+
+    @cached_property
+    def store_ms(self) -> list[int]:
+        return _ints(self.columns.store_ms)
+
+    @cached_property
+    def reconsume_times(self) -> list[int]:
+        return _ints(self.columns.reconsume_times)
+
+
+class ReceivedMessage:
+    """A message from a broker. Fields are decoded when they are read."""
+
+    __slots__ = ("_index", "_run")
+
+    def __init__(self, run: FetchedRun, index: int) -> None:
+        self._run = run
+        self._index = index
+
+    @property
+    def topic(self) -> str:
+        begin, end = self._run.topic_ranges[self._index]
+        return self._run.data[begin:end].decode("utf-8", "replace")
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. Raises CorruptRecord or NotServed when it cannot be decompressed."""
+        run = self._run
+        begin, end = run.body_ranges[self._index]
+        if not run.any_compressed:
+            return run.data[begin:end]
+        return decompress_body(run.data[begin:end], run.sys_flags[self._index])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, those of the system too. Decoded anew at each access."""
+        begin, end = self._run.property_ranges[self._index]
+        return decode_properties(self._run.data[begin:end])
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        words = self.properties.get(KEYS, "").split(KEY_SEPARATOR)
+        return tuple(word for word in words if word)
+
+    @property
+    def key(self) -> str | None:
+        """The first key."""
+        return next(iter(self.keys), None)
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker that it came from."""
+        return self._run.broker
+
+    @property
+    def queue(self) -> int:
+        """The number of its queue on that broker."""
+        return self._run.queues[self._index]
+
+    @property
+    def queue_offset(self) -> int:
+        return self._run.queue_offsets[self._index]
+
+    @property
+    def log_offset(self) -> int:
+        return self._run.log_offsets[self._index]
+
+    @property
+    def message_id(self) -> str:
+        """The id that the sender gave it, or else the offset message id."""
+        return self.properties.get(UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that tells where the message lies: address of the broker and log offset."""
+        host = self.record().store_host
+        return offset_message_id(host.address, host.port, self.log_offset)
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """When the client sent it, by the client's clock."""
+        return self._run.born_ms[self._index]
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """When the broker stored it, by the broker's clock."""
+        return self._run.store_ms[self._index]
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was delivered before and failed."""
+        return self._run.reconsume_times[self._index]
+
+    def record(self) -> Record:
+        """Return the whole record, with every field that RocketMQ stores."""
+        return decode_record(self._run.data, self._run.starts[self._index])
+
+    def __repr__(self) -> str:
+        begin, end = self._run.body_ranges[self._index]
+        place = f"{self.topic}[{self.broker}:{self.queue}]@{self.queue_offset}"
+        return f"<ReceivedMessage {place}, {end - begin} bytes>"

@@ -1,0 +1,193 @@
+"""Routes: which queues a topic has, on which brokers, at which addresses.
+
+A route is kept for REFRESH_MS and served beyond that while it is asked for anew, so that the loss of every name
+server stops nobody who knows the way. An error on the way (`forget`) makes the next question go to a name server.
+
+A topic that no name server knows may still be written: like RocketMQ's clients we then take the route of any broker
+(*provisional*: `AUTO_CREATE_QUEUES` queues on each) and leave it to that broker to create the topic or to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ..proto.clock import Clock
+from ..proto.errors import Disconnected, PocketMQError, RouteNotFound
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
+from .name_servers import NameServers
+from .queue import Queue
+from .tasks import Tasks
+
+REFRESH_MS: Final = 30_000
+PROVISIONAL_REFRESH_MS: Final = 1_000
+#: min(defaultTopicQueueNums = 4, queues of TBW102 = 8), as RocketMQ's producer takes them.
+AUTO_CREATE_QUEUES: Final = 4
+_MASTER: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to TOPIC. Queues are ordered by number, then broker, so that neighbours lie on different brokers."""
+
+    topic: str
+    writable: tuple[Queue, ...]
+    readable: tuple[Queue, ...]
+    addresses: dict[str, str]
+    fetched_ms: int
+    provisional: bool = False
+
+    def is_fresh(self, now_ms: int) -> bool:
+        limit_ms = PROVISIONAL_REFRESH_MS if self.provisional else REFRESH_MS
+        return now_ms - self.fetched_ms < limit_ms
+
+
+class Routes:
+    """Finds and keeps routes. Not thread-safe: the client's event loop owns it."""
+
+    def __init__(self, name_servers: NameServers, clock: Clock, tasks: Tasks) -> None:
+        self._name_servers = name_servers
+        self._clock = clock
+        self._tasks = tasks
+        self._routes: dict[str, Route] = {}
+        self._forgotten: set[str] = set()
+        self._refreshing: set[str] = set()
+        self._addresses: dict[str, str] = {}
+
+    def known(self, topic: str) -> Route | None:
+        """Return the route if it is known; one that is old or was forgotten is asked for in the background."""
+        route = self._routes.get(topic)
+        if route is None:
+            return None
+        if not route.is_fresh(self._clock.now_ms()) or topic in self._forgotten:
+            self._refresh_soon(topic)
+        return route
+
+    def _refresh_soon(self, topic: str) -> None:
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._tasks.spawn(self._refresh(topic))
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            route = await self._ask(topic)
+            known = self._routes.get(topic)
+            if route is None and known is not None and not known.provisional:
+                self._routes.pop(topic, None)
+        except PocketMQError:
+            return  # The route that is known stays: a name server may be back at the next question.
+        finally:
+            self._refreshing.discard(topic)
+
+    async def find(self, topic: str, *, provisional: bool = False) -> Route:
+        """Return the route of TOPIC, asking unless a fresh one is known; with PROVISIONAL any broker will do.
+
+        Raises RouteNotFound, which names the topic and the servers that were asked.
+        """
+        led_astray = topic in self._forgotten
+        known = self.known(topic)
+        if known is not None and not led_astray and (provisional or not known.provisional):
+            return known
+        try:
+            route = await self._ask(topic)
+            if route is None and provisional:
+                route = await self._provisional(topic)
+        except Disconnected as error:
+            if known is not None:
+                return known
+            raise RouteNotFound(
+                f"no route to topic {topic!r}: {error.message}",
+                topic=topic,
+                nameservers=self._name_servers,
+            ) from error
+        if route is None:
+            self._routes.pop(topic, None)
+            raise self._not_found(topic, provisional)
+        return route
+
+    def _not_found(self, topic: str, provisional: bool) -> RouteNotFound:
+        reason = (
+            "no broker is registered: is one running, and does it know these name servers?"
+            if provisional
+            else "no broker has it: create it with `pocketmq topic create`"
+        )
+        return RouteNotFound(
+            f"no route to topic {topic!r} at {self._name_servers}: {reason}",
+            topic=topic,
+            nameservers=self._name_servers,
+        )
+
+    async def _ask(self, topic: str) -> Route | None:
+        """Return what a name server says, and keep it; None: it does not know the topic."""
+        reply = await self._name_servers.ask(
+            "Route", pb.RouteRequest(topics=[topic]), pb.RouteReply
+        )
+        self._forgotten.discard(topic)
+        if not reply.routes or not reply.routes[0].queues:
+            return None
+        return self._keep(self._parsed(topic, reply.routes[0]))
+
+    def _keep(self, route: Route) -> Route:
+        self._routes[route.topic] = route
+        self._addresses.update(route.addresses)
+        return route
+
+    def _parsed(self, topic: str, wire: pb.TopicRoute) -> Route:
+        addresses = master_addresses(wire.brokers)
+        queues = [data for data in wire.queues if data.broker_name in addresses]
+        write, read = PERMISSION_WRITE, PERMISSION_READ
+        writable = {d.broker_name: d.write_queues for d in queues if d.permission & write}
+        readable = {d.broker_name: d.read_queues for d in queues if d.permission & read}
+        return Route(
+            topic,
+            _interleaved(topic, writable),
+            _interleaved(topic, readable),
+            addresses,
+            self._clock.now_ms(),
+        )
+
+    async def _provisional(self, topic: str) -> Route | None:
+        addresses = master_addresses(await self.brokers())
+        if not addresses:
+            return None
+        queues = _interleaved(topic, dict.fromkeys(addresses, AUTO_CREATE_QUEUES))
+        return self._keep(
+            Route(topic, queues, queues, addresses, self._clock.now_ms(), provisional=True)
+        )
+
+    def forget(self, topic: str) -> None:
+        """Have the next question for TOPIC go to a name server: the route that is known led astray."""
+        self._forgotten.add(topic)
+
+    def address(self, broker: str) -> str:
+        """Return the address of BROKER's master as the latest route has it."""
+        try:
+            return self._addresses[broker]
+        except KeyError:
+            known = ", ".join(sorted(self._addresses)) or "none"
+            raise RouteNotFound(
+                f"broker {broker!r} is in no route (known brokers: {known})", broker=broker
+            ) from None
+
+    async def brokers(self) -> list[pb.BrokerData]:
+        """Return all brokers that a name server knows."""
+        reply = await self._name_servers.ask("Cluster", pb.ClusterRequest(), pb.ClusterReply)
+        self._addresses.update(master_addresses(reply.brokers))
+        return list(reply.brokers)
+
+
+def master_addresses(brokers: Iterable[pb.BrokerData]) -> dict[str, str]:
+    """Return the address of each master by broker name."""
+    return {
+        broker.broker_name: broker.addresses[_MASTER]
+        for broker in brokers
+        if _MASTER in broker.addresses
+    }
+
+
+def _interleaved(topic: str, counts: dict[str, int]) -> tuple[Queue, ...]:
+    """Return COUNTS[broker] queues of each broker, ordered by number, then broker."""
+    places = sorted((number, name) for name, count in counts.items() for number in range(count))
+    return tuple(Queue(topic, name, number) for number, name in places)

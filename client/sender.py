@@ -1,0 +1,226 @@
+"""The core of both producers: takes messages, finds their queue, and hands them to the accumulator.
+
+Messages for a topic whose route is not known yet wait for it together, in order. Not thread-safe, but for `budget`: the
+producer's event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import NamedTuple
+
+from ..proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ..proto.message_id import UniqueIds
+from .accumulator import Accumulator
+from .budget import Budget
+from .config import ProducerConfig
+from .delivery import Delivery
+from .message import Message
+from .queue_choice import QueueChoice, RoundRobin, queue_for
+from .routes import Route
+from .run import Gathered, Outcome, record_size
+from .session import Session, local_host
+
+_PLACE = attrgetter("topic", "queue")
+
+
+class _Parcel(NamedTuple):
+    """Messages of one topic, all for the same queue or all for any, that wait for a route."""
+
+    messages: Sequence[Message]
+    size_bytes: int
+    outcome: Outcome
+    single: bool
+
+
+class Sender:
+    """Sends what the faces bring; see producer.py for what they promise."""
+
+    def __init__(
+        self, config: ProducerConfig, session: Session, choice: QueueChoice | None = None
+    ) -> None:
+        self.config = config
+        self.budget = Budget(config.buffer_bytes_max)
+        self._session = session
+        self._choice = choice or RoundRobin(session.random)
+        self._ids = UniqueIds(session.clock.now_ms, os.getpid(), session.random)
+        self._unrouted: dict[str, list[_Parcel]] = {}
+        #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
+        self._bringing: set[asyncio.Task[object]] = set()
+        self._accumulator: Accumulator | None = None
+        self._closed = False
+        self._disconnected = False
+
+    async def start(self) -> None:
+        """Get ready to send; nothing is connected yet."""
+        session = self._session
+        born_host = await local_host(session.name_servers.addresses[0])
+        delivery = Delivery(
+            self.config,
+            session.routes,
+            session.connections,
+            clock=session.clock,
+            random=session.random,
+            born_host=born_host,
+        )
+        self._accumulator = Accumulator(
+            self.config,
+            delivery.deliver,
+            self.budget.give,
+            clock=session.clock,
+            tasks=session.tasks,
+            born_host=born_host,
+        )
+
+    def check_open(self) -> None:
+        """Raise ClientClosed unless messages are taken."""
+        if self._closed:
+            raise ClientClosed("the producer was closed; make a new one to go on sending")
+        if self._accumulator is None:
+            raise ClientClosed("the producer was not started: use it in a `with` block")
+
+    def accept(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
+        """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
+        self._take_in(_Parcel((message,), size_bytes, outcome, single=True))
+
+    def accept_many(self, messages: Iterable[Message], outcome: Outcome) -> None:
+        """Send MESSAGES as the budget allows; OUTCOME gets Receipts."""
+        self._bring(self._feed(messages, Gathered(outcome)))
+
+    def _bring(self, work: Coroutine[object, object, None]) -> None:
+        task = self._session.tasks.spawn(work)
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
+
+    async def _feed(self, messages: Iterable[Message], gathered: Gathered) -> None:
+        try:
+            for part in self._parts(messages):
+                size_bytes = sum(map(record_size, part))
+                await self.budget.take_within(size_bytes, self.config.max_block_ms)
+                self._take_in(_Parcel(part, size_bytes, gathered.part(), single=False))
+                await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
+        except PocketMQError as error:
+            gathered.no_more_parts(error)
+        except asyncio.CancelledError:
+            gathered.no_more_parts(ClientClosed("the producer was closed while sending"))
+            raise
+        except Exception as error:  # A caller's iterable may raise anything; it hears of it.
+            gathered.no_more_parts(error)
+        else:
+            gathered.no_more_parts()
+
+    def _parts(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
+        """Cut MESSAGES into parts for one topic and queue that fit a run."""
+        for _, group in groupby(messages, _PLACE):
+            while part := list(islice(group, self.config.run_messages_max)):
+                yield from self._sized(part)
+
+    def _sized(self, messages: list[Message]) -> Iterator[list[Message]]:
+        limit = self.config.run_bytes_max
+        total = sum(map(record_size, messages))
+        if total < limit or len(messages) == 1:
+            yield messages
+            return
+        half = len(messages) // 2 if total < 2 * limit else max(1, len(messages) * limit // total)
+        yield messages[:half]
+        yield from self._sized(messages[half:])
+
+    def _take_in(self, parcel: _Parcel) -> None:
+        try:
+            if self._disconnected:
+                raise ClientClosed("the producer was closed before it could take the message")
+            topic = parcel.messages[0].topic
+            route = self._session.routes.known(topic)
+            if route is None or topic in self._unrouted:
+                self._wait_for_route(topic, parcel)
+            else:
+                self._place(parcel, route)
+        except PocketMQError as error:
+            self._fail(parcel, error)
+
+    def _place(self, parcel: _Parcel, route: Route) -> None:
+        assert self._accumulator is not None
+        queue = queue_for(parcel.messages[0], route, self._choice)
+        ids = self._ids.many(len(parcel.messages))
+        self._accumulator.add(
+            queue,
+            parcel.messages,
+            ids,
+            parcel.size_bytes,
+            parcel.outcome,
+            single=parcel.single,
+        )
+
+    def _fail(self, parcel: _Parcel, error: PocketMQError) -> None:
+        self.budget.give(parcel.size_bytes)
+        if not parcel.outcome.done():
+            parcel.outcome.set_exception(error)
+
+    def _wait_for_route(self, topic: str, parcel: _Parcel) -> None:
+        waiting = self._unrouted.get(topic)
+        if waiting is None:
+            self._unrouted[topic] = [parcel]
+            self._bring(self._find_route(topic))
+        else:
+            waiting.append(parcel)
+
+    async def _find_route(self, topic: str) -> None:
+        try:
+            route = await self._session.find_route(topic, self.config.route_timeout_ms)
+        except PocketMQError as error:
+            for parcel in self._unrouted.pop(topic, ()):
+                self._fail(parcel, error)
+            return
+        for parcel in self._unrouted.pop(topic, ()):
+            try:
+                self._place(parcel, route)
+            except PocketMQError as error:
+                self._fail(parcel, error)
+
+    async def flush(self) -> None:
+        """Return once what was accepted before has been acknowledged or has failed."""
+        if self._bringing:
+            await asyncio.wait(set(self._bringing))
+        if self._accumulator is not None:
+            await self._accumulator.flush()
+
+    async def close(self, timeout_ms: int) -> None:
+        """Take no more messages, wait up to TIMEOUT_MS for acknowledgements, fail the rest, and disconnect."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.flush()
+        except TimeoutError:
+            self._give_up(timeout_ms)
+        finally:
+            self._disconnected = True
+            await self._session.close()
+
+    def _give_up(self, timeout_ms: int) -> None:
+        assert self._accumulator is not None
+        waiting = [parcel for parcels in self._unrouted.values() for parcel in parcels]
+        self._unrouted.clear()
+        count = self._accumulator.message_count + sum(len(p.messages) for p in waiting)
+        error = ClientClosed(
+            f"the producer was closed; {count} messages were not acknowledged within {timeout_ms} ms",
+            messages=count,
+        )
+        for parcel in waiting:
+            self._fail(parcel, error)
+        self._accumulator.fail_all(error)
+
+
+def checked_message(message: object) -> Message:
+    """Return MESSAGE; raise InvalidArgument if it is something else."""
+    if isinstance(message, Message):
+        return message
+    raise InvalidArgument(
+        f"send takes a Message, not {type(message).__name__}: write Message(topic, body)",
+        field="message",
+    )

@@ -1,0 +1,88 @@
+"""What a producer, a consumer and an admin have in common: connections, name servers, routes, a clock, tasks.
+
+Thread contract: made, used and closed on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+from ..proto.clock import Clock
+from ..proto.errors import PocketMQError, RouteNotFound
+from ..proto.record import NO_HOST, Host
+from .config import ClientConfig
+from .connections import Connections
+from .name_servers import NameServers, parse_addresses
+from .routes import Route, Routes
+from .tasks import Tasks
+
+Value = TypeVar("Value")
+
+
+class Session:
+    """The shared parts of one client."""
+
+    def __init__(
+        self, config: ClientConfig, connections: Connections, clock: Clock, random: Random
+    ) -> None:
+        self.connections = connections
+        self.clock = clock
+        self.random = random
+        self.tasks = Tasks()
+        self.name_servers = NameServers(
+            parse_addresses(config.nameservers), connections, config.request_timeout_ms
+        )
+        self.routes = Routes(self.name_servers, clock, self.tasks)
+
+    async def find_route(self, topic: str, timeout_ms: int) -> Route:
+        """Return the route to write TOPIC, trying for TIMEOUT_MS: servers may just be starting."""
+        return await self.until(
+            lambda: self.routes.find(topic, provisional=True), RouteNotFound, timeout_ms
+        )
+
+    async def until(
+        self,
+        attempt: Callable[[], Awaitable[Value]],
+        passing: type[PocketMQError] | tuple[type[PocketMQError], ...],
+        timeout_ms: int,
+    ) -> Value:
+        """Return what ATTEMPT returns; repeat it for TIMEOUT_MS, more and more slowly, while it raises PASSING."""
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        pause_ms = 10
+        while True:
+            try:
+                return await attempt()
+            except passing:
+                if self.clock.now_ms() + pause_ms > deadline_ms:
+                    raise
+            await self.clock.sleep_until(self.clock.now_ms() + pause_ms)
+            pause_ms = min(2 * pause_ms, 500)
+
+    async def close(self) -> None:
+        """End the background tasks, then the connections that they use."""
+        await self.tasks.close()
+        await self.connections.close()
+
+
+async def local_host(address: str) -> Host:
+    """Return this machine's own address on the way to ADDRESS, with port 0; the null host if there is no way.
+
+    Nothing is sent: connecting a datagram socket only asks the routing table. gRPC keeps its own port to itself.
+    """
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=(host.strip("[]"), int(port))
+        )
+    except OSError:
+        return NO_HOST
+    try:
+        own = ipaddress.ip_address(transport.get_extra_info("sockname")[0])
+    finally:
+        transport.close()
+    return Host(own.packed, 0)
