@@ -39,6 +39,9 @@ ERROR_SIZE_MAX: Final = 3072  # bytes of a serialised Error
 SENTENCE_LENGTH_MAX: Final = 600  # characters
 DETAIL_LENGTH_MAX: Final = 200  # characters of one value
 
+#: What grpc.aio says, with INTERNAL, when its own write meets a stream that has ended; the server's status is lost.
+_WRITE_FAILED: Final = "Internal error from Core"
+
 #: What a status without our metadata means to a caller.
 _BY_CODE: Final[dict[str, type[PocketMQError]]] = {
     "UNAVAILABLE": Disconnected,
@@ -80,6 +83,8 @@ def from_rpc_error(error: grpc.RpcError) -> PocketMQError:
     sentence = error.details() or code
     if "message larger than max" in sentence:
         return MessageTooLarge(sentence, code=code)
+    if sentence == _WRITE_FAILED:
+        return Disconnected("the stream ended while it was written to", code=code)
     return _BY_CODE.get(code, PocketMQError)(sentence, code=code)
 
 

@@ -106,3 +106,9 @@ def test_a_request_beyond_the_carriers_bound_is_too_large() -> None:
     seen = from_rpc_error(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence))
 
     assert type(seen) is errors.MessageTooLarge
+
+
+def test_a_write_to_a_stream_that_has_ended_is_a_broken_connection() -> None:
+    seen = from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+
+    assert type(seen) is errors.Disconnected

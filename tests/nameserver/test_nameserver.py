@@ -1,0 +1,271 @@
+"""A whole name server on a real loopback connection, its time a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from pocketmq.nameserver import NameServer, NameServerConfig
+from pocketmq.nameserver.route_table import RouteTable
+from pocketmq.nameserver.service import NameServerService
+from pocketmq.proto.clock import SystemClock, VirtualClock
+from pocketmq.proto.errors import (
+    ConfigError,
+    InvalidArgument,
+    Overloaded,
+    PocketMQError,
+    ShuttingDown,
+)
+from pocketmq.proto.errors_wire import from_rpc_error
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+PATH = "/pocketmq.v1.NameServer/"
+EOF = getattr(grpc.aio, "EOF")  # noqa: B009 (the stubs lack it)
+TOPIC = pb.TopicConfig(name="T", read_queues=8, write_queues=4, permission=6)
+BROKER = pb.BrokerRegistration(
+    cluster="c", broker_name="broker-a", address="127.0.0.1:8081", data_version=1, topics=[TOPIC]
+)
+HEARTBEAT = pb.BrokerRegistration(
+    cluster="c", broker_name="broker-a", address="127.0.0.1:8081", data_version=1, unchanged=True
+)
+
+
+class Peer:
+    """A broker's and client's view of a name server."""
+
+    def __init__(self, channel: grpc.aio.Channel, address: str = "") -> None:
+        self.channel = channel
+        self.address = address
+
+    async def ask(self, method: str, request: Any, reply: Any) -> Any:
+        call = self.channel.unary_unary(
+            PATH + method, type(request).SerializeToString, reply.FromString
+        )
+        try:
+            return await call(request)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def brokers_of(self, topic: str = "T") -> list[str]:
+        reply = await self.ask("Route", pb.RouteRequest(topics=[topic]), pb.RouteReply)
+        return [queue.broker_name for route in reply.routes for queue in route.queues]
+
+    def register(self) -> Any:
+        """Open the stream of a broker."""
+        open_stream: Any = self.channel.stream_stream(
+            PATH + "Register",
+            pb.BrokerRegistration.SerializeToString,
+            pb.RegistrationReply.FromString,
+        )
+        return open_stream()
+
+    async def registered(self, registration: pb.BrokerRegistration = BROKER) -> Any:
+        """Open the stream of a broker and register it."""
+        stream = self.register()
+        await stream.write(registration)
+        assert not (await stream.read()).send_topics
+        return stream
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[tuple[VirtualClock, Peer]]:
+    clock = VirtualClock()
+    server = NameServer.build(NameServerConfig(port=0, **settings), clock=clock)
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield clock, Peer(channel, server.address)
+    await server.stop(grace_s=0)
+
+
+async def until_gone(peer: Peer) -> None:
+    """Ask until no broker has the topic; the test's time limit is the bound."""
+    while await peer.brokers_of():
+        pass
+
+
+def test_every_method_of_the_protocol_is_served_with_its_types() -> None:
+    table = RouteTable(expiry_ms=1, brokers_max=1)
+    methods = NameServerService(table, NameServerConfig(), SystemClock()).methods()
+    described = pb.DESCRIPTOR.services_by_name["NameServer"]
+
+    assert {
+        (method.path, method.request_type.DESCRIPTOR, method.reply_type.DESCRIPTOR)
+        for method in methods
+    } == {
+        (f"/{described.full_name}/{method.name}", method.input_type, method.output_type)
+        for method in described.methods
+    }
+
+
+async def test_a_registered_broker_is_found_by_topic() -> None:
+    async with serving() as (_, peer):
+        await peer.registered()
+
+        reply = await peer.ask("Route", pb.RouteRequest(topics=["T", "Unknown"]), pb.RouteReply)
+
+        queues = pb.QueueData(broker_name="broker-a", read_queues=8, write_queues=4, permission=6)
+        brokers = pb.BrokerData(
+            cluster="c", broker_name="broker-a", addresses={0: "127.0.0.1:8081"}
+        )
+        assert list(reply.routes) == [pb.TopicRoute(topic="T", queues=[queues], brokers=[brokers])]
+        cluster = await peer.ask("Cluster", pb.ClusterRequest(), pb.ClusterReply)
+        assert list(cluster.brokers) == [brokers]
+
+
+async def test_topics_are_listed() -> None:
+    async with serving() as (_, peer):
+        own = pb.TopicConfig(name="TBW102", read_queues=8, write_queues=8, permission=7)
+        registration = pb.BrokerRegistration()
+        registration.CopyFrom(BROKER)
+        registration.topics.append(own)
+        await peer.registered(registration)
+
+        for include_system, names in ((False, ["T"]), (True, ["T", "TBW102"])):
+            request = pb.TopicListRequest(include_system=include_system)
+            assert list((await peer.ask("ListTopics", request, pb.TopicListReply)).topics) == names
+
+
+async def test_a_broken_stream_unregisters_at_once() -> None:
+    async with serving() as (_, peer):
+        stream = await peer.registered()
+        stream.cancel()
+        await until_gone(peer)
+
+
+async def test_a_finished_stream_unregisters_and_ends_well() -> None:
+    async with serving() as (_, peer):
+        stream = await peer.registered()
+        await stream.done_writing()
+
+        assert await stream.read() is EOF
+        assert await stream.code() is grpc.StatusCode.OK
+        await until_gone(peer)
+
+
+async def test_a_lost_connection_unregisters_at_once() -> None:
+    async with serving() as (_, peer):
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(peer.address, options=options) as own:
+            await Peer(own).registered()
+            assert await peer.brokers_of() == ["broker-a"]
+        await until_gone(peer)
+
+
+async def test_the_end_of_an_old_stream_does_not_unregister_the_new_one() -> None:
+    async with serving() as (_, peer):
+        old = await peer.registered()
+        await peer.registered()
+        await old.done_writing()
+        assert await old.read() is EOF
+
+        assert await peer.brokers_of() == ["broker-a"]
+
+
+async def test_a_silent_broker_expires_although_its_stream_is_open() -> None:
+    async with serving() as (clock, peer):
+        stream = await peer.registered()
+        await clock.advance(100_000)
+        await stream.write(HEARTBEAT)
+        assert not (await stream.read()).send_topics
+        await clock.advance(100_000)
+        assert await peer.brokers_of() == ["broker-a"]
+
+        await clock.advance(30_000)
+
+        assert await peer.brokers_of() == []
+        await stream.write(HEARTBEAT)
+        assert (await stream.read()).send_topics
+        await stream.write(BROKER)
+        assert not (await stream.read()).send_topics
+        assert await peer.brokers_of() == ["broker-a"]
+
+
+async def test_a_changed_topic_table_is_asked_for() -> None:
+    async with serving() as (_, peer):
+        stream = await peer.registered()
+        newer = pb.BrokerRegistration()
+        newer.CopyFrom(HEARTBEAT)
+        newer.data_version = 2
+        await stream.write(newer)
+        assert (await stream.read()).send_topics
+
+
+async def failure(stream: Any) -> PocketMQError:
+    try:
+        while await stream.read() is not EOF:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return from_rpc_error(error)
+    raise AssertionError("the stream ended well")
+
+
+async def test_a_bad_registration_fails_its_stream_with_the_field() -> None:
+    async with serving() as (_, peer):
+        stream = peer.register()
+        await stream.write(pb.BrokerRegistration(cluster="c", broker_name="b", address="nowhere"))
+
+        error = await failure(stream)
+        assert type(error) is InvalidArgument
+        assert error.details["field"] == "address"
+
+
+async def test_a_stream_speaks_for_one_broker() -> None:
+    async with serving() as (_, peer):
+        stream = await peer.registered()
+        other = pb.BrokerRegistration()
+        other.CopyFrom(BROKER)
+        other.broker_id = 1
+        await stream.write(other)
+
+        assert (await failure(stream)).details["field"] == "broker_name"
+        await until_gone(peer)
+
+
+async def test_bounds_are_named_when_they_are_hit() -> None:
+    async with serving(brokers_max=1, topics_per_broker_max=1, topics_per_route_max=2) as (_, peer):
+        await peer.registered()
+        second = peer.register()
+        await second.write(
+            pb.BrokerRegistration(cluster="c", broker_name="b", address="h:1", topics=[TOPIC])
+        )
+        error = await failure(second)
+        assert type(error) is Overloaded
+        assert error.details["limit"] == "1"
+
+        third = peer.register()
+        await third.write(
+            pb.BrokerRegistration(cluster="c", broker_name="b", address="h:1", topics=[TOPIC] * 2)
+        )
+        assert (await failure(third)).details == {"field": "topics", "limit": "1", "value": "2"}
+
+        with pytest.raises(InvalidArgument, match="topics: 3 in one request, the limit is 2"):
+            await peer.ask("Route", pb.RouteRequest(topics=["T"] * 3), pb.RouteReply)
+        with pytest.raises(InvalidArgument, match=r"topics\[1\]: .*'/'"):
+            await peer.ask("Route", pb.RouteRequest(topics=["T", "a/b"]), pb.RouteReply)
+
+
+async def test_a_second_name_server_on_the_port_is_refused() -> None:
+    first = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    await first.start()
+    second = NameServer.build(NameServerConfig(port=first.port), clock=SystemClock())
+
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{first.port}: Address already in use"):
+        await second.start()
+    await second.stop()
+    await first.stop()
+
+
+async def test_a_stop_tells_the_brokers_and_is_quick() -> None:
+    server = NameServer.build(NameServerConfig(port=0), clock=VirtualClock())
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stream = await Peer(channel).registered()
+        stopping = asyncio.ensure_future(server.stop(grace_s=30))
+        assert type(await failure(stream)) is ShuttingDown
+        await stopping
