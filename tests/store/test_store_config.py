@@ -1,0 +1,80 @@
+"""Settings, their limits, and Apache's names for them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from pocketmq.proto.errors import ConfigError
+from pocketmq.store.config import APACHE_NAMES, StoreConfig, apply_apache_settings
+
+
+def test_defaults_are_apaches() -> None:
+    config = StoreConfig(path="/s")
+
+    assert config.log_file_size_bytes == 1_073_741_824
+    assert config.queue_file_size_bytes == 6_000_000
+    assert config.batch_queue_file_size_bytes == 13_800_000
+    assert config.index_file_size_bytes == 420_000_040
+    assert config.log_folder == "/s/commitlog"
+
+
+def test_queue_files_hold_whole_entries() -> None:
+    config = StoreConfig(path="/s", queue_file_size_bytes=2001, batch_queue_file_size_bytes=47)
+
+    assert (config.queue_file_size_bytes, config.batch_queue_file_size_bytes) == (2020, 92)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log_file_size_bytes", 10),
+        ("flush", "later"),
+        ("delete_hour", 24),
+        ("disk_force_percent", 95),
+        ("retention_ms", -1),
+    ],
+)
+def test_nonsense_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        StoreConfig(path="/s", **{name: value})  # type: ignore[arg-type]
+
+
+def test_every_apache_name_leads_to_a_setting() -> None:
+    assert set(APACHE_NAMES.values()) <= {field.name for field in fields(StoreConfig)}
+
+
+def test_apache_settings_are_parsed() -> None:
+    config = apply_apache_settings(
+        StoreConfig(path="/s"),
+        {
+            "maxIndexNum": "2000",
+            "flushDiskType": "SYNC_FLUSH",
+            "fileReservedTime": "48",
+            "deleteWhen": "03",
+            "messageIndexEnable": "false",
+            "storePathCommitLog": "/elsewhere",
+        },
+    )
+
+    assert config.index_entries == 2000
+    assert config.flush == "sync"
+    assert config.retention_ms == 48 * 3_600_000
+    assert config.delete_hour == 3
+    assert config.index is False
+    assert config.log_folder == "/elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("maxIndexNumber", "1", "no such store setting: maxIndexNumber. Known: .*maxIndexNum"),
+        ("maxIndexNum", "many", "maxIndexNum=many: not a whole number"),
+        ("flushDiskType", "NEVER", "use ASYNC_FLUSH or SYNC_FLUSH"),
+        ("messageIndexEnable", "yes", "use true or false"),
+    ],
+)
+def test_a_wrong_apache_setting_says_what_is_wrong(name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        apply_apache_settings(StoreConfig(path="/s"), {name: text})
