@@ -1,1 +1,1 @@
-
+"""The broker process: requests in, store below, waiting and timers between."""

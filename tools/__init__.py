@@ -1,1 +1,1 @@
-
+"""The `pocketmq` command: one file a verb."""

@@ -1,0 +1,67 @@
+"""The files of this repository, for the tests that read them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: The folders that are the package; generated code is left out of everything.
+CODE_FOLDERS = ("broker", "client", "nameserver", "proto", "store", "tools")
+_GENERATED = ROOT / "proto" / "gen"
+
+
+def code_files() -> list[Path]:
+    """Return the modules of the package, without generated ones."""
+    return [ROOT / "__init__.py", *_python(CODE_FOLDERS)]
+
+
+def files_of_tests() -> list[Path]:
+    return list(_python(("tests",)))
+
+
+def _python(folders: tuple[str, ...]) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if _GENERATED not in path.parents:
+                yield path
+
+
+def text_files() -> list[Path]:
+    """Return everything that a person wrote: code, tests, documents, make and configuration files."""
+    endings = {".py", ".md", ".toml", ".yaml", ".yml", ".proto", ".txt", ".json", ".sh"}
+    folders = (*CODE_FOLDERS, "tests", "docs")
+    found = [path for path in ROOT.iterdir() if path.suffix in endings]
+    for folder in folders:
+        found += [path for path in (ROOT / folder).rglob("*") if path.suffix in endings]
+    return [ROOT / "Makefile", ROOT / ".ci" / "run", *found]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, absolute module) of every import in PATH that runs; not those for type checkers only."""
+    for node in _running(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        yield child
+        yield from _running(child)

@@ -1,0 +1,219 @@
+"""Rules of the house that no linter knows. Each says what to do instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .source_tree import (
+    ROOT,
+    code_files,
+    files_of_tests,
+    imported_modules,
+    name_of,
+    text_files,
+    tree_of,
+)
+
+CLOCK = "proto/clock.py"
+#: Measuring needs the real time.
+MEASURING = ("tools/bench/", "tools/demo/")
+
+_TIME_OF_DAY = {"time", "time_ns", "localtime", "gmtime", "ctime", "strftime"}
+_STOPWATCHES = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+
+
+def uses_of_time(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) for each use of the module `time`, and of datetime's present."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "time":
+                yield node.lineno, node.attr
+            elif node.attr in ("now", "utcnow", "today") and node.value.id in ("datetime", "date"):
+                yield node.lineno, "time"
+        elif isinstance(node, ast.Name) and node.id in names:
+            yield node.lineno, names[node.id]
+
+
+def test_only_the_clock_reads_the_time_of_day() -> None:
+    found = [
+        f"{name_of(path)}:{line}: time.{name}"
+        for path in code_files()
+        for line, name in uses_of_time(path)
+        if name in _TIME_OF_DAY and name_of(path) != CLOCK
+    ]
+    assert found == [], "take `now_ms` or a Clock as an argument"
+
+
+def test_only_measurements_read_a_stopwatch() -> None:
+    found = [
+        f"{name_of(path)}:{line}: time.{name}"
+        for path in code_files()
+        for line, name in uses_of_time(path)
+        if name in _STOPWATCHES and not name_of(path).startswith((CLOCK, *MEASURING))
+    ]
+    assert found == [], "take a Clock as an argument; deadlines of a loop use `loop.time()`"
+
+
+def test_nothing_sleeps_on_a_thread() -> None:
+    found = [
+        f"{name_of(path)}:{line}"
+        for path in [*code_files(), *files_of_tests()]
+        for line, name in uses_of_time(path)
+        if name == "sleep" and not name_of(path).startswith(MEASURING)
+    ]
+    assert found == [], "wait for the event itself, or use `Clock.sleep_until`"
+
+
+def test_no_task_is_left_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|HACK|XXX)\b")  # SCHEDULE_TOPIC_XXXX is one word
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in [*code_files(), *files_of_tests()]
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert found == [], "do it, or write an issue"
+
+
+def test_only_the_command_prints() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in code_files()
+        if not name_of(path).startswith("tools/")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert found == [], "log an event, or return the text"
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    machine = re.compile(r"(?<![\w.])/(work|root|home/\w+|Users|tmp/[\w-]+-(src|build)|tmp/work)/")
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()[:80]}"
+        for path in text_files()
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if machine.search(line)
+    ]
+    assert found == [], "derive the path from __file__, an option or an environment variable"
+
+
+def test_every_module_says_what_it_is() -> None:
+    found = [name_of(path) for path in code_files() if not ast.get_docstring(tree_of(path))]
+    assert found == []
+
+
+def test_the_package_imports_itself_relatively() -> None:
+    found = [
+        f"{name_of(path)}:{line}"
+        for path in code_files()
+        for line, module in imported_modules(path)
+        if module.split(".")[0] == "pocketmq"
+    ]
+    assert found == [], "an absolute import can load a second copy of a module"
+
+
+#: Who may import grpc at run time: the carrier, and what calls other processes.
+GRPC_USERS = ("proto/carrier_grpcio.py", "broker/registration.py", "client/", "tools/")
+
+
+def test_handlers_do_not_know_what_carries_them() -> None:
+    found = [
+        f"{name_of(path)}:{line}"
+        for path in code_files()
+        for line, module in imported_modules(path)
+        if module.split(".")[0] == "grpc" and not name_of(path).startswith(GRPC_USERS)
+    ]
+    assert found == [], "use proto/rpc.py"
+
+
+def test_whoever_catches_everything_says_why() -> None:
+    found = []
+    for path in code_files():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ExceptHandler) and _swallows_everything(node):
+                near = lines[node.lineno - 1 : node.body[0].lineno]
+                if not any("#" in line for line in near):
+                    found.append(f"{name_of(path)}:{node.lineno}")
+    assert found == [], "catch narrowly, or give the reason in a comment"
+
+
+def _swallows_everything(node: ast.ExceptHandler) -> bool:
+    last = node.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False
+    kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+        for kind in kinds
+    )
+
+
+# ---------------------------------------------------------------- sizes, as a ratchet
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+#: Files and functions that are longer, with the length that they must not exceed; the lists may only shrink.
+LONG_FILES: dict[str, int] = {
+    "proto/record_run.py": 500,
+    "store/message_index.py": 410,
+}
+LONG_FUNCTIONS: dict[str, int] = {}
+
+
+def file_lengths() -> dict[str, int]:
+    return {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in code_files()
+    }
+
+
+def function_lengths() -> dict[str, int]:
+    lengths: dict[str, int] = {}
+    for path in code_files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                key = f"{name_of(path)}:{node.name}"
+                lengths[key] = max(length, lengths.get(key, 0))
+    return lengths
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "exceptions"),
+    [
+        (file_lengths, FILE_LINES_MAX, LONG_FILES),
+        (function_lengths, FUNCTION_LINES_MAX, LONG_FUNCTIONS),
+    ],
+    ids=["files", "functions"],
+)
+def test_nothing_grows_too_long(
+    lengths: Callable[[], dict[str, int]], most: int, exceptions: dict[str, int]
+) -> None:
+    found = lengths()
+    too_long = {
+        name: length for name, length in found.items() if length > exceptions.get(name, most)
+    }
+    assert too_long == {}, f"split it: {most} lines are the limit"
+    needless = [name for name in exceptions if found.get(name, 0) <= most]
+    assert needless == [], "no exception is needed any more: take it off the list"
+
+
+def test_the_rules_have_files_to_look_at() -> None:
+    assert len(code_files()) > 40
+    assert len(text_files()) > len(code_files())
+    assert (ROOT / CLOCK).exists()
