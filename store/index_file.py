@@ -1,0 +1,391 @@
+"""One index file: from the hash of a key to the log offsets of the records that carry it.
+
+    offset            size  field (big-endian, signed)
+    0                 8     begin time: store time of the first key's record, ms
+    8                 8     end time: of the last
+    16                8     begin log offset
+    24                8     end log offset
+    32                4     slots in use
+    36                4     number of the next entry; the first is 1 (a value ≤ 0 means 1)
+    40                4·S   slots: number of the newest entry of the chain, 0 = none
+    40 + 4·S          20·E  entries: i32 key hash, i64 log offset, i32 seconds since the begin time, i32 previous entry
+
+Entry 0 is never used, so a file of E entries holds E − 1 keys. A key is `topic#key`, its hash Java's, made
+non-negative; the slot is the hash modulo S. Chains run from the newest entry to the oldest. The key itself is not
+stored: two keys of one hash cannot be told apart here.
+
+`put` takes many keys and leaves the bytes that Apache's one-by-one puts leave: links inside the run are found by
+scattering the new numbers into the slots, gathering them again, and sorting only where two keys met in a slot.
+
+A damaged file is read as Apache reads it: whatever a slot or a link says is followed while it lies in the file.
+`check` finds such damage. Source: store-format.md §4. Not thread-safe but for `sync`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import astuple, dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.errors import CorruptIndex
+from .config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
+from .disk import Disk
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+_HEADER: Final = struct.Struct(">qqqqii")
+_ENTRY: Final = struct.Struct(">iqii")
+_SLOT: Final = struct.Struct(">i")
+_ENTRIES: Final = np.dtype(
+    [("key_hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+_INT_MAX: Final = (1 << 31) - 1
+_RESERVE_STEP: Final = 1 << 20
+#: A chain is followed this far one by one; what is older is found by scanning all entries.
+_STEPS_MAX: Final = 20_000
+_SCAN_ENTRIES: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    """The first 40 bytes, in their order."""
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_log_offset: int = 0
+    end_log_offset: int = 0
+    slots_used: int = 0
+    next_entry: int = 1
+
+
+def key_hashes(hashes: Ints) -> Ints:
+    """Return what the index stores for Java HASHES: their absolute value, 0 for the one that has none."""
+    positive: Ints = np.maximum(np.abs(hashes), 0)
+    return positive
+
+
+class IndexFile:
+    """The file at PATH, of SLOTS hash slots and ENTRIES entries. `header` is what the file's first bytes say."""
+
+    def __init__(self, disk: Disk, path: str, slots: int, entries: int, *, create: bool) -> None:
+        self.path = path
+        self.slot_count = slots
+        self.entry_count = entries
+        self._entries_at = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
+        self._disk = disk
+        size = index_file_size(slots, entries)
+        self.mapping = disk.open_map(path, size=size, create=create)
+        self.header = IndexHeader(*_HEADER.unpack(self.mapping.read(0, INDEX_HEADER_SIZE)))
+        if self.header.next_entry <= 0:
+            self.header.next_entry = 1
+        #: Was something put since the last `take_dirty`?
+        self.dirty = create
+        self._reserved = 0
+        self._head: memoryview | None = None
+        self._slots: NDArray[np.int32]
+        self._entries: NDArray[np.void]
+
+    @classmethod
+    def create(
+        cls, disk: Disk, path: str, slots: int, entries: int, *, end_log_offset: int, end_ms: int
+    ) -> IndexFile:
+        """Make the file; begin and end are those where the file before it ended (0 if there is none)."""
+        file = cls(disk, path, slots, entries, create=True)
+        if end_log_offset > 0:
+            file.header.begin_log_offset = file.header.end_log_offset = end_log_offset
+        if end_ms > 0:
+            file.header.begin_ms = file.header.end_ms = end_ms
+        file.mapping.write(0, _HEADER.pack(*astuple(file.header)))
+        return file
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def room(self) -> int:
+        """How many more keys fit."""
+        return max(0, self.entry_count - self.header.next_entry)
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.next_entry >= self.entry_count
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs) -> None:
+        """Enter at least one key, and no more than `room`: its key hash, its record's log offset and store time.
+
+        Raises StoreFull, with nothing changed, if the device has no room.
+        """
+        count = len(hashes)
+        assert 0 < count <= self.room, "more keys than the file has room for"
+        header = self.header
+        first = header.next_entry
+        self._open_for_writing(first + count)
+        numbers = np.arange(first, first + count, dtype=np.int32)
+        previous = self._link(hashes % np.int32(self.slot_count), numbers)
+        entries = self._entries[first : first + count]
+        entries["key_hash"] = hashes
+        entries["log_offset"] = log_offsets
+        entries["seconds"] = self._seconds(store_ms)
+        entries["previous"] = previous
+        if first <= 1:
+            header.begin_log_offset = int(log_offsets[0])
+            header.begin_ms = int(store_ms[0])
+        header.end_log_offset = int(log_offsets[-1])
+        header.end_ms = int(store_ms[-1])
+        header.slots_used += count - int(np.count_nonzero(previous))
+        header.next_entry = first + count
+        self._write_header()
+
+    def _open_for_writing(self, entries_end: int) -> None:
+        """Map the file and allocate its slots, and entries up to ENTRIES_END and some more."""
+        if self._head is None:
+            self.mapping.reserve(0, self._entries_at)
+            array = self.mapping.array
+            self._head = array[:INDEX_HEADER_SIZE].data
+            self._slots = array[INDEX_HEADER_SIZE : self._entries_at].view(">i4")
+            end = self._entries_at + self.entry_count * INDEX_ENTRY_SIZE
+            self._entries = array[self._entries_at : end].view(_ENTRIES)
+            self._reserved = self._entries_at
+        self.dirty = True
+        wanted = self._entries_at + entries_end * INDEX_ENTRY_SIZE
+        if wanted > self._reserved:
+            end = min(max(wanted, self._reserved + _RESERVE_STEP), self.mapping.size)
+            self.mapping.reserve(self._reserved, end - self._reserved)
+            self._reserved = end
+
+    def _write_header(self) -> None:
+        assert self._head is not None
+        header = self.header
+        _HEADER.pack_into(
+            self._head,
+            0,
+            header.begin_ms,
+            header.end_ms,
+            header.begin_log_offset,
+            header.end_log_offset,
+            header.slots_used,
+            header.next_entry,
+        )
+
+    def _link(self, slots: Ints, numbers: Ints) -> Ints:
+        """Make NUMBERS the newest entries of their SLOTS; return the entry that each follows, 0 = none."""
+        table = self._slots
+        previous: Ints = table[slots].astype(np.int32)
+        previous *= (previous > 0) & (previous <= numbers)
+        table[slots] = numbers  # where a slot repeats, the last one stays
+        newest = table[slots].astype(np.int32)
+        if not np.array_equal(newest, numbers):
+            _link_within(newest, numbers, previous)
+        return previous
+
+    def _seconds(self, store_ms: Longs) -> Longs:
+        """Return the time difference of each entry; only the file's first key is measured against the inherited."""
+        header = self.header
+        begin = int(store_ms[0]) if header.next_entry <= 1 else header.begin_ms
+        seconds = (
+            np.maximum(store_ms - begin, 0) if begin > 0 else np.zeros_like(store_ms)
+        ) // 1000
+        if header.next_entry <= 1:
+            inherited = header.begin_ms
+            seconds[0] = max(0, int(store_ms[0]) - inherited) // 1000 if inherited > 0 else 0
+        np.minimum(seconds, _INT_MAX, out=seconds)
+        return seconds
+
+    def truncate(self, end_log_offset: int) -> int:
+        """Take out the newest entries that point to END_LOG_OFFSET or behind it; return how many.
+
+        Not something that Apache does: there they stay, find nothing, and keep new records of lower offsets out.
+        """
+        header = self.header
+        first = self._first_at_or_behind(end_log_offset)
+        gone = header.next_entry - first
+        if gone <= 0:
+            return 0
+        self._open_for_writing(header.next_entry)
+        entries = self._entries[first : header.next_entry]
+        slots = entries["key_hash"].astype(np.int32)[::-1] % np.int32(self.slot_count)
+        self._slots[slots] = entries["previous"][::-1]  # the oldest of a slot is assigned last
+        header.slots_used -= int(np.count_nonzero(entries["previous"] == 0))
+        entries[:] = np.zeros(1, _ENTRIES)
+        header.next_entry = first
+        if first > 1:
+            last = self._entries[first - 1]
+            header.end_log_offset = int(last["log_offset"])
+            header.end_ms = min(header.end_ms, header.begin_ms + int(last["seconds"]) * 1000 + 999)
+        else:
+            header.end_log_offset = min(header.begin_log_offset, end_log_offset)
+            header.end_ms = header.begin_ms
+        self._write_header()
+        return gone
+
+    def _first_at_or_behind(self, log_offset: int) -> int:
+        """Return the number of the first entry of the trailing ones that point to LOG_OFFSET or behind it."""
+        stop = min(self.header.next_entry, self.entry_count)
+        while stop > 1:
+            start = max(1, stop - _SCAN_ENTRIES)
+            below = np.flatnonzero(self._column("log_offset", start, stop) < log_offset)
+            if len(below):
+                return start + int(below[-1]) + 1
+            stop = start
+        return 1
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Can the file hold keys of records stored between the two times?"""
+        first, last = self.header.begin_ms, self.header.end_ms
+        around = begin_ms < first and end_ms > last
+        return around or first <= begin_ms <= last or first <= end_ms <= last
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Return at most LIMIT log offsets of records with KEY_HASH stored between the two times, newest first."""
+        view = self.mapping.view
+        header = self.header
+        next_entry = header.next_entry
+        slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
+        (number,) = _SLOT.unpack_from(view, slot_at)
+        found: list[int] = []
+        if number <= 0 or number > next_entry or next_entry <= 1:
+            return found
+        for _ in range(_STEPS_MAX):
+            at = _wrapped(self._entries_at + number * INDEX_ENTRY_SIZE)
+            if len(found) >= limit or not 0 <= at <= self.mapping.size - INDEX_ENTRY_SIZE:
+                return found
+            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(view, at)
+            time_ms = header.begin_ms + seconds * 1000
+            if seconds < 0:
+                return found
+            if entry_hash == key_hash and begin_ms <= time_ms <= end_ms:
+                found.append(log_offset)
+            if previous <= 0 or previous > next_entry or previous == number or time_ms < begin_ms:
+                return found
+            number = previous
+        return found + self._scan(key_hash, begin_ms, end_ms, limit - len(found), number)
+
+    def _scan(
+        self, key_hash: int, begin_ms: int, end_ms: int, limit: int, newest: int
+    ) -> list[int]:
+        """Do what following the chain from entry NEWEST does, faster for long ones."""
+        found: list[int] = []
+        stop = min(newest + 1, self.entry_count)
+        while stop > 1 and len(found) < limit:
+            start = max(1, stop - _SCAN_ENTRIES)
+            hits = start + np.flatnonzero(self._column("key_hash", start, stop) == key_hash)[::-1]
+            times = (
+                self.header.begin_ms
+                + self._column("seconds", 0, None)[hits].astype(np.int64) * 1000
+            )
+            chosen = hits[(times >= begin_ms) & (times <= end_ms)]
+            found += self._column("log_offset", 0, None)[chosen].tolist()
+            if len(times) and int(times[-1]) < begin_ms:
+                break
+            stop = start
+        return found[:limit]
+
+    def _column(self, name: str, start: int, stop: int | None) -> NDArray[np.int64]:
+        """Return a field of the entries [START, STOP), as a view."""
+        entries = np.frombuffer(
+            self.mapping.view, _ENTRIES, self.entry_count, offset=self._entries_at
+        )
+        column: NDArray[np.int64] = entries[name][start:stop]
+        return column
+
+    # --- checking ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare header, slots and entries with each other; CorruptIndex says what disagrees and where."""
+        self._check_header()
+        header = self.header
+        used = header.next_entry
+        slots = np.frombuffer(self.mapping.view, ">i4", self.slot_count, offset=INDEX_HEADER_SIZE)
+        self._require(
+            (slots >= 0) & (slots < used), slots, "slot", INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
+        )
+        if int(np.count_nonzero(slots)) != header.slots_used:
+            raise self._corrupt(
+                32, f"slots in use {header.slots_used:,}, found {np.count_nonzero(slots):,}"
+            )
+        hashes = self._column("key_hash", 1, used)
+        first_at = self._entries_at + INDEX_ENTRY_SIZE
+        self._require(hashes >= 0, hashes, "key hash", first_at, INDEX_ENTRY_SIZE)
+        links = self._column("previous", 1, used)
+        sound = (links >= 0) & (links < np.arange(1, used))
+        self._require(sound, links, "previous entry", first_at + 16, INDEX_ENTRY_SIZE)
+        offsets = self._column("log_offset", 1, used)
+        inside = (offsets >= header.begin_log_offset) & (offsets <= header.end_log_offset)
+        self._require(inside, offsets, "log offset", first_at + 4, INDEX_ENTRY_SIZE)
+
+    def _check_header(self) -> None:
+        header = self.header
+        if not 1 <= header.next_entry <= self.entry_count:
+            raise self._corrupt(
+                36, f"next entry {header.next_entry:,}, the file has {self.entry_count:,}"
+            )
+        if not 0 <= header.slots_used <= min(self.slot_count, header.next_entry - 1):
+            raise self._corrupt(
+                32, f"{header.slots_used:,} slots in use, {header.next_entry - 1:,} keys"
+            )
+        if not 0 <= header.begin_log_offset <= header.end_log_offset:
+            raise self._corrupt(
+                16, f"log offsets from {header.begin_log_offset:,} to {header.end_log_offset:,}"
+            )
+        if header.begin_ms < 0 or header.end_ms < 0:
+            raise self._corrupt(0, f"times from {header.begin_ms} to {header.end_ms}")
+
+    def _require(
+        self, sound: NDArray[np.bool_], values: Longs, what: str, at: int, step: int
+    ) -> None:
+        if not sound.all():
+            index = int(sound.argmin())
+            raise self._corrupt(at + index * step, f"{what} {values[index]}")
+
+    def _corrupt(self, at: int, what: str) -> CorruptIndex:
+        return CorruptIndex(
+            f"{self.path}: {what} at byte {at} cannot be: delete the file and it is built again from the log,"
+            " or open the store with the sizes that it was written with",
+            path=self.path,
+            offset=at,
+        )
+
+    # --- the file ------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Bring everything put up to now to the device; any thread may call it."""
+        self.mapping.sync()
+
+    def close(self) -> None:
+        """Close the file. Nothing is synced."""
+        if self._head is not None:
+            self._head.release()
+            self._head = None
+            del self._slots, self._entries
+        self.mapping.close()
+
+    def delete(self) -> None:
+        """Close the file and delete it."""
+        self.close()
+        self._disk.delete(self.path)
+
+
+def _link_within(newest: Ints, numbers: Ints, previous: Ints) -> None:
+    """Set PREVIOUS of every entry that follows another one of the same run; entries of a slot share NEWEST."""
+    group = newest - numbers[0]
+    if len(group) <= 1 << 15:
+        group = group.astype(np.int16)  # sorted in linear time
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    follows = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    previous[order[follows]] = numbers[order[follows - 1]]
+
+
+def _wrapped(value: int) -> int:
+    """Return VALUE as Java's 32-bit arithmetic has it."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -1,0 +1,406 @@
+"""The message index: a row of index files, the newest being filled.
+
+Files are named by the local time of their creation, yyyyMMddHHmmssSSS, and never share a name or step back behind the
+newest one. A file that is full is followed by a new one, which begins where the full one ended. Every record gives,
+in this order, the keys `topic#UNIQ_KEY`, `topic#word` for each word of KEYS, and `topic#T#TAGS`.
+
+A record is left out if it lies before the end of the newest file (it is there already; one *at* the end is entered
+again) or is a rollback of a transaction. Source: store-format.md §4.3–4.6, Apache 5.5.0's IndexService.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.byte_ranges import CELLS_MAX, left_aligned, split
+from ..proto.errors import CorruptIndex, StoreRefused
+from ..proto.java_hash import hash_ranges, java_hash
+from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
+from ..proto.record_run import PropertyRanges, RunColumns, as_bytes
+from .disk import Disk, Entry
+from .index_file import IndexFile, key_hashes
+from .mapped_files import FolderSync, Syncable
+
+logger = logging.getLogger(__name__)
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+_SPACE: Final = 0x20
+_NAME_FORMAT: Final = "%Y%m%d%H%M%S%f"
+_NAME_DIGITS: Final = 17
+_LONG_MAX: Final = (1 << 63) - 1
+
+
+class MessageIndex:
+    """The index in FOLDER. `files` is in order of names; the last one is written to.
+
+    Not thread-safe: the store's owner calls it.
+    """
+
+    def __init__(self, disk: Disk, folder: str, *, slots: int, entries: int) -> None:
+        self.folder = folder
+        self.files: list[IndexFile] = []
+        self._disk = disk
+        self._slots = slots
+        self._entries = entries
+        self._full: list[IndexFile] = []
+        self._folder_dirty = False
+
+    @classmethod
+    def load(
+        cls,
+        disk: Disk,
+        folder: str,
+        *,
+        slots: int,
+        entries: int,
+        discard_after_ms: int | None = None,
+    ) -> MessageIndex:
+        """Open the files in FOLDER (none there: an empty index).
+
+        A short file is grown to its full length. A file whose name is no number is skipped with a warning. A folder
+        with a number for a name refuses the store. After an unclean stop pass the checkpoint's index time as
+        DISCARD_AFTER_MS: files that end later are deleted, for they may be half on the device.
+        """
+        index = cls(disk, folder, slots=slots, entries=entries)
+        for entry in disk.list(folder):
+            index._load(entry, discard_after_ms)
+        return index
+
+    def _load(self, entry: Entry, discard_after_ms: int | None) -> None:
+        path = os.path.join(self.folder, entry.name)
+        if not _is_long(entry.name):
+            logger.warning("not an index file: its name is no time", extra={"path": path})
+            return
+        if entry.is_folder:
+            raise StoreRefused(
+                f"{path} is a folder, but index files are files: move it out of {self.folder}",
+                path=path,
+            )
+        try:
+            file = IndexFile(self._disk, path, self._slots, self._entries, create=False)
+        except FileNotFoundError:
+            return  # A live broker's retention deleted it after the folder was listed.
+        if discard_after_ms is not None and file.header.end_ms > discard_after_ms:
+            file.delete()
+            self._folder_dirty = True
+            return
+        self.files.append(file)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def put_run(
+        self,
+        data: Buffer | Bytes,
+        columns: RunColumns,
+        *,
+        now_ms: int,
+        topic: str | None = None,
+        properties: PropertyRanges | None = None,
+    ) -> int:
+        """Enter the keys of the records in DATA, in their order; return how many keys.
+
+        The columns must hold the final log offsets and store times. TOPIC, if given, is that of all records.
+        NOW_MS names a file that has to be made. Raises StoreFull if the device has no room: then a part of the
+        keys may have been entered.
+        """
+        if not len(columns):
+            return 0
+        file = self._writable(now_ms)
+        keys = _keys_of(data, columns, topic, properties)
+        rows = self._accepted(keys, columns, file)
+        hashes = keys.hashes if rows is None else keys.hashes[rows]
+        owners = keys.rows if rows is None else keys.rows[rows]
+        if len(owners):
+            file = self._put(hashes, columns.log_offset[owners], columns.store_ms[owners], now_ms)
+        if file.is_full and (not len(owners) or int(owners[-1]) < len(columns) - 1):
+            self._writable(now_ms)  # Apache looks for room as soon as it meets the next record
+        return len(owners)
+
+    def _put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs, now_ms: int) -> IndexFile:
+        at = 0
+        while True:
+            file = self._writable(now_ms)
+            end = at + file.room
+            file.put(hashes[at:end], log_offsets[at:end], store_ms[at:end])
+            at = end
+            if at >= len(hashes):
+                return file
+
+    def _accepted(
+        self, keys: _Keys, columns: RunColumns, file: IndexFile
+    ) -> NDArray[np.intp] | None:
+        """Return which of KEYS are entered; None for all: no rollback, nothing that is indexed already."""
+        end = file.header.end_log_offset
+        offsets = columns.log_offset
+        rollback = (columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK
+        rising = bool((offsets[1:] >= offsets[:-1]).all()) and int(offsets[0]) >= end
+        if rising and not rollback.any():
+            return None
+        keyed = np.zeros(len(columns), np.bool_)
+        keyed[keys.rows] = True
+        moves_end = keyed & ~rollback
+        reached = np.maximum.accumulate(np.where(moves_end, offsets, end))
+        before = np.maximum(np.concatenate((np.array([end]), reached[:-1])), end)
+        accepted = (offsets >= before) & ~rollback
+        return np.flatnonzero(accepted[keys.rows])
+
+    def _writable(self, now_ms: int) -> IndexFile:
+        """Return the newest file, or a new one behind it if there is none or it is full."""
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.is_full:
+            return last
+        if last is None:
+            self._disk.make_folders(self.folder)
+        path = os.path.join(self.folder, self._next_name(now_ms))
+        file = IndexFile.create(
+            self._disk,
+            path,
+            self._slots,
+            self._entries,
+            end_log_offset=last.header.end_log_offset if last else 0,
+            end_ms=last.header.end_ms if last else 0,
+        )
+        self._folder_dirty = True
+        self.files.append(file)
+        if last is not None:
+            self._full.append(last)
+        return file
+
+    def _next_name(self, now_ms: int) -> str:
+        """Return the name for a file made at NOW_MS: later than the newest file's, and not taken."""
+        moment = datetime.fromtimestamp(now_ms // 1000) + timedelta(milliseconds=now_ms % 1000)
+        name = _file_name(moment)
+        newest = self.files[-1].name if self.files else ""
+        while name <= newest or self._disk.exists(os.path.join(self.folder, name)):
+            name = _name_behind(max(name, newest))
+        return name
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        limit: int,
+        begin_ms: int = 0,
+        end_ms: int = _LONG_MAX,
+        kind: Literal["K", "T"] = "K",
+    ) -> list[int]:
+        """Return at most LIMIT log offsets of records of TOPIC with KEY, the newest ones, in rising order.
+
+        KIND "T" looks for records with the tags KEY. The offsets are candidates: another key of the same hash is
+        found too, a record that was indexed twice comes twice, and it may be gone by now. Times are exact to a
+        second: a record of the last second before END_MS may be missed, or one from before BEGIN_MS found.
+        """
+        text = f"{topic}#T#{key}" if kind == "T" else f"{topic}#{key}"
+        key_hash = int(key_hashes(np.array([java_hash(text)], np.int32))[0])
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.covers(begin_ms, end_ms):
+                found += file.find(key_hash, begin_ms, end_ms, limit - len(found))
+            if file.header.begin_ms < begin_ms or len(found) >= limit:
+                break
+        return sorted(found)
+
+    @property
+    def end_log_offset(self) -> int:
+        """Log offset of the newest record in the index; 0 for an empty one."""
+        return self.files[-1].header.end_log_offset if self.files else 0
+
+    # --- shrinking -----------------------------------------------------------------------------------------------
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete leading files that end before MIN_LOG_OFFSET, never the last one; return how many went."""
+        count = 0
+        while (
+            count < len(self.files) - 1 and self.files[count].header.end_log_offset < min_log_offset
+        ):
+            count += 1
+        self._delete(self.files[:count])
+        return count
+
+    def truncate(self, end_log_offset: int) -> int:
+        """Take out every key that points to END_LOG_OFFSET or behind it; return how many. Apache leaves them in.
+
+        Files in which nothing is left are deleted.
+        """
+        gone = 0
+        while self.files:
+            last = self.files[-1]
+            gone += last.truncate(end_log_offset)
+            if last.header.next_entry > 1:
+                break
+            self._delete([last])
+        return gone
+
+    def delete_damaged(self) -> CorruptIndex | None:
+        """Delete the first file that contradicts itself, and all behind it; return what was wrong.
+
+        What was deleted must be indexed again, from `end_log_offset` on. Apache reads damaged files as they are.
+        """
+        for index, file in enumerate(self.files):
+            try:
+                file.check()
+            except CorruptIndex as error:
+                self._delete(self.files[index:])
+                return error
+        return None
+
+    def delete_all(self) -> None:
+        """Delete every file."""
+        self._delete(self.files[:])
+
+    def _delete(self, files: list[IndexFile]) -> None:
+        for file in files:
+            self.files.remove(file)
+            if file in self._full:
+                self._full.remove(file)
+            file.delete()
+            self._folder_dirty = True
+
+    # --- to the device -------------------------------------------------------------------------------------------
+
+    def take_full(self) -> list[IndexFile]:
+        """Return the files that became full since the last call. Sync each, in a thread if wanted; then its
+        `header.end_ms` is the checkpoint's new index time."""
+        full, self._full = self._full, []
+        for file in full:
+            file.dirty = False
+        return full
+
+    def take_dirty(self) -> list[Syncable]:
+        """Return what must be synced so that every key put up to now is on the device, and forget it."""
+        parts: list[Syncable] = []
+        if self._folder_dirty:
+            parts.append(FolderSync(self._disk, self.folder))
+            self._folder_dirty = False
+        for file in self.files:
+            if file.dirty:
+                file.dirty = False
+                parts.append(file)
+        return parts
+
+    def sync(self) -> None:
+        """Bring every key put up to now to the device, and wait for it."""
+        for part in self.take_dirty():
+            part.sync()
+
+    def close(self) -> None:
+        """Close every file. Nothing is synced."""
+        for file in self.files:
+            file.close()
+
+
+class _Keys:
+    """Keys of records: their hashes, and the row of the record that each belongs to, in order of rows."""
+
+    def __init__(self, hashes: Ints, rows: NDArray[np.intp]) -> None:
+        self.hashes = hashes
+        self.rows = rows
+
+    def one_each(self, count: int) -> bool:
+        """Has each of COUNT records exactly one key?"""
+        return len(self.rows) == count and bool((self.rows[1:] > self.rows[:-1]).all())
+
+
+def _keys_of(
+    data: Buffer | Bytes,
+    columns: RunColumns,
+    topic: str | None,
+    properties: PropertyRanges | None,
+) -> _Keys:
+    """Return the keys of all records, in the order in which Apache enters them."""
+    array = as_bytes(data)
+    properties = PropertyRanges(array, columns) if properties is None else properties
+    plain: int | Ints
+    tagged: int | Ints
+    if topic is None:
+        topics = hash_ranges(array, columns.topic_start, columns.topic_size)
+        plain, tagged = _continued(topics, "#"), _continued(topics, "#T#")
+    else:
+        plain, tagged = java_hash(f"{topic}#"), java_hash(f"{topic}#T#")
+    kinds = [
+        _single(array, *properties.find("UNIQ_KEY"), plain),
+        _words(array, *properties.find("KEYS"), plain),
+        _single(array, *properties.find("TAGS"), tagged),
+    ]
+    kinds = [kind for kind in kinds if len(kind.rows)]
+    return _in_order(kinds, len(columns))
+
+
+def _continued(hashes: Ints, text: str) -> Ints:
+    """Return the hash of each prefix with TEXT behind it."""
+    grown = hashes.view(np.uint32)
+    for unit in text.encode("ascii"):
+        grown = grown * np.uint32(31) + np.uint32(unit)
+    return grown.view(np.int32)
+
+
+def _single(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> _Keys:
+    """Return one key for each record whose range is not empty."""
+    rows = np.flatnonzero(sizes > 0)
+    if len(rows) < len(sizes):
+        starts, sizes = starts[rows], sizes[rows]
+        seed = seed[rows] if isinstance(seed, np.ndarray) else seed
+    return _Keys(key_hashes(hash_ranges(array, starts, sizes, seed=seed)), rows)
+
+
+def _words(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> _Keys:
+    """Return a key for each word of each range."""
+    if not _has_space(array, starts, sizes):
+        return _single(array, starts, sizes, seed)
+    parts = split(array, starts, sizes, _SPACE)
+    seeds = seed[parts.rows] if isinstance(seed, np.ndarray) else seed
+    hashes = hash_ranges(array, parts.starts, parts.ends - parts.starts, seed=seeds)
+    return _Keys(key_hashes(hashes), parts.rows)
+
+
+def _has_space(array: Bytes, starts: Longs, sizes: Longs) -> bool:
+    """May a space stand in one of the ranges? False is certain."""
+    width = int(sizes.max())
+    if width * len(sizes) > CELLS_MAX:
+        return True
+    return bool((left_aligned(array, starts, sizes, width) == _SPACE).any())
+
+
+def _in_order(kinds: list[_Keys], count: int) -> _Keys:
+    """Merge the KINDS of keys of COUNT records: by record, and for one record in the order of the kinds."""
+    if len(kinds) <= 1:
+        return kinds[0] if kinds else _Keys(np.empty(0, np.int32), np.empty(0, np.int64))
+    if all(kind.one_each(count) for kind in kinds):
+        merged = np.empty((count, len(kinds)), np.int32)
+        for place, kind in enumerate(kinds):
+            merged[:, place] = kind.hashes
+        return _Keys(merged.reshape(-1), np.repeat(kinds[0].rows, len(kinds)))
+    rows = np.concatenate([kind.rows for kind in kinds])
+    narrow = rows.astype(np.int16) if count <= 1 << 15 else rows  # sorted in linear time
+    order = np.argsort(narrow, kind="stable")
+    return _Keys(np.concatenate([kind.hashes for kind in kinds])[order], rows[order])
+
+
+def _is_long(name: str) -> bool:
+    """Is NAME what Java reads as a 64-bit number?"""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    return digits.isascii() and digits.isdigit() and -_LONG_MAX - 1 <= int(name) <= _LONG_MAX
+
+
+def _file_name(moment: datetime) -> str:
+    return moment.strftime(_NAME_FORMAT)[:_NAME_DIGITS]
+
+
+def _name_behind(name: str) -> str:
+    """Return the name of a millisecond after NAME; the next number if NAME is no time."""
+    try:
+        return _file_name(datetime.strptime(name, _NAME_FORMAT) + timedelta(milliseconds=1))
+    except (ValueError, OverflowError):
+        return str(min(int(name) + 1, _LONG_MAX)).zfill(_NAME_DIGITS)
