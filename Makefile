@@ -1,11 +1,12 @@
 # make demo   run the main job on real data          make test   install and run the tests
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
+# make campaign  kill -9 under load, 200 times: nothing acknowledged may be missing
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test dev check bench proto proto-check clean
+.PHONY: demo test dev check bench campaign proto proto-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -24,6 +25,9 @@ check: $(VENV)/.dev .dev/pocketmq
 
 bench: $(VENV)/.dev
 	$(BIN)/pocketmq bench all
+
+campaign: $(VENV)/.dev
+	$(BIN)/python -m tests.crash.kill_campaign --kills 200
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'

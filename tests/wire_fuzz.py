@@ -19,7 +19,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from pocketmq.proto.errors import Disconnected
-from pocketmq.proto.errors_wire import from_rpc_error
+from pocketmq.proto.errors_wire import from_rpc_error, from_wire
 
 #: Statuses that are never an answer to bad input: they say that the server itself went wrong.
 SERVERS_FAULT = {"INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE"}
@@ -157,12 +157,12 @@ class Fuzzer:
             messages += [self.request(method.input_type) for _ in range(self.random.randrange(4))]
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await self._call(path, method, messages)
+                replies = await self._call(path, method, messages)
         except grpc.aio.AioRpcError as error:
             return _complaint(path, error)
         except TimeoutError:
             return f"{path}: no answer within {DEADLINE_S} s to {messages!r:.500}"
-        return None
+        return _complaint_in_replies(path, method, replies)
 
     async def lives(self, path: str) -> bool:
         """Does the server answer an empty, good request to PATH?"""
@@ -170,10 +170,12 @@ class Fuzzer:
             await self._channel.unary_unary(path)(b"")
         return True
 
-    async def _call(self, path: str, method: MethodDescriptor, messages: list[bytes]) -> None:
+    async def _call(
+        self, path: str, method: MethodDescriptor, messages: list[bytes]
+    ) -> list[bytes]:
+        """Return the replies, as bytes."""
         if not method.client_streaming:
-            await self._channel.unary_unary(path)(messages[0])
-            return
+            return [await self._channel.unary_unary(path)(messages[0])]
         stream = self._channel.stream_stream(path)()
         try:
             for message in messages:
@@ -181,8 +183,7 @@ class Fuzzer:
             await stream.done_writing()
         except asyncio.InvalidStateError:
             pass  # The server has ended the stream already; its status comes from reading.
-        async for _ in stream:
-            pass
+        replies = [reply async for reply in stream]
         code = await stream.code()
         if code is not grpc.StatusCode.OK:
             raise grpc.aio.AioRpcError(
@@ -192,6 +193,7 @@ class Fuzzer:
                 await stream.details(),
                 None,
             )
+        return replies
 
 
 def _inner(message: Any, field: Any) -> list[Message]:
@@ -201,6 +203,22 @@ def _inner(message: Any, field: Any) -> list[Message]:
     if field.is_repeated:
         return list(getattr(message, field.name))
     return [getattr(message, field.name)] if message.HasField(field.name) else []
+
+
+def _complaint_in_replies(path: str, method: MethodDescriptor, replies: list[bytes]) -> str | None:
+    """Judge the errors that stand in REPLIES of a stream as those that end a call."""
+    kind: Any = message_factory.GetMessageClass(method.output_type)
+    if "error" not in kind.DESCRIPTOR.fields_by_name:
+        return None
+    for reply in map(kind.FromString, replies):
+        if not reply.HasField("error"):
+            continue
+        error = from_wire(reply.error)
+        if error.status in SERVERS_FAULT:
+            return f"{path}: {error.status} {error.message}"
+        if error.status == "INVALID_ARGUMENT" and not error.details.get("field"):
+            return f"{path}: no field is named by {reply.error.name} {error.message}"
+    return None
 
 
 def _complaint(path: str, error: grpc.aio.AioRpcError) -> str | None:
