@@ -12,6 +12,14 @@ Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one
 `PocketMQError`s, which stand in `pocketmq.proto.errors`.
 """
 
+from .admin import Admin, AsyncAdmin
+from .descriptions import (
+    BrokerDescription,
+    GroupDescription,
+    GroupPosition,
+    QueueDescription,
+    TopicDescription,
+)
 from .message import Message
 from .producer import AsyncProducer, Producer
 from .pull_consumer import AsyncPullConsumer, PullConsumer
@@ -31,4 +39,11 @@ __all__ = [
     "ReceivedMessage",
     "Pulled",
     "Queue",
+    "Admin",
+    "AsyncAdmin",
+    "TopicDescription",
+    "QueueDescription",
+    "GroupDescription",
+    "GroupPosition",
+    "BrokerDescription",
 ]

@@ -1,0 +1,90 @@
+"""Questions to all brokers of the cluster, as an admin asks them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from ..proto.errors import PocketMQError, RequestTimeout, RouteNotFound
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from .connections import BROKER
+from .routes import master_addresses
+from .session import Session
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class Brokers:
+    """Asks the masters that the name servers know."""
+
+    def __init__(self, session: Session, timeout_ms: int) -> None:
+        self._session = session
+        self._timeout_ms = timeout_ms
+
+    async def addresses(self) -> dict[str, str]:
+        """Return the address of every master by name; raise RouteNotFound if there is none."""
+        found = master_addresses(await self._session.routes.brokers())
+        if not found:
+            raise RouteNotFound(
+                f"no broker is registered at {self._session.name_servers}: start one with `pocketmq broker`",
+                nameservers=self._session.name_servers,
+            )
+        return dict(sorted(found.items()))
+
+    async def ask(
+        self, address: str, method: str, request: Message, reply_type: type[Reply]
+    ) -> Reply:
+        """Return the answer of the broker at ADDRESS."""
+        connection = self._session.connections.to(address)
+        return await connection.call(BROKER + method, request, reply_type, self._timeout_ms)
+
+    async def ask_all(
+        self,
+        method: str,
+        request: Message,
+        reply_type: type[Reply],
+        *,
+        passing: type[PocketMQError] | tuple[type[PocketMQError], ...] = (),
+    ) -> dict[str, Reply]:
+        """Return the answers of all brokers by name.
+
+        An error of class PASSING leaves its broker out, unless all brokers raise it; any other is raised.
+        """
+        addresses = await self.addresses()
+        answers = await asyncio.gather(
+            *(self.ask(address, method, request, reply_type) for address in addresses.values()),
+            return_exceptions=True,
+        )
+        replies: dict[str, Reply] = {}
+        passed: PocketMQError | None = None
+        for name, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, passing):
+                passed = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                replies[name] = answer
+        if passed is not None and not replies:
+            raise passed
+        return replies
+
+    async def wait_for_route(
+        self, topic: str, is_right: Callable[[pb.TopicRoute | None], bool], timeout_ms: int
+    ) -> None:
+        """Return once every name server that can be reached serves a route to TOPIC that IS_RIGHT."""
+
+        async def look() -> None:
+            request = pb.RouteRequest(topics=[topic])
+            for reply in await self._session.name_servers.ask_all("Route", request, pb.RouteReply):
+                if not is_right(reply.routes[0] if reply.routes else None):
+                    raise RequestTimeout(
+                        f"the name servers {self._session.name_servers} do not show the change of topic {topic!r} "
+                        f"after {timeout_ms} ms",
+                        topic=topic,
+                    )
+
+        await self._session.until(look, RequestTimeout, timeout_ms)
+        self._session.routes.forget(topic)

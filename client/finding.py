@@ -1,0 +1,121 @@
+"""Finding single messages: by key, by id, by the time when they were stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ..proto.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    OffsetOutOfRange,
+    TopicNotFound,
+)
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.message_id import decode_offset_message_id
+from ..proto.topics import check_topic
+from .brokers import Brokers
+from .queue import Queue
+from .received_message import FetchedRun, ReceivedMessage
+from .session import Session
+
+#: What a broker answers when the message is not on it.
+NOT_HERE = (MessageNotFound, TopicNotFound, OffsetOutOfRange)
+_FETCH_BYTES = 1024 * 1024
+
+
+class Finding:
+    """Finds messages on all brokers."""
+
+    def __init__(self, session: Session, brokers: Brokers, timeout_ms: int) -> None:
+        self._session = session
+        self._brokers = brokers
+        self._timeout_ms = timeout_ms
+
+    async def lookup(self, request: pb.LookupRequest) -> list[ReceivedMessage]:
+        """Return what REQUEST finds, oldest first; nowhere a hit is an empty list."""
+        try:
+            replies = await self._brokers.ask_all(
+                "Lookup", request, pb.LookupReply, passing=NOT_HERE
+            )
+        except NOT_HERE:
+            return []
+        found = [
+            message
+            for broker, reply in replies.items()
+            if reply.records
+            for message in FetchedRun(broker, reply.records).messages()
+        ]
+        found.sort(key=lambda message: message.store_timestamp_ms)
+        return found[: request.max_messages] if request.max_messages else found
+
+    async def by_id(self, message_id: str, topics: list[str]) -> ReceivedMessage:
+        """Return the message with MESSAGE_ID: an offset message id, or the producer's id in one of TOPICS."""
+        if _is_offset_id(message_id):
+            found = await self.lookup(pb.LookupRequest(message_id=message_id))
+            if found:
+                return found[0]
+        for topic in topics:
+            found = await self.lookup(
+                pb.LookupRequest(topic=topic, key=message_id, max_messages=64)
+            )
+            if exact := [message for message in found if message.message_id == message_id]:
+                return exact[0]
+        raise MessageNotFound(
+            f"no message has the id {message_id!r} (searched {len(topics)} topics)",
+            message_id=message_id,
+        )
+
+    async def by_time(
+        self, topic: str, begin_ms: int, end_ms: int, max_messages: int
+    ) -> list[ReceivedMessage]:
+        """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to and without END_MS, oldest first."""
+        if end_ms <= begin_ms:
+            raise InvalidArgument(
+                f"end_ms {end_ms} is not behind begin_ms {begin_ms}", field="end_ms", value=end_ms
+            )
+        route = await self._session.routes.find(check_topic(topic))
+        found: list[ReceivedMessage] = []
+        for queue in route.readable:
+            own = 0
+            async for message in self._from_time(queue, begin_ms):
+                if message.store_timestamp_ms >= end_ms or own == max_messages:
+                    break
+                if message.store_timestamp_ms >= begin_ms:
+                    found.append(message)
+                    own += 1
+        found.sort(key=lambda message: message.store_timestamp_ms)
+        return found[:max_messages]
+
+    async def _from_time(self, queue: Queue, begin_ms: int) -> AsyncIterator[ReceivedMessage]:
+        connection = self._session.connections.to(self._session.routes.address(queue.broker))
+        request = pb.QueueOffsetsRequest(
+            queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=begin_ms
+        )
+        reply = await self._brokers.ask(
+            connection.address, "QueueOffsets", request, pb.QueueOffsetsReply
+        )
+        offset = reply.offsets[0].offset_at_time
+        while offset < reply.offsets[0].max_offset:
+            fetch = pb.FetchRequest(
+                topic=queue.topic,
+                queue=queue.number,
+                offset=offset,
+                max_messages=1024,
+                max_bytes=_FETCH_BYTES,
+            )
+            fetched = await connection.fetch(fetch, self._timeout_ms)
+            if fetched.records:
+                run = FetchedRun(queue.broker, fetched.records)
+                for message in run.messages(run.first_at_or_after(offset)):
+                    yield message
+            if fetched.next_offset <= offset:
+                return
+            offset = fetched.next_offset
+
+
+def _is_offset_id(text: str) -> bool:
+    try:
+        decode_offset_message_id(text)
+    except InvalidArgument:
+        return False
+    return True

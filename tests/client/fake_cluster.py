@@ -1,0 +1,427 @@
+"""A name server and brokers in memory, for the tests of the client.
+
+`FakeCluster` answers what pocketmq.v1 asks, with no more rules than the tests need, and does wrong when it is told to
+(`faults`). It is reached in two ways: `FakeConnections` call it directly, so that a virtual clock drives everything;
+`serve` hangs it on the real carrier, so that streams, statuses and lost connections are gRPC's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pocketmq.proto.carrier_grpcio import GrpcioCarrier
+from pocketmq.proto.errors import (
+    ClientClosed,
+    Disconnected,
+    OffsetOutOfRange,
+    PocketMQError,
+    TopicExists,
+    TopicNotFound,
+)
+from pocketmq.proto.errors_wire import from_wire, to_wire
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT, decode_record
+from pocketmq.proto.record_run import check_run
+from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
+
+NAME_SERVER = "127.0.0.1:9876"
+
+
+@dataclass
+class FakeBroker:
+    """Queues of records as they came, with the broker's offsets filled in."""
+
+    name: str
+    address: str
+    topics: dict[str, pb.TopicConfig] = field(default_factory=dict)
+    queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    groups: dict[str, pb.GroupConfig] = field(default_factory=dict)
+    #: What the next produced runs meet: an error to answer with, or "lose" (store, then break off).
+    faults: deque[PocketMQError | str] = field(default_factory=deque)
+    #: Run sizes in the order of their arrival.
+    runs: list[tuple[str, int, int]] = field(default_factory=list)
+    #: Set: replies to runs wait for it.
+    gate: asyncio.Event | None = None
+    log_size: int = 0
+    min_offset: int = 0
+
+    def produce(self, run: pb.ProduceRun) -> pb.ProduceReply:
+        """Store RUN; raise what was planned."""
+        fault = self.faults.popleft() if self.faults else None
+        if isinstance(fault, PocketMQError):
+            raise fault
+        if run.topic not in self.topics:
+            raise TopicNotFound(f"topic {run.topic!r} is not here", topic=run.topic)
+        sizes = list(run.sizes)
+        check_run(run.records, sizes, run.topic, run.queue)
+        queue = self.queues.setdefault((run.topic, run.queue), [])
+        reply = pb.ProduceReply(
+            run_id=run.run_id,
+            first_queue_offset=len(queue),
+            first_log_offset=self.log_size,
+            durability=run.durability,
+            store_timestamp_ms=1_700_000_000_000,
+            store_host="127.0.0.1:8081",
+        )
+        at = 0
+        for size in sizes:
+            queue.append(self._patched(run.records[at : at + size], len(queue)))
+            at += size
+        self.runs.append((run.topic, run.queue, len(sizes)))
+        if fault == "lose":
+            raise Disconnected("the acknowledgement was lost")
+        return reply
+
+    def _patched(self, record: bytes, queue_offset: int) -> bytes:
+        data = bytearray(record)
+        data[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = queue_offset.to_bytes(8, "big")
+        data[LOG_OFFSET_AT : LOG_OFFSET_AT + 8] = self.log_size.to_bytes(8, "big")
+        self.log_size += len(data)
+        return bytes(data)
+
+    def fetch(self, request: pb.FetchRequest) -> pb.FetchReply:
+        queue = self.queues.get((request.topic, request.queue), [])
+        reply = pb.FetchReply(
+            fetch_id=request.fetch_id,
+            min_offset=self.min_offset,
+            max_offset=len(queue),
+            next_offset=request.offset,
+        )
+        if not self.min_offset <= request.offset <= len(queue):
+            reply.error.CopyFrom(to_wire(OffsetOutOfRange(f"offset {request.offset}")))
+            return reply
+        taken: list[bytes] = []
+        for record in queue[request.offset : request.offset + request.max_messages]:
+            if taken and sum(map(len, taken)) + len(record) > request.max_bytes:
+                break
+            taken.append(record)
+        reply.records = b"".join(taken)
+        reply.next_offset = request.offset + len(taken)
+        return reply
+
+    # ------------------------------------------------------------ unary
+
+    def commit(self, request: pb.CommitOffsetsRequest, _: Any) -> pb.CommitOffsetsReply:
+        for item in request.offsets:
+            self.committed[request.group, item.topic, item.queue] = item.offset
+        return pb.CommitOffsetsReply()
+
+    def group_offsets(self, request: pb.GroupOffsetsRequest, _: Any) -> pb.GroupOffsetsReply:
+        reply = pb.GroupOffsetsReply()
+        wanted = [(item.topic, item.queue) for item in request.queues] or [
+            (topic, queue) for group, topic, queue in self.committed if group == request.group
+        ]
+        for topic, queue in wanted:
+            offset = self.committed.get((request.group, topic, queue), -1)
+            reply.offsets.add(topic=topic, queue=queue, offset=offset)
+        return reply
+
+    def queue_offsets(self, request: pb.QueueOffsetsRequest, _: Any) -> pb.QueueOffsetsReply:
+        reply = pb.QueueOffsetsReply()
+        for item in request.queues:
+            reply.offsets.append(self._bounds(item.topic, item.queue))
+        return reply
+
+    def _bounds(self, topic: str, queue: int) -> pb.QueueOffsets:
+        count = len(self.queues.get((topic, queue), []))
+        return pb.QueueOffsets(
+            topic=topic, queue=queue, min_offset=self.min_offset, max_offset=count
+        )
+
+    def create_topic(self, request: pb.CreateTopicRequest, _: Any) -> pb.TopicReply:
+        if request.topic.name in self.topics and not request.update:
+            raise TopicExists(f"topic {request.topic.name!r} exists", topic=request.topic.name)
+        self.topics[request.topic.name] = request.topic
+        return pb.TopicReply(topic=request.topic)
+
+    def delete_topic(self, request: pb.DeleteTopicRequest, _: Any) -> pb.DeleteTopicReply:
+        if self.topics.pop(request.topic, None) is None:
+            raise TopicNotFound(f"topic {request.topic!r} is not here")
+        return pb.DeleteTopicReply()
+
+    def describe_topic(self, request: pb.DescribeTopicRequest, _: Any) -> pb.DescribeTopicReply:
+        config = self.topics.get(request.topic)
+        if config is None:
+            raise TopicNotFound(f"topic {request.topic!r} is not here")
+        queues = [self._bounds(request.topic, number) for number in range(config.read_queues)]
+        return pb.DescribeTopicReply(topic=config, queues=queues)
+
+    def list_topics(self, _: pb.BrokerTopicsRequest, __: Any) -> pb.BrokerTopicsReply:
+        return pb.BrokerTopicsReply(topics=self.topics.values())
+
+    def create_group(self, request: pb.CreateGroupRequest, _: Any) -> pb.GroupReply:
+        self.groups[request.group.name] = request.group
+        return pb.GroupReply(group=request.group)
+
+    def delete_group(self, request: pb.DeleteGroupRequest, _: Any) -> pb.DeleteGroupReply:
+        self.groups.pop(request.group, None)
+        return pb.DeleteGroupReply()
+
+    def list_groups(self, _: pb.GroupListRequest, __: Any) -> pb.GroupListReply:
+        return pb.GroupListReply(groups=self.groups.values())
+
+    def lookup(self, request: pb.LookupRequest, _: Any) -> pb.LookupReply:
+        found = [
+            record for rows in self.queues.values() for record in rows if _hit(record, request)
+        ]
+        return pb.LookupReply(records=b"".join(found[: request.max_messages or 64]))
+
+    def status(self, _: pb.BrokerStatusRequest, __: Any) -> pb.BrokerStatusReply:
+        return pb.BrokerStatusReply(broker_name=self.name, address=self.address, writable=True)
+
+    # ------------------------------------------------------------ on the carrier
+
+    def methods(self) -> MethodTable:
+        return service(
+            "pocketmq.v1.Broker",
+            {
+                "Produce": bidi(pb.ProduceRun, pb.ProduceReply, lambda s: _Produce(self, s)),
+                "Fetch": bidi(pb.FetchRequest, pb.FetchReply, lambda s: _Fetch(self, s)),
+                "CommitOffsets": unary(pb.CommitOffsetsRequest, pb.CommitOffsetsReply, self.commit),
+                "GroupOffsets": unary(
+                    pb.GroupOffsetsRequest, pb.GroupOffsetsReply, self.group_offsets
+                ),
+                "QueueOffsets": unary(
+                    pb.QueueOffsetsRequest, pb.QueueOffsetsReply, self.queue_offsets
+                ),
+                "CreateTopic": unary(pb.CreateTopicRequest, pb.TopicReply, self.create_topic),
+                "DeleteTopic": unary(pb.DeleteTopicRequest, pb.DeleteTopicReply, self.delete_topic),
+                "DescribeTopic": unary(
+                    pb.DescribeTopicRequest, pb.DescribeTopicReply, self.describe_topic
+                ),
+                "ListTopics": unary(pb.BrokerTopicsRequest, pb.BrokerTopicsReply, self.list_topics),
+                "CreateGroup": unary(pb.CreateGroupRequest, pb.GroupReply, self.create_group),
+                "DeleteGroup": unary(pb.DeleteGroupRequest, pb.DeleteGroupReply, self.delete_group),
+                "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
+                "Lookup": unary(pb.LookupRequest, pb.LookupReply, self.lookup),
+                "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self.status),
+            },
+        )
+
+
+def _hit(record: bytes, request: pb.LookupRequest) -> bool:
+    decoded = decode_record(record)
+    if request.message_id:
+        return decoded.message_id == request.message_id
+    words = [*decoded.properties.get("KEYS", "").split(), decoded.properties.get("UNIQ_KEY", "")]
+    return decoded.topic == request.topic and request.key in words
+
+
+class _Produce:
+    """The receiving half of a produce stream."""
+
+    def __init__(self, broker: FakeBroker, stream: Stream) -> None:
+        self._broker = broker
+        self._stream = stream
+
+    def on_message(self, message: pb.ProduceRun) -> None:
+        try:
+            self._stream.send(self._broker.produce(message))
+        except Disconnected as error:
+            self._stream.fail(error)
+        except PocketMQError as error:
+            self._stream.send(pb.ProduceReply(run_id=message.run_id, error=to_wire(error)))
+
+    def on_end(self) -> None:
+        self._stream.finish()
+
+    def on_close(self) -> None:
+        pass
+
+
+class _Fetch:
+    """The receiving half of a fetch stream. Without anything to send, the question stays open."""
+
+    def __init__(self, broker: FakeBroker, stream: Stream) -> None:
+        self._broker = broker
+        self._stream = stream
+
+    def on_message(self, message: pb.FetchRequest) -> None:
+        reply = self._broker.fetch(message)
+        if reply.records or reply.error.name or not message.max_wait_ms:
+            self._stream.send(reply)
+
+    def on_end(self) -> None:
+        self._stream.finish()
+
+    def on_close(self) -> None:
+        pass
+
+
+class FakeCluster:
+    """Brokers, and the routes to them."""
+
+    def __init__(self, *brokers: FakeBroker) -> None:
+        self.brokers = {broker.address: broker for broker in brokers}
+        #: Addresses that cannot be reached.
+        self.lost: set[str] = set()
+        #: Addresses in the order in which they were asked.
+        self.asked: list[str] = []
+
+    @classmethod
+    def of_one(cls, *topics: str, queues: int = 4) -> FakeCluster:
+        broker = FakeBroker("broker-a", "127.0.0.1:8081")
+        for topic in topics:
+            add_topic(broker, topic, queues)
+        return cls(broker)
+
+    @property
+    def broker(self) -> FakeBroker:
+        """The first broker."""
+        return next(iter(self.brokers.values()))
+
+    def route(self, request: pb.RouteRequest, _: Any) -> pb.RouteReply:
+        reply = pb.RouteReply()
+        for topic in request.topics:
+            holders = [broker for broker in self.brokers.values() if topic in broker.topics]
+            if holders:
+                reply.routes.append(self._route(topic, holders))
+        return reply
+
+    def _route(self, topic: str, holders: list[FakeBroker]) -> pb.TopicRoute:
+        configs = [(broker.name, broker.topics[topic]) for broker in holders]
+        return pb.TopicRoute(
+            topic=topic,
+            queues=[
+                pb.QueueData(
+                    broker_name=name,
+                    read_queues=config.read_queues,
+                    write_queues=config.write_queues,
+                    permission=config.permission,
+                )
+                for name, config in configs
+            ],
+            brokers=[_broker_data(broker) for broker in holders],
+        )
+
+    def cluster(self, _: pb.ClusterRequest, __: Any) -> pb.ClusterReply:
+        return pb.ClusterReply(brokers=[_broker_data(b) for b in self.brokers.values()])
+
+    def list_topics(self, _: pb.TopicListRequest, __: Any) -> pb.TopicListReply:
+        topics = {topic for broker in self.brokers.values() for topic in broker.topics}
+        return pb.TopicListReply(topics=sorted(topics))
+
+    def methods(self) -> MethodTable:
+        return service(
+            "pocketmq.v1.NameServer",
+            {
+                "Route": unary(pb.RouteRequest, pb.RouteReply, self.route),
+                "Cluster": unary(pb.ClusterRequest, pb.ClusterReply, self.cluster),
+                "ListTopics": unary(pb.TopicListRequest, pb.TopicListReply, self.list_topics),
+            },
+        )
+
+
+def add_topic(broker: FakeBroker, topic: str, queues: int = 4) -> None:
+    """Make TOPIC on BROKER."""
+    broker.topics[topic] = pb.TopicConfig(
+        name=topic, read_queues=queues, write_queues=queues, permission=6
+    )
+
+
+def _broker_data(broker: FakeBroker) -> pb.BrokerData:
+    return pb.BrokerData(
+        cluster="DefaultCluster", broker_name=broker.name, addresses={0: broker.address}
+    )
+
+
+class FakeConnection:
+    """A connection that calls the cluster's handlers."""
+
+    def __init__(self, cluster: FakeCluster, address: str) -> None:
+        self.address = address
+        self._cluster = cluster
+        self._closed = False
+
+    def _check(self) -> None:
+        self._cluster.asked.append(self.address)
+        if self._closed:
+            raise ClientClosed(f"the connection to {self.address} was closed")
+        if self.address in self._cluster.lost:
+            raise Disconnected(f"cannot reach {self.address}")
+
+    async def call(
+        self, path: str, request: Message, reply_type: type[Any], timeout_ms: float
+    ) -> Any:
+        await asyncio.sleep(0)
+        self._check()
+        broker = self._cluster.brokers.get(self.address)
+        table = self._cluster.methods() if broker is None else broker.methods()
+        return table[path].handler(request, None)
+
+    async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
+        await asyncio.sleep(0)
+        self._check()
+        broker = self._cluster.brokers[self.address]
+        reply = broker.produce(run)
+        if broker.gate is not None:
+            await broker.gate.wait()
+        return reply
+
+    async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
+        await asyncio.sleep(0)
+        self._check()
+        broker = self._cluster.brokers[self.address]
+        reply = broker.fetch(request)
+        if reply.error.name:
+            error = from_wire(reply.error)
+            error.details |= {
+                "min_offset": str(reply.min_offset),
+                "max_offset": str(reply.max_offset),
+            }
+            raise error
+        if not reply.records and request.max_wait_ms:
+            await asyncio.Event().wait()  # A long poll that nothing completes.
+        return reply
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+class FakeConnections:
+    """Connections to a cluster in memory; every address that is no broker is a name server."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._open: dict[str, FakeConnection] = {}
+        self.closed = False
+
+    def to(self, address: str) -> FakeConnection:
+        if address not in self._open:
+            self._open[address] = FakeConnection(self._cluster, address)
+        return self._open[address]
+
+    async def close(self) -> None:
+        self.closed = True
+        for connection in self._open.values():
+            await connection.close()
+
+
+async def serve(cluster: FakeCluster, *, port: int = 0) -> tuple[GrpcioCarrier, int]:
+    """Serve the name server and the first broker of CLUSTER on one port, which becomes the broker's address."""
+    broker = cluster.broker
+    carrier = GrpcioCarrier([cluster.methods(), broker.methods()])
+    bound = await carrier.start("127.0.0.1", port)
+    broker.address = f"127.0.0.1:{bound}"
+    cluster.brokers = {broker.address: broker}
+    return carrier, bound
+
+
+def bodies(broker: FakeBroker, topic: str) -> list[list[bytes]]:
+    """Return the bodies in each queue of TOPIC, in order."""
+    rows = sorted(
+        (queue, records) for (name, queue), records in broker.queues.items() if name == topic
+    )
+    return [[decode_record(record).body for record in records] for _, records in rows]
+
+
+def property_of(broker: FakeBroker, topic: str, name: str) -> list[str]:
+    """Return property NAME of every record of TOPIC."""
+    rows = [records for (other, _), records in broker.queues.items() if other == topic]
+    return [decode_record(record).properties[name] for records in rows for record in records]

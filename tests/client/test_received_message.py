@@ -1,0 +1,105 @@
+"""Messages that came: fields equal those of the record, whatever its encoding."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.client.received_message import FetchedRun
+from pocketmq.proto.errors import CorruptRecord
+from pocketmq.proto.record import COMPRESSION_ZLIB, SYS_COMPRESSED, Host, Record, encode_record
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
+hosts = st.builds(
+    Host, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.just(7)
+)
+records = st.builds(
+    Record,
+    topic=st.sampled_from(["orders", "%RETRY%" + "g" * 130]),
+    body=st.binary(min_size=1, max_size=40),
+    queue_id=st.integers(0, 9),
+    queue_offset=st.integers(0, 2**40),
+    log_offset=st.integers(0, 2**40),
+    born_timestamp_ms=st.integers(0, 2**41),
+    store_timestamp_ms=st.integers(0, 2**41),
+    born_host=hosts,
+    store_host=hosts,
+    reconsume_times=st.integers(0, 16),
+    properties=st.dictionaries(texts, texts, max_size=3),
+)
+
+
+@given(st.lists(records, min_size=1, max_size=5))
+def test_every_field_is_that_of_the_record(rows: list[Record]) -> None:
+    run = FetchedRun("broker-a", b"".join(map(encode_record, rows)))
+
+    messages = run.messages()
+
+    assert len(messages) == len(rows)
+    for message, row in zip(messages, rows, strict=True):
+        assert message.broker == "broker-a"
+        assert message.topic == row.topic
+        assert message.body == row.body
+        assert message.queue == row.queue_id
+        assert message.queue_offset == row.queue_offset
+        assert message.log_offset == row.log_offset
+        assert message.born_timestamp_ms == row.born_timestamp_ms
+        assert message.store_timestamp_ms == row.store_timestamp_ms
+        assert message.reconsume_times == row.reconsume_times
+        assert message.properties == row.properties
+        assert message.offset_message_id == row.message_id
+
+
+def test_keys_tag_and_id_come_from_the_properties() -> None:
+    properties = {"KEYS": "a  b", "TAGS": "t", "UNIQ_KEY": "0123"}
+    data = encode_record(Record(topic="orders", body=b"x", properties=properties))
+
+    (message,) = FetchedRun("broker-a", data).messages()
+
+    assert message.keys == ("a", "b")
+    assert message.key == "a"
+    assert message.tag == "t"
+    assert message.message_id == "0123"
+
+
+def test_without_properties_there_are_no_keys_and_the_id_is_the_offset_id() -> None:
+    data = encode_record(Record(topic="orders", body=b"x", log_offset=172))
+
+    (message,) = FetchedRun("broker-a", data).messages()
+
+    assert (message.keys, message.key, message.tag) == ((), None, None)
+    assert message.message_id == "000000000000000000000000000000AC"
+
+
+def test_a_compressed_body_is_decompressed_when_it_is_read() -> None:
+    flags = SYS_COMPRESSED | COMPRESSION_ZLIB
+    rows = [
+        Record(topic="orders", body=zlib.compress(b"a" * 99), sys_flag=flags),
+        Record(topic="orders", body=b"plain"),
+        Record(topic="orders", body=b"no zlib", sys_flag=flags),
+    ]
+
+    first, second, third = FetchedRun("broker-a", b"".join(map(encode_record, rows))).messages()
+
+    assert first.body == b"a" * 99
+    assert second.body == b"plain"
+    with pytest.raises(CorruptRecord, match="compressed"):
+        _ = third.body
+
+
+@pytest.mark.parametrize("cut", [1, 50, 91])
+def test_a_cut_run_is_refused(cut: int) -> None:
+    data = encode_record(Record(topic="orders", body=b"x" * 30))
+
+    with pytest.raises(CorruptRecord, match="broker-a sent"):
+        FetchedRun("broker-a", data + data[:cut])
+
+
+def test_the_first_wanted_message_is_found_by_queue_offset() -> None:
+    rows = [Record(topic="orders", body=b"x", queue_offset=offset) for offset in (5, 6, 9)]
+    run = FetchedRun("broker-a", b"".join(map(encode_record, rows)))
+
+    assert [run.first_at_or_after(offset) for offset in (0, 5, 6, 7, 9, 10)] == [0, 0, 1, 2, 2, 3]
