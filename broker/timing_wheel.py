@@ -1,0 +1,174 @@
+"""A hierarchical timing wheel: adding, cancelling and re-scheduling a timer cost O(1), whatever the number of timers.
+
+Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), in the shape that Kafka gave it: overflow
+wheels made on demand, buckets in a delay queue keyed by their expiry, re-insertion when a bucket of a higher wheel
+expires. Pure: it is told the time, and returns what is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+TICK_MS: Final = 1
+WHEEL_SIZE: Final = 64
+
+
+class Timer:
+    """Something to do at DEADLINE_MS. `active` until it fired or was cancelled."""
+
+    __slots__ = ("_bucket", "callback", "deadline_ms")
+
+    def __init__(self, deadline_ms: int, callback: Callable[[], None]) -> None:
+        self.deadline_ms = deadline_ms
+        self.callback = callback
+        self._bucket: _Bucket | None = None
+
+    @property
+    def active(self) -> bool:
+        return self._bucket is not None
+
+
+class _Bucket:
+    """The timers of one slot of one wheel. A dict is the set that keeps the order in which timers came."""
+
+    __slots__ = ("expiry_ms", "timers")
+
+    def __init__(self) -> None:
+        self.expiry_ms = -1
+        self.timers: dict[Timer, None] = {}
+
+
+class _Wheel:
+    """SIZE buckets of TICK_MS each: it holds deadlines in [current, current + tick · size)."""
+
+    __slots__ = ("buckets", "current_ms", "interval_ms", "overflow", "size", "tick_ms")
+
+    def __init__(self, tick_ms: int, size: int, now_ms: int) -> None:
+        self.tick_ms = tick_ms
+        self.size = size
+        self.interval_ms = tick_ms * size
+        self.current_ms = now_ms - now_ms % tick_ms
+        self.buckets = [_Bucket() for _ in range(size)]
+        self.overflow: _Wheel | None = None
+
+    def advance(self, now_ms: int) -> None:
+        wheel: _Wheel | None = self
+        while wheel is not None and now_ms >= wheel.current_ms + wheel.tick_ms:
+            wheel.current_ms = now_ms - now_ms % wheel.tick_ms
+            wheel = wheel.overflow
+
+
+class TimingWheel:
+    """Timers by deadline, in milliseconds.
+
+    A wheel of tick t and size n holds what is due within t · n of its current time; what lies further ahead goes to
+    the overflow wheel, whose tick is t · n, and so on. An example with t = 1, n = 4, at time 0:
+
+        wheel 1  tick 1   [0] [1] [2] [3]            the next 4 ms
+        wheel 2  tick 4   [0–3] [4–7] [8–11] [12–15]    the next 16 ms
+        wheel 3  tick 16  …                          the next 64 ms
+
+    A timer for 2 goes to bucket [2] of wheel 1. One for 7 does not fit wheel 1 and goes to bucket [4–7] of wheel 2,
+    whose expiry, 4, enters the delay queue. When time reaches 2, bucket [2] expires and its timer fires. At 4 bucket
+    [4–7] expires: the clock of wheel 1 advances to 4, so that it covers 4…7 now, and the timer is inserted again, this
+    time into bucket [7] of wheel 1. At 7 it fires. A bucket is re-used as soon as its time has passed: at 5, a timer
+    for 8 takes the place of the bucket that was [0], with expiry 8.
+
+    Adding, cancelling and re-scheduling cost O(m), m the number of wheels (with 64 buckets and a tick of 1 ms, 5 wheels
+    cover 12 days, 7 wheels 139 years); advancing costs as much as buckets expire, not as time passes. A cancelled timer
+    leaves at once; its bucket stays in the delay queue until its expiry. A timer is late by less than a tick (plus what
+    the caller is late with `advance`), and never early.
+
+    Not thread-safe: the event loop owns it.
+    """
+
+    def __init__(
+        self, now_ms: int, *, tick_ms: int = TICK_MS, wheel_size: int = WHEEL_SIZE
+    ) -> None:
+        assert tick_ms > 0, "a tick takes time"
+        assert wheel_size > 1, "a wheel has buckets"
+        self._lowest = _Wheel(tick_ms, wheel_size, now_ms)
+        self._queue: list[tuple[int, int, _Bucket]] = []
+        self._order = count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return the number of active timers."""
+        return self._count
+
+    def add(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
+        """Return a new timer for DEADLINE_MS. A deadline that has passed is due at the next `advance`."""
+        timer = Timer(deadline_ms, callback)
+        self._insert(timer)
+        self._count += 1
+        return timer
+
+    def cancel(self, timer: Timer) -> bool:
+        """Take TIMER out; return whether it was still active."""
+        bucket = timer._bucket
+        if bucket is None:
+            return False
+        del bucket.timers[timer]
+        timer._bucket = None
+        self._count -= 1
+        return True
+
+    def reschedule(self, timer: Timer, deadline_ms: int) -> None:
+        """Have TIMER fire at DEADLINE_MS instead, or again if it has fired."""
+        self.cancel(timer)
+        timer.deadline_ms = deadline_ms
+        self._insert(timer)
+        self._count += 1
+
+    def next_expiry_ms(self) -> int | None:
+        """Return when `advance` has something to do next: never later than the earliest deadline; None: never."""
+        while self._queue and not self._queue[0][2].timers:
+            _, _, bucket = heapq.heappop(self._queue)
+            bucket.expiry_ms = -1
+        return self._queue[0][0] if self._queue else None
+
+    def advance(self, now_ms: int) -> list[Timer]:
+        """Move the clock to NOW_MS; return the timers that are due, by deadline, equal ones in the order of adding.
+
+        A clock that went back does nothing. The timers are inactive when this returns; the caller runs them.
+        """
+        due: list[Timer] = []
+        while self._queue and self._queue[0][0] <= now_ms:
+            expiry_ms, _, bucket = heapq.heappop(self._queue)
+            self._lowest.advance(expiry_ms)
+            self._flush(bucket, now_ms, due)
+        self._lowest.advance(now_ms)
+        self._count -= len(due)
+        due.sort(key=lambda timer: timer.deadline_ms)
+        return due
+
+    def _flush(self, bucket: _Bucket, now_ms: int, due: list[Timer]) -> None:
+        """Empty BUCKET: what is due joins DUE, the rest goes to the wheel that holds it now."""
+        timers, bucket.timers = bucket.timers, {}
+        bucket.expiry_ms = -1
+        for timer in timers:
+            if timer.deadline_ms <= now_ms:
+                timer._bucket = None
+                due.append(timer)
+            else:
+                self._insert(timer)
+
+    def _insert(self, timer: Timer) -> None:
+        wheel = self._lowest
+        # Rounded up to a tick: a timer is late by less than one tick, and never early.
+        deadline_ms = max(-(-timer.deadline_ms // wheel.tick_ms) * wheel.tick_ms, wheel.current_ms)
+        while deadline_ms >= wheel.current_ms + wheel.interval_ms:
+            if wheel.overflow is None:
+                wheel.overflow = _Wheel(wheel.interval_ms, wheel.size, wheel.current_ms)
+            wheel = wheel.overflow
+        slot = deadline_ms // wheel.tick_ms
+        bucket = wheel.buckets[slot % wheel.size]
+        bucket.timers[timer] = None
+        timer._bucket = bucket
+        expiry_ms = slot * wheel.tick_ms
+        if bucket.expiry_ms != expiry_ms:
+            bucket.expiry_ms = expiry_ms
+            heapq.heappush(self._queue, (expiry_ms, next(self._order), bucket))
