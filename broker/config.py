@@ -1,0 +1,116 @@
+"""Settings of a broker: its names, where it listens, its limits and periods."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+from ..proto.errors import ConfigError, InvalidName
+from ..proto.topics import check_topic
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    """One broker. Names and numbers default to Apache RocketMQ's."""
+
+    name: str = "broker-a"
+    cluster: str = "DefaultCluster"
+    #: 0 is the master.
+    broker_id: int = 0
+
+    #: Where it listens; 127.0.0.1 takes connections of this machine only.
+    host: str = "127.0.0.1"
+    port: int = 8081
+    #: What name servers tell clients; empty means the host and port that it listens on.
+    advertised_address: str = ""
+    #: Every one of them is registered with, "host:port".
+    nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
+    registration_interval_ms: int = 30_000
+
+    #: Is a topic made when a message for an unknown one arrives?
+    auto_create_topics: bool = True
+    #: Queues of a topic that is made without a number; of an automatic one at most TBW102's 8.
+    default_topic_queues: int = 4
+    #: Queues that a topic may have.
+    topic_queues_max: int = 1024
+    topics_max: int = 10_000
+    groups_max: int = 10_000
+
+    #: Runs that one stream may have unanswered; further ones are not read.
+    produce_runs_in_flight: int = 256
+    #: Bytes of one run.
+    run_bytes_max: int = 16 * _MIB
+    #: Sends that may wait for the device in all; further ones are refused.
+    flush_waiting_max: int = 100_000
+    #: Fetches that may wait in all; further ones are answered at once.
+    fetches_waiting_max: int = 100_000
+    #: Fetches that one stream may have unanswered; further ones are not read.
+    fetches_in_flight: int = 1024
+    fetch_bytes_max: int = 4 * _MIB
+    fetch_bytes_default: int = 1 * _MIB
+    fetch_messages_max: int = 20_000
+    fetch_wait_max_ms: int = 60_000
+
+    offsets_persist_interval_ms: int = 5_000
+    #: How long a stop waits for sends and fetches under way.
+    stop_grace_ms: int = 3_000
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(
+                    f"broker.{name} is {value}: must be at least {least}", field=name, value=value
+                )
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(
+                f"broker.port is {self.port}: must be between 0 and 65535", field="port"
+            )
+        for name in ("name", "cluster"):
+            try:
+                check_topic(getattr(self, name))  # Both are names of system topics.
+            except InvalidName as error:
+                raise ConfigError(f"broker.{name}: {error.message}", field=name) from error
+        if self.fetch_bytes_default > self.fetch_bytes_max:
+            raise ConfigError(
+                f"broker.fetch_bytes_default is {self.fetch_bytes_default}: must not exceed"
+                f" fetch_bytes_max, {self.fetch_bytes_max}",
+                field="fetch_bytes_default",
+            )
+
+
+_LEAST: Final = {
+    "broker_id": 0,
+    "registration_interval_ms": 1_000,
+    "default_topic_queues": 1,
+    "topic_queues_max": 1,
+    "topics_max": 1,
+    "groups_max": 1,
+    "produce_runs_in_flight": 1,
+    "run_bytes_max": 1024,
+    "flush_waiting_max": 1,
+    "fetches_waiting_max": 0,
+    "fetches_in_flight": 1,
+    "fetch_bytes_max": 1024,
+    "fetch_bytes_default": 1024,
+    "fetch_messages_max": 1,
+    "fetch_wait_max_ms": 0,
+    "offsets_persist_interval_ms": 100,
+    "stop_grace_ms": 0,
+}
+
+
+def store_address(host: str) -> str:
+    """Return the IPv4 address that records carry as their store host for a broker that listens on HOST.
+
+    A record's store host is the broker's own field. A name, a wildcard or an IPv6 address has no IPv4 form here:
+    such a broker writes 127.0.0.1 (Apache's `brokerIP1` in a store of one machine).
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "127.0.0.1"
+    return str(address) if address.version == 4 and not address.is_unspecified else "127.0.0.1"

@@ -1,0 +1,111 @@
+"""Purgatory: requests that cannot be answered yet wait for an event or for their deadline, whichever comes first.
+
+An operation first tries to complete. If it cannot, it is watched under a key (a topic queue), and tries again at
+each event of that key; at its deadline it completes with what there is. It completes exactly once.
+
+Bounds: `limit` operations wait at most; one more is completed at once with what there is, as if its deadline had
+passed, so that an overload turns long polls into short ones instead of failing them.
+
+Not thread-safe: the event loop owns it. Watching, cancelling and completing cost O(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from .timers import Timers
+from .timing_wheel import Timer
+
+
+class Operation(Protocol):
+    """Something that waits."""
+
+    def try_complete(self) -> bool:
+        """Complete if that is possible now; return whether it was."""
+        ...
+
+    def on_deadline(self) -> None:
+        """Complete with what there is."""
+        ...
+
+
+class Waiting:
+    """An operation that is watched; `cancel` takes it out."""
+
+    __slots__ = ("_purgatory", "key", "operation", "timer")
+
+    def __init__(self, purgatory: Purgatory, key: Hashable, operation: Operation) -> None:
+        self._purgatory = purgatory
+        self.key = key
+        self.operation = operation
+        self.timer: Timer | None = None
+
+    def cancel(self) -> bool:
+        """Let the operation go without completing it; return whether it was still waiting."""
+        return self._purgatory.remove(self)
+
+
+class Purgatory:
+    """Waiting operations by key, with their deadlines on TIMERS."""
+
+    def __init__(self, timers: Timers, *, limit: int) -> None:
+        self._timers = timers
+        self._limit = limit
+        self._watched: dict[Hashable, dict[Waiting, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many operations wait."""
+        return self._count
+
+    def complete_or_watch(
+        self, operation: Operation, key: Hashable, deadline_ms: int
+    ) -> Waiting | None:
+        """Complete OPERATION now, or watch it under KEY until DEADLINE_MS; return the watch, None if it is done."""
+        if operation.try_complete():
+            return None
+        if self._count >= self._limit:
+            operation.on_deadline()
+            return None
+        waiting = Waiting(self, key, operation)
+        self._watched.setdefault(key, {})[waiting] = None
+        self._count += 1
+        waiting.timer = self._timers.at(deadline_ms, lambda: self._expire(waiting))
+        return waiting
+
+    def notify(self, key: Hashable) -> int:
+        """Let everything that waits under KEY try again; return how many completed."""
+        watched = self._watched.get(key)
+        if not watched:
+            return 0
+        completed = 0
+        for waiting in list(watched):
+            # One completion may cancel another: what is gone is not tried.
+            if waiting in watched and waiting.operation.try_complete():
+                self.remove(waiting)
+                completed += 1
+        return completed
+
+    def remove(self, waiting: Waiting) -> bool:
+        """Forget WAITING; return whether it was still there."""
+        watched = self._watched.get(waiting.key)
+        if watched is None or waiting not in watched:
+            return False
+        del watched[waiting]
+        if not watched:
+            del self._watched[waiting.key]
+        self._count -= 1
+        if waiting.timer is not None:
+            self._timers.cancel(waiting.timer)
+        return True
+
+    def complete_all(self) -> None:
+        """Complete everything with what there is: the broker is about to stop."""
+        for watched in list(self._watched.values()):
+            for waiting in list(watched):
+                self._expire(waiting)
+
+    def _expire(self, waiting: Waiting) -> None:
+        if self.remove(waiting):
+            waiting.operation.on_deadline()
