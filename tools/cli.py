@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, shell_complete
 
 from .. import __version__
 from ..proto.errors import ConfigError, InvalidArgument, PocketMQError
@@ -32,6 +32,9 @@ FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+
+#: The shell sets it when it asks for completions.
+COMPLETION_VARIABLE: Final = "_POCKETMQ_COMPLETE"
 
 _CODES: Final = {
     "NOT_FOUND": 3,
@@ -126,8 +129,10 @@ def run(arguments: Sequence[str]) -> int:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        code = cli.main(list(arguments), prog_name="pocketmq", standalone_mode=False)
+        _invoke(list(arguments))
         sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return USAGE
@@ -147,7 +152,17 @@ def run(arguments: Sequence[str]) -> int:
         # The interpreter flushes standard output once more at its end: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    return code if isinstance(code, int) else 0
+    return 0
+
+
+def _invoke(arguments: list[str]) -> None:
+    """What click's own `main` does, but that it would answer a broken pipe and an interrupt in its way."""
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        raise click.exceptions.Exit(
+            shell_complete(cli, {}, "pocketmq", COMPLETION_VARIABLE, instruction)
+        )
+    with cli.make_context("pocketmq", arguments) as ctx:
+        cli.invoke(ctx)
 
 
 def _complain(message: str) -> None:

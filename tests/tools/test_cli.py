@@ -1,0 +1,152 @@
+import subprocess
+import sys
+
+import click
+import pytest
+
+from pocketmq import __version__
+from pocketmq.proto.errors import (
+    BY_NAME,
+    ConfigError,
+    CorruptRecord,
+    Disconnected,
+    InvalidName,
+    PocketMQError,
+    RequestTimeout,
+    SendFailed,
+    StoreLocked,
+    TopicExists,
+    TopicNotFound,
+)
+from pocketmq.tools import cli
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"pocketmq {__version__}\n"
+
+
+def test_help_lists_every_verb_without_importing_any() -> None:
+    code = (
+        "import sys; from pocketmq.tools import cli; code = cli.run(['--help']);"
+        "loaded = {name for name in sys.modules if name.startswith('pocketmq.tools.')};"
+        "sys.exit(code or (loaded != {'pocketmq.tools.cli'} and str(loaded))"
+        " or any(name in sys.modules for name in ('numpy', 'grpc', 'rich', 'yaml')))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")} >= {
+        "serve", "nameserver", "broker", "topic", "group", "send", "consume", "lookup", "inspect", "bench", "demo",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", list(cli._VERBS))
+def test_every_verb_can_be_loaded_and_explains_itself(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: pocketmq {verb}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nope"], "pocketmq: No such command 'nope'. See: pocketmq --help\n"),
+        (["--nope"], "pocketmq: No such option '--nope'. See: pocketmq --help\n"),
+        (
+            ["completion", "tcsh"],
+            "pocketmq: Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'."
+            " See: pocketmq completion --help\n",
+        ),
+    ],
+    ids=["verb", "option", "value"],
+)
+def test_wrong_usage_is_one_line_that_says_where_help_is(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == 2
+    assert capsys.readouterr().err == sentence
+
+
+def test_without_a_verb_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SendFailed, 1),
+        (PocketMQError, 1),
+        (ConfigError, 2),
+        (InvalidName, 2),
+        (TopicNotFound, 3),
+        (Disconnected, 4),
+        (RequestTimeout, 4),
+        (TopicExists, 5),
+        (StoreLocked, 5),
+        (CorruptRecord, 6),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_exit_codes_tell_what_kind_of_error_it_was(error: type[PocketMQError], code: int) -> None:
+    assert cli.exit_code(error("no")) == code
+
+
+def test_every_error_has_an_exit_code_that_the_help_explains() -> None:
+    assert {cli.exit_code(error("no")) for error in BY_NAME.values()} <= {1, 2, 3, 4, 5, 6}
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """A command that raises what is put into the list."""
+    raised: list[BaseException] = []
+
+    @click.command()
+    def command() -> None:
+        raise raised[0]
+
+    monkeypatch.setattr(cli.cli, "get_command", lambda _ctx, _name: command)
+    return raised
+
+
+def test_an_error_is_one_line_without_a_traceback(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(TopicNotFound("topic 'X' is not there:\n  create it"))
+
+    assert cli.run(["send"]) == 3
+    assert capsys.readouterr().err == "pocketmq: topic 'X' is not there: create it\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=["ctrl-c", "abort"])
+def test_an_interrupt_ends_quietly(
+    failing: list[BaseException], error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(error)
+
+    assert cli.run(["send"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_fault_of_our_own_is_not_hidden(failing: list[BaseException]) -> None:
+    failing.append(ZeroDivisionError("a fault"))
+
+    with pytest.raises(ZeroDivisionError, match="a fault"):
+        cli.run(["send"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["completion", shell]) == 0
+    assert f"_POCKETMQ_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_verbs_are_completed_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.LazyVerbs, "get_command", None)
+
+    found = cli.cli.shell_complete(click.Context(cli.cli), "se")
+
+    assert [item.value for item in found] == ["serve", "send"]

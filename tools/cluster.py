@@ -1,0 +1,51 @@
+"""`pocketmq cluster`: the brokers that the name server knows, and how each of them is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ..client import Admin, BrokerDescription
+from .options import json_option, nameserver_option
+from .output import instant, print_json, print_pairs
+
+
+@click.command()
+@json_option("a broker a line")
+@nameserver_option
+def cluster(*, as_json: bool, nameserver: str) -> None:
+    """Show every broker: where it is, what its store holds, whether it takes messages."""
+    with Admin(nameserver) as admin:
+        brokers = admin.brokers()
+    for at, broker in enumerate(brokers):
+        if as_json:
+            print_json(_document(broker))
+            continue
+        if at:
+            click.echo()
+        _print(broker)
+
+
+def _document(broker: BrokerDescription) -> dict[str, Any]:
+    recovery = json.loads(broker.recovery) if broker.recovery else None
+    return asdict(broker) | {"recovery": recovery}
+
+
+def _print(broker: BrokerDescription) -> None:
+    behind = broker.max_log_offset - broker.flushed_offset
+    print_pairs(
+        {
+            "broker": f"{broker.broker_name} of {broker.cluster}, id {broker.broker_id}, {broker.address}",
+            "version": broker.version,
+            "started": instant(broker.started_ms),
+            "writable": "yes" if broker.writable else f"no: {broker.not_writable_because}",
+            "store": broker.store_path,
+            "log": f"{broker.min_log_offset:,} to {broker.max_log_offset:,}, {behind:,} bytes not on the device yet",
+            "disk used": f"{broker.disk_used_ratio:.1%}",
+            "memory": f"{broker.rss_bytes / 1e6:.0f} MB",
+            "CPU time": f"{broker.cpu_seconds:.1f} s",
+        }
+    )

@@ -1,0 +1,75 @@
+"""`pocketmq consume`: the messages of a topic, from where the group stands, printed as they come.
+
+Offsets are committed behind what was printed and flushed: what the reader of the pipe did not get comes again. A group
+that is new starts with the oldest message. Without --json only bodies are printed, one a line, so that
+`pocketmq consume A --group g | pocketmq send B --stdin` copies a topic of text.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from ..client import PullConsumer, ReceivedMessage
+from ..proto.errors import RequestTimeout
+from .options import json_option, nameserver_option
+from .output import message_document, print_json
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", required=True, help="The group; how far it is stays with the brokers.")
+@click.option("--count", type=click.IntRange(1), help="End after so many.  [default: never]")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
+)
+@json_option("a message a line, with everything known of it")
+@nameserver_option
+def consume(
+    topic: str,
+    *,
+    group: str,
+    count: int | None,
+    timeout_s: float | None,
+    as_json: bool,
+    nameserver: str,
+) -> None:
+    """Print the messages of TOPIC that GROUP has not had, and note that it has them."""
+    printed = 0
+    with PullConsumer(group, topic, nameserver, auto_commit=False) as consumer:
+        consumer.queues(topic)  # Says at once that the topic, or the name server, is not there.
+        for messages in _batches(consumer, count, timeout_s):
+            for message in messages:
+                _print(message, as_json)
+            sys.stdout.flush()
+            consumer.commit()
+            printed += len(messages)
+    if count is not None and printed < count:
+        raise RequestTimeout(
+            f"{printed} of {count} messages came; none came for {timeout_s:g} s", topic=topic
+        )
+
+
+def _batches(
+    consumer: PullConsumer, count: int | None, timeout_s: float | None
+) -> Iterator[list[ReceivedMessage]]:
+    timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
+    while count is None or count > 0:
+        messages = consumer.poll(count, timeout_ms)
+        if not messages:
+            return
+        if count is not None:
+            count -= len(messages)
+        yield messages
+
+
+def _print(message: ReceivedMessage, as_json: bool) -> None:
+    if as_json:
+        print_json(message_document(message))
+    else:
+        sys.stdout.buffer.write(message.body + b"\n")

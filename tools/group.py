@@ -1,0 +1,103 @@
+"""`pocketmq group`: create, list, describe, delete. Done, and visible to the next call, when they return 0."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ..client import Admin
+from .options import json_option, nameserver_option
+from .output import print_json, print_table
+
+
+@click.group()
+def group() -> None:
+    """Create, list, describe and delete consumer groups."""
+
+
+@group.command()
+@click.argument("name")
+@click.option("--fifo", is_flag=True, help="Its messages are delivered in order.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 1000),
+    default=16,
+    show_default=True,
+    help="How often a message that failed is delivered again.",
+)
+@json_option("the group")
+@nameserver_option
+def create(name: str, *, fifo: bool, retries: int, as_json: bool, nameserver: str) -> None:
+    """Create group NAME on every broker. It is an error if it exists (exit code 5)."""
+    with Admin(nameserver) as admin:
+        made = admin.create_group(name, order=fifo, retry_max_times=retries)
+    if as_json:
+        print_json(asdict(made))
+    else:
+        kind = "in order" if made.order else "in any order"
+        click.echo(f"group {made.name} created: {kind}, up to {made.retry_max_times} retries")
+
+
+@group.command("list")
+@json_option("a group a line")
+@nameserver_option
+def list_groups(*, as_json: bool, nameserver: str) -> None:
+    """List all groups."""
+    with Admin(nameserver) as admin:
+        groups = admin.groups()
+    if as_json:
+        for one in groups:
+            print_json(asdict(one))
+        return
+    print_table(
+        ["group", "order", "retries", "consumes"],
+        [
+            [
+                one.name,
+                "fifo" if one.order else "-",
+                one.retry_max_times,
+                "yes" if one.consume_enable else "no",
+            ]
+            for one in groups
+        ],
+    )
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", help="Every queue of this topic.  [default: where it has ever committed]")
+@json_option("a queue a line")
+@nameserver_option
+def describe(name: str, *, topic: str | None, as_json: bool, nameserver: str) -> None:
+    """Show how far group NAME has come, and what it has not had yet."""
+    with Admin(nameserver) as admin:
+        positions = admin.group_offsets(name, topic)
+    rows = [
+        {
+            "topic": item.queue.topic,
+            "broker": item.queue.broker,
+            "queue": item.queue.number,
+            "offset": item.offset,
+            "min_offset": item.min_offset,
+            "max_offset": item.max_offset,
+            "lag": item.lag,
+        }
+        for item in positions
+    ]
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    titles = ["topic", "broker", "queue", "offset", "min_offset", "max_offset", "lag"]
+    print_table(titles, [[row[title] for title in titles] for row in rows])
+
+
+@group.command()
+@click.argument("name")
+@nameserver_option
+def delete(name: str, *, nameserver: str) -> None:
+    """Delete group NAME and its offsets on every broker."""
+    with Admin(nameserver) as admin:
+        admin.delete_group(name)
+    click.echo(f"group {name} deleted")

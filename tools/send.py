@@ -1,0 +1,122 @@
+"""`pocketmq send`: messages from arguments, or a message a line from standard input.
+
+Lines are sent as they come: what stands ready is one batch, so a pipe from a file goes at full speed and one from
+`tail -f` without delay. A receipt is printed when the broker has acknowledged; if a message fails the command ends
+with the error, and what was printed before is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Final, Protocol
+
+import click
+
+from ..client import Message, Producer, Receipt
+from ..proto.errors import InvalidArgument
+from .options import json_option, nameserver_option
+from .output import print_json
+
+_READ_SIZE: Final = 1 << 20
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("bodies", nargs=-1, metavar="[BODY]…")
+@click.option(
+    "--stdin",
+    "from_stdin",
+    is_flag=True,
+    help="Send each line of standard input; empty lines are left out.",
+)
+@click.option("--key", "keys", multiple=True, help="A word to look them up by; may be repeated.")
+@click.option("--tag", help="A word that consumers may filter by.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property of your own; may be repeated.",
+)
+@click.option("--queue", type=click.IntRange(0), help="Number of the queue.  [default: in turn]")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(0, 18),
+    default=0,
+    help="Deliver later: 1 is 1 s, 18 is 2 h.",
+)
+@click.option("--disk", is_flag=True, help="Wait until they are forced to the device.")
+@json_option("a receipt a line")
+@nameserver_option
+def send(
+    topic: str,
+    bodies: tuple[str, ...],
+    *,
+    from_stdin: bool,
+    properties: tuple[str, ...],
+    disk: bool,
+    as_json: bool,
+    nameserver: str,
+    **parts: Any,
+) -> None:
+    """Send each BODY to TOPIC as a message of its own."""
+    if from_stdin == bool(bodies):
+        raise click.UsageError("Give either bodies or --stdin.")
+    own = dict(map(_property, properties))
+    batches = lines(sys.stdin.buffer) if from_stdin else [[os.fsencode(body) for body in bodies]]
+    with Producer(nameserver, durability="disk" if disk else "memory") as producer:
+        for batch in batches:
+            messages = [Message(topic, body, properties=own, **parts) for body in batch]
+            _print_receipts(producer.send_many(messages), as_json)
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise InvalidArgument(f"--property {text}: write NAME=VALUE", field="property")
+    return name, value
+
+
+class _Pipe(Protocol):
+    def read1(self, size: int, /) -> bytes: ...
+
+
+def lines(pipe: _Pipe | BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the lines of PIPE that are not empty, as many at once as stand ready; the last needs no end."""
+    rest = b""
+    while data := pipe.read1(_READ_SIZE):  # type: ignore[union-attr]  # typeshed gives it to the buffered classes only
+        *whole, rest = (rest + data).split(b"\n")
+        if batch := [line for line in map(_without_return, whole) if line]:
+            yield batch
+    if rest := _without_return(rest):
+        yield [rest]
+
+
+def _without_return(line: bytes) -> bytes:
+    return line.removesuffix(b"\r")
+
+
+def _print_receipts(receipts: Iterable[Receipt], as_json: bool) -> None:
+    for receipt in receipts:
+        if as_json:
+            print_json(_document(receipt))
+        else:
+            place = f"queue {receipt.queue} of {receipt.broker}, offset {receipt.queue_offset}"
+            click.echo(f"{receipt.message_id}  {place}")
+    sys.stdout.flush()
+
+
+def _document(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "topic": receipt.topic,
+        "broker": receipt.broker,
+        "queue": receipt.queue,
+        "queue_offset": receipt.queue_offset,
+        "log_offset": receipt.log_offset,
+        "message_id": receipt.message_id,
+        "offset_message_id": receipt.offset_message_id if receipt.store_host else None,
+        "durability": receipt.durability,
+        "stored_ms": receipt.store_timestamp_ms,
+    }

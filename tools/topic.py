@@ -1,0 +1,173 @@
+"""`pocketmq topic`: create, update, list, describe, delete. Done, and visible to the next call, when they return 0."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from ..client import Admin, QueueDescription, TopicDescription
+from .options import json_option, nameserver_option
+from .output import instant, print_json, print_pairs, print_table
+
+_TYPES: Final = click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION"], case_sensitive=False)
+_QUEUES: Final = click.IntRange(1, 1024)
+_PERMISSIONS: Final = {"read": 4, "write": 2, "read-write": 6}
+
+
+@click.group()
+def topic() -> None:
+    """Create, change, list, describe and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--type", "kind", type=_TYPES, default="NORMAL", show_default=True)
+@click.option("--queues", type=_QUEUES, default=8, show_default=True, help="On each broker.")
+@json_option("the topic")
+@nameserver_option
+def create(name: str, *, kind: str, queues: int, as_json: bool, nameserver: str) -> None:
+    """Create topic NAME on every broker. It is an error if it exists (exit code 5)."""
+    with Admin(nameserver) as admin:
+        made = admin.create_topic(name, type=kind.upper(), queues=queues)
+    _show(made, as_json, "created")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--type", "kind", type=_TYPES)
+@click.option("--queues", type=_QUEUES, help="On each broker.")
+@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="What clients may do.")
+@json_option("the topic")
+@nameserver_option
+def update(
+    name: str,
+    *,
+    kind: str | None,
+    queues: int | None,
+    permission: str | None,
+    as_json: bool,
+    nameserver: str,
+) -> None:
+    """Change what is given of topic NAME."""
+    if kind is None and queues is None and permission is None:
+        raise click.UsageError("Give what is to change: --type, --queues or --permission.")
+    with Admin(nameserver) as admin:
+        made = admin.update_topic(
+            name,
+            type=kind and kind.upper(),
+            queues=queues,
+            permission=None if permission is None else _PERMISSIONS[permission],
+        )
+    _show(made, as_json, "updated")
+
+
+@topic.command("list")
+@click.option("--system", is_flag=True, help="Those of the system as well.")
+@json_option("a topic a line")
+@nameserver_option
+def list_topics(*, system: bool, as_json: bool, nameserver: str) -> None:
+    """List all topics."""
+    with Admin(nameserver) as admin:
+        topics = admin.topics(include_system=system)
+    if as_json:
+        for one in topics:
+            print_json(_document(one))
+        return
+    print_table(
+        ["topic", "type", "queues", "permission", "brokers"],
+        [
+            [one.name, one.type or "-", one.write_queues, _permission(one), " ".join(one.brokers)]
+            for one in topics
+        ],
+    )
+
+
+@topic.command()
+@click.argument("name")
+@json_option("the topic with its queues")
+@nameserver_option
+def describe(name: str, *, as_json: bool, nameserver: str) -> None:
+    """Show topic NAME and what its queues hold."""
+    with Admin(nameserver) as admin:
+        one = admin.describe_topic(name)
+    if as_json:
+        print_json(_document(one) | {"queues": list(map(_queue_document, one.queues))})
+        return
+    _print(one)
+    click.echo()
+    print_table(
+        ["broker", "queue", "min offset", "max offset", "messages", "oldest"],
+        [
+            [
+                item.queue.broker,
+                item.queue.number,
+                item.min_offset,
+                item.max_offset,
+                item.message_count,
+                instant(item.min_store_time_ms) if item.min_store_time_ms >= 0 else "-",
+            ]
+            for item in one.queues
+        ],
+    )
+
+
+@topic.command()
+@click.argument("name")
+@nameserver_option
+def delete(name: str, *, nameserver: str) -> None:
+    """Delete topic NAME and its messages on every broker."""
+    with Admin(nameserver) as admin:
+        admin.delete_topic(name)
+    click.echo(f"topic {name} deleted")
+
+
+def _show(one: TopicDescription, as_json: bool, done: str) -> None:
+    if as_json:
+        print_json(_document(one))
+    else:
+        click.echo(
+            f"topic {one.name} {done}: {one.type or 'no type'}, {one.write_queues} queues "
+            f"on {' '.join(one.brokers)}"
+        )
+
+
+def _print(one: TopicDescription) -> None:
+    print_pairs(
+        {
+            "topic": one.name,
+            "type": one.type or "-",
+            "permission": _permission(one),
+            "queues": f"{one.write_queues} to write, {one.read_queues} to read, on each broker",
+            "messages": f"{sum(item.message_count for item in one.queues):,}",
+        }
+        | dict(one.attributes)
+    )
+
+
+def _permission(one: TopicDescription) -> str:
+    by_bits = {bits: name for name, bits in _PERMISSIONS.items()}
+    return by_bits.get(one.permission & 6, "none")
+
+
+def _document(one: TopicDescription) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "type": one.type,
+        "read_queues": one.read_queues,
+        "write_queues": one.write_queues,
+        "permission": one.permission,
+        "order": one.order,
+        "attributes": dict(one.attributes),
+        "brokers": list(one.brokers),
+    }
+
+
+def _queue_document(item: QueueDescription) -> dict[str, Any]:
+    return {
+        "broker": item.queue.broker,
+        "queue": item.queue.number,
+        "min_offset": item.min_offset,
+        "max_offset": item.max_offset,
+        "min_store_time_ms": item.min_store_time_ms,
+    }
