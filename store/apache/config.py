@@ -1,0 +1,260 @@
+"""The config files of a store as Apache's broker holds them in memory after its load.
+
+A file that does not parse is deleted and its `.bak` is read; if that fails as well, the broker does not start. Both
+missing means defaults. Values are plain JSON with strings as keys, as `java-store dump` prints them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from ...proto.topics import system_topic_queues
+from ..disk import Disk
+from ..java_json import parse
+from ..state_tables import (
+    DataVersion,
+    GroupConfig,
+    TopicConfig,
+    parse_consumer_offsets,
+    parse_delay_offsets,
+    parse_groups,
+    parse_topics,
+)
+from .files import Refused
+from .settings import ApacheSettings
+
+T = TypeVar("T")
+
+#: Groups that every broker has.
+BUILT_IN_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_DEAD_AFTER_LOAD_MS: Final = 30_000
+
+
+@dataclass(slots=True)
+class JavaConfig:
+    """The tables, by the names of the dump's `config` key."""
+
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    topics_version: DataVersion = field(default_factory=DataVersion)
+    groups: dict[str, GroupConfig] = field(default_factory=dict)
+    forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
+    consumer_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+    consumer_offsets_version: DataVersion = field(default_factory=DataVersion)
+    delay_offsets: dict[int, int] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
+    filters: dict[str, Any] = field(default_factory=dict)
+    request_modes: dict[str, Any] = field(default_factory=dict)
+    queue_mappings: dict[str, Any] = field(default_factory=dict)
+    queue_mappings_version: DataVersion = field(default_factory=DataVersion)
+    timers_pending: dict[str, int] = field(default_factory=dict)
+
+    def topic_attributes(self, topic: str) -> dict[str, str]:
+        """Return the attributes of TOPIC, none for an unknown one."""
+        config = self.topics.get(topic)
+        return {} if config is None else config.attributes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the dump's `config` value."""
+        return {
+            "topics": {name: topic.to_json() for name, topic in self.topics.items()},
+            "topicsDataVersion": self.topics_version.to_json(),
+            "subscriptionGroups": {name: group.to_json() for name, group in self.groups.items()},
+            "forbidden": self.forbidden,
+            "consumerOffsets": _string_keys(self.consumer_offsets),
+            "consumerOffsetsDataVersion": self.consumer_offsets_version.to_json(),
+            "pullOffsets": {},  # Apache writes them and never reads them back
+            "delayOffsets": _string_keys(self.delay_offsets),
+            "consumerOrder": {
+                "orderInfoCount": len(self.order),
+                "orderedConsumptionLevel": "QUEUE",
+                "table": _string_keys(self.order),
+            },
+            "consumerFilter": {"filterDataByTopic": _string_keys(self.filters)},
+            "messageRequestMode": _string_keys(self.request_modes),
+            "topicQueueMapping": {
+                "dataVersion": self.queue_mappings_version.to_json(),
+                "topicQueueMappingInfoMap": _string_keys(self.queue_mappings),
+            },
+        }
+
+
+def _string_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _string_keys(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_string_keys(item) for item in value]
+    return value
+
+
+class ConfigLoader:
+    """Loads the files in the order of Apache's broker: first `metadata`, and after the message store the rest."""
+
+    def __init__(self, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> None:
+        self._disk = disk
+        self._folder = posixpath.join(root, "config")
+        self._settings = settings
+        self._now_ms = now_ms
+
+    def metadata(self) -> JavaConfig:
+        """Return what the broker knows before it opens the message store; `Refused` if a table cannot be read."""
+        fresh = DataVersion(0, 0, self._now_ms)
+        config = JavaConfig(
+            topics=system_topics(self._settings),
+            topics_version=fresh,
+            groups=_built_in_groups(),
+            consumer_offsets_version=fresh,
+            queue_mappings_version=fresh,
+        )
+        topics = self._load("topics.json", parse_topics)
+        if topics is not None:
+            config.topics |= topics.topics
+            config.topics_version = topics.version
+        mappings = self._load("topicQueueMapping.json", _bean)
+        if mappings is not None:
+            config.queue_mappings = _bean_of(mappings, "topicQueueMappingInfoMap")
+            config.queue_mappings_version = DataVersion.of(mappings)
+        offsets = self._load("consumerOffset.json", parse_consumer_offsets)
+        if offsets is not None:
+            config.consumer_offsets = offsets.offsets
+            config.consumer_offsets_version = offsets.version
+        groups = self._load("subscriptionGroup.json", parse_groups)
+        if groups is not None:
+            config.groups |= groups.groups
+            config.forbidden = groups.forbidden
+        self._load_consumers(config)
+        return config
+
+    def _load_consumers(self, config: JavaConfig) -> None:
+        filters = self._load("consumerFilter.json", _bean)
+        if filters is not None:
+            config.filters = self._with_deaths(_bean_of(filters, "filterDataByTopic"))
+        order = self._load("consumerOrderInfo.json", _bean)
+        if order is not None:
+            config.order = _known_orders(_bean_of(order, "table"), config)
+
+    def _with_deaths(self, topics: dict[str, Any]) -> dict[str, Any]:
+        """Every consumer counts as dead after a start: at the latest 30 s ago."""
+        for topic in topics.values():
+            for one in _bean_of(topic, "groupFilterData").values():
+                if not one.get("deadTime"):
+                    one["deadTime"] = max(
+                        self._now_ms - _DEAD_AFTER_LOAD_MS, one.get("bornTime", 0)
+                    )
+                one["dead"] = one["deadTime"] >= one.get("bornTime", 0)
+        return topics
+
+    def timers(self, config: JavaConfig) -> bool:
+        """Load the numbers of pending timers; False where Java's load says false."""
+        try:
+            metrics = self._load("timermetrics", _bean)
+        except Refused:
+            return False
+        counts = {} if metrics is None else _bean_of(metrics, "timingCount")
+        config.timers_pending = {topic: count.get("count", 0) for topic, count in counts.items()}
+        return True
+
+    def delays(self, config: JavaConfig) -> None:
+        """Load the delivery progress of the delay levels."""
+        table = self._load("delayOffset.json", parse_delay_offsets)
+        config.delay_offsets = {} if table is None else table.offsets
+
+    def request_modes(self, config: JavaConfig) -> None:
+        """Load the request modes; a broken file is no reason not to start."""
+        try:
+            modes = self._load("messageRequestMode.json", _bean)
+        except Refused:
+            return
+        config.request_modes = {} if modes is None else _bean_of(modes, "messageRequestModeMap")
+
+    def _load(self, name: str, parse_text: Callable[[str], T]) -> T | None:
+        path = posixpath.join(self._folder, name)
+        if self._disk.exists(path):
+            data = self._disk.read(path)
+            if data:
+                try:
+                    return parse_text(data.decode("utf-8", "replace"))
+                except ValueError:
+                    pass  # Apache goes on with the backup, and so does its model
+            self._disk.delete(path)
+        backup = path + ".bak"
+        data = self._disk.read(backup) if self._disk.exists(backup) else b""
+        try:
+            return parse_text(data.decode("utf-8", "replace")) if data else None
+        except ValueError:
+            raise Refused from None
+
+
+def _bean(text: str) -> dict[str | int, Any]:
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _bean_of(bean: dict[Any, Any], name: str) -> dict[str, Any]:
+    value = bean.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _known_orders(table: dict[str, Any], config: JavaConfig) -> dict[str, Any]:
+    """Return the orderly consumption of topics, queues and groups that exist."""
+    kept: dict[str, Any] = {}
+    for key, queues in table.items():
+        topic, at, group = str(key).partition("@")
+        if not at or "@" in group:
+            kept[key] = queues
+            continue
+        known = config.topics.get(topic)
+        if known is None or group not in config.groups or not queues:
+            continue
+        kept[key] = {q: info for q, info in queues.items() if int(q) < known.read_queues}
+    return kept
+
+
+def system_topics(settings: ApacheSettings) -> dict[str, TopicConfig]:
+    """Return the topics that a broker makes before it reads topics.json."""
+    found: dict[str, TopicConfig] = {}
+    for name, queues, permission in system_topic_queues(settings.cluster, settings.broker):
+        found[name] = TopicConfig(
+            name=name, read_queues=queues, write_queues=queues, permission=permission
+        )
+    _adjust(found, settings)
+    return found
+
+
+def _adjust(topics: dict[str, TopicConfig], settings: ApacheSettings) -> None:
+    """Apply the settings that switch system topics or change their queues."""
+
+    def put(name: str, queues: int, permission: int) -> None:
+        topics[name] = TopicConfig(
+            name=name, read_queues=queues, write_queues=queues, permission=permission
+        )
+
+    put("TBW102", settings.topic_queues, 7)
+    put(f"rmq_sys_REVIVE_LOG_{settings.cluster}", settings.revive_queues, 6)
+    if not settings.auto_create_topic:
+        del topics["TBW102"]
+    if not settings.cluster_topic:
+        put(settings.cluster, 16, 1)
+    if not settings.broker_topic:
+        put(settings.broker, 1, 1)
+    if settings.trace_topic:
+        put(settings.trace_topic_name, 1, 6)
+    if not settings.timer_wheel:
+        topics.pop("rmq_sys_wheel_timer", None)
+
+
+def _built_in_groups() -> dict[str, GroupConfig]:
+    return {name: GroupConfig(name=name, consume_broadcast_enable=True) for name in BUILT_IN_GROUPS}

@@ -1,0 +1,214 @@
+"""The key index as Apache loads, fills and asks it (IndexService and IndexFile of 5.5.0)."""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from ...proto.java_hash import java_hash
+from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
+from ..checkpoint import Checkpoint
+from ..disk import Disk, Mapping
+from .files import Refused, java_long
+from .records import Checked
+from .settings import ApacheSettings
+
+HEADER_SIZE: Final = 40
+_HEADER = struct.Struct(">qqqqii")
+_INT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqii")
+_INT_MAX: Final = (1 << 31) - 1
+TAG_TYPE: Final = "T"
+
+
+def index_key(topic: str, key: str, kind: str = "") -> str:
+    """Return what is hashed for KEY of TOPIC; KIND "T" is a tag."""
+    return f"{topic}#{kind}#{key}" if kind else f"{topic}#{key}"
+
+
+def key_hash(key: str) -> int:
+    """Return Java's absolute hash, 0 for the smallest integer."""
+    return abs(java_hash(key)) & _INT_MAX
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    """The first 40 bytes."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    slot_count: int = 0
+    entry_count: int = 1
+
+
+class JavaIndexFile:
+    """One index file."""
+
+    def __init__(self, path: str, mapping: Mapping, slots: int, entries: int) -> None:
+        self.path = path
+        self.mapping = mapping
+        self.slots = slots
+        self.entries = entries
+        self.header = IndexHeader()
+
+    def load(self) -> None:
+        """Read the header from the file."""
+        self.header = IndexHeader(*_HEADER.unpack_from(self.mapping.view, 0))
+        if self.header.entry_count <= 0:
+            self.header.entry_count = 1
+
+    def continue_from(self, previous: IndexHeader) -> None:
+        """Begin where PREVIOUS ended."""
+        if previous.end_offset > 0:
+            self.header.begin_offset = self.header.end_offset = previous.end_offset
+        if previous.end_timestamp > 0:
+            self.header.begin_timestamp = self.header.end_timestamp = previous.end_timestamp
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.entry_count >= self.entries
+
+    def put(self, key: str, log_offset: int, stored_ms: int) -> bool:
+        """Add one entry; False if the file is full."""
+        header = self.header
+        if self.is_full:
+            return False
+        number = header.entry_count
+        hashed = key_hash(key)
+        slot_at = HEADER_SIZE + hashed % self.slots * 4
+        (newest,) = _INT.unpack_from(self.mapping.view, slot_at)
+        if newest <= 0 or newest > number:
+            newest = 0
+        elapsed_ms = stored_ms - header.begin_timestamp if header.begin_timestamp > 0 else 0
+        seconds = max(0, elapsed_ms) // 1000
+        entry = _ENTRY.pack(hashed, log_offset, min(seconds, _INT_MAX), newest)
+        self.mapping.write(self._entry_at(number), entry)
+        self.mapping.write(slot_at, _INT.pack(number))
+        if number <= 1:
+            header.begin_offset = log_offset
+            header.begin_timestamp = stored_ms
+        header.slot_count += newest == 0
+        header.entry_count += 1
+        header.end_offset = log_offset
+        header.end_timestamp = stored_ms
+        return True
+
+    def _entry_at(self, number: int) -> int:
+        return HEADER_SIZE + self.slots * 4 + number * 20
+
+    def time_matches(self, begin: int, end: int) -> bool:
+        """Does the file hold keys of the time range?"""
+        first, last = self.header.begin_timestamp, self.header.end_timestamp
+        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+    def select(self, found: list[int], key: str, most: int, begin: int, end: int) -> None:
+        """Add to FOUND the log offsets of KEY within the time range, newest first, up to MOST."""
+        hashed = key_hash(key)
+        (number,) = _INT.unpack_from(self.mapping.view, HEADER_SIZE + hashed % self.slots * 4)
+        count = self.header.entry_count
+        if number <= 0 or number > count or count <= 1:
+            return
+        for _ in range(self.entries):  # Java would follow a ring for ever
+            at = (self._entry_at(number) + (1 << 31)) % (1 << 32) - (1 << 31)  # Java's int
+            if len(found) >= most or at < 0 or at + 20 > self.mapping.size:
+                return
+            read_hash, log_offset, seconds, previous = _ENTRY.unpack_from(self.mapping.view, at)
+            if seconds < 0:
+                return
+            time = self.header.begin_timestamp + seconds * 1000
+            if read_hash == hashed and begin <= time <= end:
+                found.append(log_offset)
+            if previous <= 0 or previous > count or previous == number or time < begin:
+                return
+            number = previous
+
+
+class JavaIndex:
+    """All index files, oldest first."""
+
+    def __init__(self, disk: Disk, folder: str, settings: ApacheSettings, now_ms: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._settings = settings
+        self._now_ms = now_ms
+        self.files: list[JavaIndexFile] = []
+
+    def load(self, checkpoint: Checkpoint, *, clean: bool) -> None:
+        """Open the files; after an unclean stop those that the checkpoint does not vouch for are deleted."""
+        for entry in self._disk.list(self._folder):
+            try:
+                java_long(entry.name)
+            except ValueError:
+                continue
+            if entry.is_folder:
+                raise Refused
+            path = posixpath.join(self._folder, entry.name)
+            file = self._open(path)
+            file.load()
+            if not clean and file.header.end_timestamp > checkpoint.index_time_ms:
+                self._disk.delete(path)
+                continue
+            self.files.append(file)
+
+    def _open(self, path: str) -> JavaIndexFile:
+        slots, entries = self._settings.index_slots, self._settings.index_entries
+        mapping = self._disk.open_map(path, size=self._settings.index_file_bytes, create=True)
+        return JavaIndexFile(path, mapping, slots, entries)
+
+    def build(self, record: Checked, checkpoint: Checkpoint) -> None:
+        """Index RECORD; a file that runs full moves the checkpoint's index time."""
+        file = self._current(checkpoint)
+        if record.log_offset < file.header.end_offset:
+            return
+        if record.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
+            return
+        for key in _keys_of(record):
+            while not file.put(key, record.log_offset, record.store_timestamp_ms):
+                file = self._current(checkpoint)
+
+    def _current(self, checkpoint: Checkpoint) -> JavaIndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.is_full:
+            return last
+        self._disk.make_folders(self._folder)
+        file = self._open(posixpath.join(self._folder, self._new_name()))
+        if last is not None:
+            file.continue_from(last.header)
+            if last.header.end_timestamp > 0:
+                checkpoint.index_time_ms = last.header.end_timestamp
+        self.files.append(file)
+        return file
+
+    def _new_name(self) -> str:
+        """Return a name of the present moment that no file has."""
+        at = self._now_ms
+        while True:
+            name = datetime.fromtimestamp(at // 1000).strftime("%Y%m%d%H%M%S") + f"{at % 1000:03d}"
+            if not self._disk.exists(posixpath.join(self._folder, name)):
+                return name
+            at += 1
+
+    def query(self, key: str, most: int, begin: int, end: int) -> list[int]:
+        """Return the log offsets of KEY (made by `index_key`), newest first."""
+        most = min(most, self._settings.lookup_results_max)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.time_matches(begin, end):
+                file.select(found, key, most, begin, end)
+            if file.header.begin_timestamp < begin or len(found) >= most:
+                break
+        return found
+
+
+def _keys_of(record: Checked) -> list[str]:
+    keys = [] if record.unique_key is None else [index_key(record.topic, record.unique_key)]
+    keys += [index_key(record.topic, word) for word in (record.keys or "").split(" ") if word]
+    tags = record.properties.get("TAGS")
+    if tags:
+        keys.append(index_key(record.topic, tags, TAG_TYPE))
+    return keys

@@ -1,0 +1,189 @@
+"""A consume queue as Apache recovers, fills, cuts and reads it (ConsumeQueue of 5.5.0)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..disk import Disk
+from .files import JavaFile, JavaFiles
+from .records import Checked
+
+ENTRY_SIZE: Final = 20
+_ENTRY = struct.Struct(">qiq")
+_ENTRY_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+#: Stands in front of the first entry of a queue that begins above 0.
+_PRE_BLANK: Final = _ENTRY.pack(0, 0x7FFFFFFF, 0)
+_FILES_RECOVERED: Final = 3
+
+#: queue offset, log offset, size, tags code(, messages in the batch)
+Unit = tuple[int, ...]
+
+
+class JavaQueue(Protocol):
+    """What both kinds of queue can do. `max_log_offset` is Java's getMaxPhysicOffset."""
+
+    topic: str
+    queue_id: int
+    kind: str
+    files: JavaFiles
+    max_log_offset: int
+
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+    def recover(self) -> None: ...
+    def put(self, record: Checked) -> None: ...
+    def truncate_dirty(self, log_end: int) -> None: ...
+    def correct_min_offset(self, log_begin: int) -> None: ...
+    def destroy(self) -> None: ...
+    def units(self, at: int) -> Iterator[Unit]: ...
+    def behind_hole(self, at: int) -> int: ...
+
+
+class SimpleQueue:
+    """One queue of 20-byte entries."""
+
+    kind = "SimpleCQ"
+
+    def __init__(self, disk: Disk, folder: str, file_size: int, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = JavaFiles(disk, folder, file_size)
+        self.max_log_offset = -1
+        self.min_position = 0
+
+    @property
+    def min_offset(self) -> int:
+        return self.min_position // ENTRY_SIZE
+
+    @property
+    def max_offset(self) -> int:
+        return self.files.max_offset // ENTRY_SIZE
+
+    def recover(self) -> None:
+        """Find the end: the first entry that is none, from the third-last file on."""
+        files = self.files.files
+        if not files:
+            return
+        end = 0
+        for file in files[max(0, len(files) - _FILES_RECOVERED) :]:
+            entries = _entries(file)
+            count = _leading_valid(entries)
+            if count:
+                self.max_log_offset = _end_of(entries, count - 1)
+            end = file.start + count * ENTRY_SIZE
+            if count < len(entries):
+                break
+        self.files.truncate(end)
+
+    def truncate_dirty(self, log_end: int) -> None:
+        """Drop the entries of records at LOG_END or behind it."""
+        self.max_log_offset = log_end
+        while (file := self.files.last) is not None:
+            entries = _entries(file)
+            file.wrote = 0
+            if entries["offset"][0] >= log_end:
+                self.files.delete_last()
+                continue
+            # The first entry is kept whatever it is: Java looks at its offset only.
+            inside = (
+                (entries["offset"] >= 0) & (entries["size"] > 0) & (entries["offset"] < log_end)
+            )
+            inside[0] = True
+            count = len(inside) if inside.all() else int(inside.argmin())
+            file.wrote = count * ENTRY_SIZE
+            self.max_log_offset = _end_of(entries, count - 1)
+            return
+
+    def put(self, record: Checked) -> None:
+        """Append the entry of RECORD, unless it is there already."""
+        end = record.log_offset + record.size
+        if end <= self.max_log_offset:
+            return
+        wanted = record.queue_offset * ENTRY_SIZE
+        file = self.files.last_for_write(wanted)
+        if file.first_in_queue and record.queue_offset != 0 and file.wrote == 0:
+            self.min_position = wanted
+            blanks = wanted % self.files.size // ENTRY_SIZE
+            file.append(_PRE_BLANK * blanks)
+        if record.queue_offset != 0 and wanted < file.start + file.wrote:
+            return
+        self.max_log_offset = end
+        file.append(_ENTRY.pack(record.log_offset, record.size, record.tags_code))
+
+    def correct_min_offset(self, log_begin: int) -> None:
+        """Move the minimum to the first entry of the *first file* whose record is still there."""
+        last, first = self.files.last, self.files.first
+        if self.min_position >= self.files.max_offset or last is None or first is None:
+            return
+        if last.wrote >= ENTRY_SIZE:
+            newest = int(_entries(last)["offset"][last.wrote // ENTRY_SIZE - 1])
+            if newest < log_begin:
+                self.min_position = last.start + last.wrote
+                return
+        start = max(0, self.min_position - first.start)
+        intact = self.min_position >= first.start
+        if start >= first.wrote:
+            return
+        offsets = np.frombuffer(first.view[start : first.wrote], _ENTRY_TYPE)["offset"]
+        if len(offsets) == 0 or (intact and offsets[0] >= log_begin):
+            return
+        for index in _search(offsets, log_begin):
+            if offsets[index] >= log_begin:
+                self.min_position = first.start + start + index * ENTRY_SIZE
+                return
+
+    def destroy(self) -> None:
+        """Delete all files and forget everything."""
+        self.max_log_offset = -1
+        self.min_position = 0
+        self.files.destroy()
+
+    def units(self, at: int) -> Iterator[Unit]:
+        """Yield what Java's iterator from queue offset AT yields: to the end of that file."""
+        position = at * ENTRY_SIZE
+        if position < self.min_position:
+            return
+        data = self.files.data(position)
+        for index in range(0 if data is None else len(data) // ENTRY_SIZE):
+            assert data is not None
+            yield (at + index, *_ENTRY.unpack_from(data, index * ENTRY_SIZE))
+
+    def behind_hole(self, at: int) -> int:
+        """Return the first queue offset of the file behind that of AT."""
+        count = self.files.size // ENTRY_SIZE
+        return at + count - at % count
+
+
+def _entries(file: JavaFile) -> NDArray[np.void]:
+    return np.frombuffer(file.view, _ENTRY_TYPE)
+
+
+def _leading_valid(entries: NDArray[np.void]) -> int:
+    valid = (entries["offset"] >= 0) & (entries["size"] > 0)
+    return len(valid) if valid.all() else int(valid.argmin())
+
+
+def _end_of(entries: NDArray[np.void], index: int) -> int:
+    return int(entries["offset"][index]) + int(entries["size"][index])
+
+
+def _search(offsets: NDArray[np.int64], wanted: int) -> range:
+    """Return the one to three indexes that Java's binary search ends with; the entries need not be sorted."""
+    low, high = 0, len(offsets) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = offsets[middle]
+        if found == wanted:
+            return range(middle, middle + 1)
+        if found > wanted:
+            high = middle
+        else:
+            low = middle
+    return range(low, high + 1)
