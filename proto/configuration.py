@@ -73,7 +73,7 @@ def parse_sections(
     defaults: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what `load_sections` does, for TEXT; errors call it NAME."""
-    document, lines = _read_yaml(text, name)
+    document, lines = _read_yaml(text, name) if text else ({}, {})
     for key in document:
         if key not in sections:
             where = _where(name, lines, (key,))

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and what verbs say to each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import click
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
+#: How the line begins by which a server says that it serves; a JSON object follows.
+READY: Final = "ready "
 NAMESERVER_VARIABLE: Final = "POCKETMQ_NAMESERVER"
 
 

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ..proto.errors import Disconnected, PocketMQError
+from .options import READY
 
-READY: Final = "ready "
 _STOP_S: Final = 30.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 

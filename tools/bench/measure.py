@@ -18,6 +18,14 @@ import numpy as np
 MIB: Final = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """What a bench is told: a folder of its own, removed afterwards, and about how long to measure."""
+
+    folder: Path
+    seconds: float
+
+
 @dataclass(kw_only=True, slots=True)
 class Figure:
     """One measurement; None where a column does not apply."""

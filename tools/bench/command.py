@@ -1,0 +1,75 @@
+"""`pocketmq bench`: one figure a name, each with what it ran beside."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...proto.errors import PocketMQError
+from ..options import json_option
+from ..output import print_json, print_table
+from .measure import Conditions, Figure, beside_line, figures_table
+
+#: Name, what it measures; each is a module here with a function of its name.
+BENCHES: Final = {
+    "store": "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
+    "produce": "Our client to our broker on loopback, 128 B, acknowledged in memory.",
+    "sync": "The same, acknowledged on the device, 64 sends in flight.",
+    "consume": "A cold queue to decoded messages, 128 B.",
+    "start": "From the start of `pocketmq serve` to the first acknowledged send.",
+    "memory": "Resident memory of an idle `pocketmq serve`.",
+    "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
+    "wheel": "Timers set and fired on the timing wheel.",
+}
+
+
+@click.command(
+    epilog="\b\nNames:\n" + "\n".join(f"  {name:9} {what}" for name, what in BENCHES.items())
+)
+@click.argument(
+    "names", nargs=-1, required=True, metavar="NAME…|all", type=click.Choice([*BENCHES, "all"])
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 600),
+    default=3.0,
+    show_default=True,
+    help="About so long each.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where stores are put while measuring.  [default: the system's folder for temporary files]",
+)
+@json_option("an object a line")
+def bench(names: tuple[str, ...], seconds: float, folder: Path | None, as_json: bool) -> None:
+    """Measure PocketMQ on this machine, each figure beside what the machine does with the same bytes."""
+    wanted = list(BENCHES) if "all" in names else list(dict.fromkeys(names))
+    figures = []
+    for figure in _figures(wanted, seconds, folder):
+        figures.append(figure)
+        if as_json:
+            print_json(figure.document())
+        else:
+            click.echo(
+                f"{figure.name}: {figure.what}\n  beside: {beside_line(figure.beside) or '-'}"
+            )
+    if not as_json:
+        click.echo()
+        print_table(*figures_table(figures))
+
+
+def _figures(names: list[str], seconds: float, folder: Path | None) -> Iterator[Figure]:
+    for name in names:
+        measure: Callable[[Conditions], Figure]
+        measure = getattr(importlib.import_module(f".{name}", __package__), name)
+        with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
+            try:
+                yield measure(Conditions(folder=Path(place), seconds=seconds))
+            except OSError as error:
+                raise PocketMQError(f"bench {name}: {error}") from error

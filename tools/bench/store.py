@@ -1,0 +1,101 @@
+"""`bench store`: append, consume queue and key index: 200 B records with one key, runs of 1,000, one thread.
+
+What a broker does with a run beyond the network is to check it and to append it. The headline times the append, which
+patches the store's fields, copies into the log, and writes queue and index entries; `with_check_messages_per_second`
+times both. The yardstick is a memcpy of the same bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ...proto.clock import SystemClock
+from ...proto.properties import KEYS, encode_properties
+from ...proto.record import FIXED_SIZE_V4, NO_HOST
+from ...proto.record_run import check_run, encode_run
+from ...store import MessageStore, OsDisk, Run, StoreConfig
+from .measure import Conditions, Figure, memcpy_bytes_per_second, own_cpu_seconds
+
+TOPIC: Final = "bench"
+RECORD_BYTES: Final = 200
+RUN: Final = 1_000
+#: Runs with keys of their own; they are appended in turn, each time to the next queue.
+DIFFERENT_RUNS: Final = 256
+QUEUES: Final = 8
+
+#: Records end to end, their sizes, their queue.
+PreparedRun = tuple[bytes, list[int], int]
+
+
+def store(conditions: Conditions) -> Figure:
+    """Measure appending."""
+    figure = Figure(
+        name="store",
+        what=f"append, queue and key index of {RECORD_BYTES} B records, one key each, runs of {RUN}",
+    )
+    runs = [_run(number) for number in range(DIFFERENT_RUNS)]
+    config = StoreConfig(path=str(conditions.folder / "store"))
+    message_store = MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().now_ms)
+    try:
+        _append_for(message_store, runs, 0.3)  # Files, pages, code that runs first.
+        cpu_before = own_cpu_seconds()
+        checks, appends = _append_for(message_store, runs, conditions.seconds)
+        figure.client_cpu_seconds = own_cpu_seconds() - cpu_before
+    finally:
+        message_store.close()
+    count = len(appends) * RUN
+    figure.add_rate(count, count * RECORD_BYTES, sum(appends))
+    figure.add_latencies(appends)
+    both = sum(appends) + sum(checks)
+    figure.facts = {
+        "messages": count,
+        "record_bytes": RECORD_BYTES,
+        "with_check_messages_per_second": count / both,
+    }
+    assert figure.messages_per_second is not None
+    assert figure.bytes_per_second is not None
+    memcpy = memcpy_bytes_per_second(RECORD_BYTES * RUN * DIFFERENT_RUNS)
+    figure.compare("memcpy_bytes_per_second", memcpy, figure.bytes_per_second)
+    figure.aim = (figure.messages_per_second, 1_000_000, True)
+    return figure
+
+
+def _append_for(
+    message_store: MessageStore, runs: Sequence[PreparedRun], seconds: float
+) -> tuple[list[float], list[float]]:
+    """Append RUNS in turn for SECONDS; return how long each check and each append took."""
+    checks: list[float] = []
+    appends: list[float] = []
+    end = time.perf_counter() + seconds
+    for records, sizes, queue in itertools.cycle(runs):
+        began = time.perf_counter()
+        columns = check_run(records, sizes, TOPIC, queue)
+        checked = time.perf_counter()
+        message_store.append(Run(topic=TOPIC, queue=queue, records=records, columns=columns))
+        appended = time.perf_counter()
+        checks.append(checked - began)
+        appends.append(appended - checked)
+        if appended > end:
+            break
+    return checks, appends
+
+
+def _run(number: int) -> PreparedRun:
+    """Return run NUMBER: its records, their sizes, and its queue."""
+    queue = number % QUEUES
+    messages = [_message(number * RUN + at) for at in range(RUN)]
+    records, sizes = encode_run(
+        TOPIC, queue, messages, born_timestamp_ms=1_700_000_000_000, born_host=NO_HOST
+    )
+    assert set(sizes) == {RECORD_BYTES}
+    return records, sizes, queue
+
+
+def _message(number: int) -> tuple[bytes, bytes]:
+    """Return a body and the property string with key NUMBER, that make a record of RECORD_BYTES."""
+    properties = encode_properties({KEYS: f"key-{number:08}"})
+    body_bytes = RECORD_BYTES - FIXED_SIZE_V4 - len(TOPIC) - len(properties)
+    return number.to_bytes(8, "big").ljust(body_bytes, b"."), properties

@@ -1,0 +1,267 @@
+"""The demo's steps: send, read back, look up, inspect, kill.
+
+What is claimed is checked against the source: every message by what its receipt said of its place. A receipt is what
+the client was given as an acknowledgement, so "nothing acknowledged is missing" means: at the queue and offset of every
+receipt stands the very row that was sent.
+
+The kill comes amid sending, with batches under way; the same producer goes on when a new process serves the same
+addresses. It sends again what was not acknowledged, so that some messages may be there twice (at least once); those are
+counted and shown, and each must be a row of the source.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+from ...client import Admin, Message, Producer, PullConsumer, ReceivedMessage, Receipts
+from ..server_process import ServerProcess
+from .board import Bar, Board
+from .flights import COUNT, PACKAGE, Flight, archive, flights
+
+TOPIC: Final = "flights"
+TOPIC_KILLED: Final = "flights-killed"
+QUEUES: Final = 8
+BATCH: Final = 1_000
+#: Batches under way. The producer keeps them apart by queue, so that a kill finds several.
+IN_FLIGHT: Final = 16
+QUIET_MS: Final = 10_000
+LOOKUP_MAX: Final = 32
+INSPECT_LINES_MAX: Final = 24
+
+#: Queue and offset of an acknowledged message: index of its row in the source.
+Places = dict[tuple[int, int], int]
+Rows = Sequence[Flight]
+#: Receipts of a batch, and the index of its first row.
+Acknowledged = tuple[Receipts, int]
+
+
+class Demo:
+    """Runs all steps over a new store in the folder STORE, with LIMIT rows or all."""
+
+    def __init__(self, board: Board, store: Path, limit: int | None) -> None:
+        self._board = board
+        self._store = store
+        self._limit = limit
+        self._server: ServerProcess | None = None
+
+    def run(self) -> None:
+        """Take all steps; the board knows the outcome."""
+        rows = self._read_source()
+        try:
+            self._run_steps(rows)
+        finally:
+            code = None if self._server is None else self._server.stop()
+        self._board.check("SIGTERM stopped the server cleanly", code == 0)
+
+    def _run_steps(self, rows: Rows) -> None:
+        self._board.heading("Start a name server and a broker in a new process")
+        nameserver = self._start().nameserver
+        places = self._send(nameserver, rows)
+        self._board.heading("Read them back, and compare every message with the source")
+        self._consume(nameserver, TOPIC, "reader", rows, places)
+        self._look_up(nameserver, rows)
+        self._inspect()
+        places_killed = self._kill_amid_sending(rows)
+        self._nothing_is_missing(nameserver, rows, places, places_killed)
+
+    def _read_source(self) -> Rows:
+        board = self._board
+        board.heading("Read the source: every flight that left New York City in 2013")
+        path = archive()
+        board.say(f"{PACKAGE} from the package registry, {path}, SHA-256 as expected")
+        wanted = self._limit or COUNT
+        rows: list[Flight] = []
+        with board.bar("read", wanted) as bar:
+            for flight in flights(path):
+                rows.append(flight)
+                bar.add(1)
+                if len(rows) == wanted:
+                    break
+        board.check(f"the source has {wanted:,} rows", len(rows) == wanted)
+        return rows
+
+    def _start(self, *arguments: str) -> ServerProcess:
+        server = self._server = ServerProcess(self._store, *arguments)
+        ready = server.ready
+        self._board.say(
+            f"process {server.pid}: name server {ready['nameserver']}, broker {ready['broker']}, "
+            f"ready in {ready['started_in_ms']} ms, {server.rss_bytes() / 1e6:.0f} MB"
+        )
+        return server
+
+    def _send(self, nameserver: str, rows: Rows) -> Places:
+        board = self._board
+        board.heading(f"Send {len(rows):,} flights as JSON, each keyed by flight and aircraft")
+        with Admin(nameserver) as admin:
+            admin.create_topic(TOPIC, queues=QUEUES)
+        with Producer(nameserver) as producer, board.bar("send", len(rows)) as bar:
+            acknowledged = list(_until(_sent(producer, TOPIC, rows), bar, len(rows)))
+        places = _placed(acknowledged)
+        board.check(f"{len(places):,} messages were acknowledged", len(places) == len(rows))
+        return places
+
+    def _consume(self, nameserver: str, topic: str, group: str, rows: Rows, places: Places) -> int:
+        """Compare every message of TOPIC with its row; return how many there are that no receipt told of."""
+        board = self._board
+        missing = dict(places)
+        bodies = {flight.body for flight in rows}
+        wrong = untold = 0
+        with (
+            PullConsumer(group, topic, nameserver) as consumer,
+            board.bar(f"consume {topic}", len(places)) as bar,
+        ):
+            for message in _all_messages(consumer, _count(nameserver, topic), bar):
+                row = missing.pop((message.queue, message.queue_offset), None)
+                if row is None:
+                    untold += 1
+                    wrong += message.body not in bodies
+                else:
+                    wrong += not _is(message, rows[row])
+        found = len(places) - len(missing)
+        board.check(
+            f"{found:,} of {len(places):,} acknowledged messages are at their place", not missing
+        )
+        board.check("each has the body, the keys and the tag of its row", not wrong)
+        return untold
+
+    def _look_up(self, nameserver: str, rows: Rows) -> None:
+        board = self._board
+        wanted = rows[len(rows) // 2]
+        flight, *aircraft = wanted.keys
+        board.heading(f"Look up the flight {flight}")
+        with Admin(nameserver) as admin:
+            found = admin.lookup(TOPIC, flight)
+            for message in found:
+                board.say(message.body.decode())
+            board.check("one message has this key, and it is the row", _are(found, [wanted]))
+            for tail in aircraft:
+                flown = [row for row in rows if tail in row.keys]
+                most = flown[-LOOKUP_MAX:]
+                found = admin.lookup(TOPIC, tail, max_messages=LOOKUP_MAX)
+                board.check(
+                    f"aircraft {tail} flew {len(flown)} times; the latest {len(most)} are found",
+                    _are(found, most),
+                )
+
+    def _inspect(self) -> None:
+        board = self._board
+        board.heading("Inspect the store, while the broker has it open")
+        command = [sys.executable, "-m", "pocketmq.tools.cli", "inspect", str(self._store)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        for line in (done.stdout + done.stderr).splitlines()[:INSPECT_LINES_MAX]:
+            board.say(line)
+        board.check("`pocketmq inspect` read the store", done.returncode == 0)
+
+    def _kill_amid_sending(self, rows: Rows) -> Places:
+        """Kill the server when half of ROWS is acknowledged, start another on the same addresses, send the rest."""
+        board, server = self._board, self._server
+        assert server is not None
+        board.heading("Send them again, and kill -9 the server in the middle")
+        with Admin(server.nameserver) as admin:
+            admin.create_topic(TOPIC_KILLED, queues=QUEUES)
+        acknowledged: list[Acknowledged] = []
+        with Producer(server.nameserver) as producer:
+            sending = _sent(producer, TOPIC_KILLED, rows)
+            with board.bar("send until the kill", len(rows) // 2) as bar:
+                acknowledged += _until(sending, bar, len(rows) // 2)
+            server.kill()
+            board.say(f"killed process {server.pid} with {IN_FLIGHT} batches under way")
+            self._show_recovery(self._start(*_ports(server)))
+            with board.bar("send the rest", len(rows) - bar.count) as rest:
+                acknowledged += _until(sending, rest, len(rows))
+        return _placed(acknowledged)
+
+    def _show_recovery(self, server: ServerProcess) -> None:
+        report = server.ready["recovery"]
+        for line in str(report["text"]).splitlines():
+            self._board.say(line)
+        self._board.check("the store knows that it was not closed", not report["clean"])
+
+    def _nothing_is_missing(
+        self, nameserver: str, rows: Rows, places: Places, places_killed: Places
+    ) -> None:
+        board = self._board
+        board.heading("Read both topics after the kill: is anything missing that was acknowledged?")
+        self._consume(nameserver, TOPIC, "reader-after-kill", rows, places)
+        untold = self._consume(nameserver, TOPIC_KILLED, "reader-after-kill", rows, places_killed)
+        board.check(
+            f"every one of {len(rows):,} sends was acknowledged in the end",
+            sorted(places_killed.values()) == list(range(len(rows))),
+        )
+        board.say(
+            f"{untold:,} messages are there twice: stored before the kill, acknowledged only when sent again"
+        )
+
+
+def _ports(server: ServerProcess) -> list[str]:
+    """Return the options that make another server serve the addresses of SERVER."""
+    port, nameserver_port = (
+        server.ready[name].rpartition(":")[2] for name in ("broker", "nameserver")
+    )
+    return ["--port", port, "--nameserver-port", nameserver_port]
+
+
+def _sent(producer: Producer, topic: str, rows: Rows) -> Iterator[Acknowledged]:
+    """Send ROWS in batches, some at a time; yield the receipts of each, and the index of its first row."""
+    under_way: deque[tuple[Future[Receipts], int]] = deque()
+    for first in range(0, len(rows), BATCH):
+        if len(under_way) == IN_FLIGHT:
+            future, sent_first = under_way.popleft()
+            yield future.result(), sent_first
+        messages = [
+            Message(topic, flight.body, keys=flight.keys, tag=flight.tag)
+            for flight in rows[first : first + BATCH]
+        ]
+        under_way.append((producer.send_many_nowait(messages), first))
+    for future, sent_first in under_way:
+        yield future.result(), sent_first
+
+
+def _until(sending: Iterator[Acknowledged], bar: Bar, count: int) -> Iterator[Acknowledged]:
+    """Pass on what SENDING brings until BAR shows COUNT, or it ends."""
+    for receipts, first in sending:
+        bar.add(len(receipts))
+        yield receipts, first
+        if bar.count >= count:
+            return
+
+
+def _placed(acknowledged: Iterable[Acknowledged]) -> Places:
+    return {
+        (receipt.queue, receipt.queue_offset): first + at
+        for receipts, first in acknowledged
+        for at, receipt in enumerate(receipts)
+    }
+
+
+def _all_messages(consumer: PullConsumer, count: int, bar: Bar) -> Iterator[ReceivedMessage]:
+    """Yield COUNT messages, or fewer if no more come."""
+    while bar.count < count and (messages := consumer.poll(timeout_ms=QUIET_MS)):
+        yield from messages
+        bar.add(len(messages))
+
+
+def _is(message: ReceivedMessage, flight: Flight) -> bool:
+    properties = message.properties
+    return (
+        message.body == flight.body
+        and properties["KEYS"] == " ".join(flight.keys)
+        and properties["TAGS"] == flight.tag
+    )
+
+
+def _are(messages: Sequence[ReceivedMessage], rows: Rows) -> bool:
+    """Are MESSAGES those of ROWS, in any order?"""
+    return sorted(message.body for message in messages) == sorted(row.body for row in rows)
+
+
+def _count(nameserver: str, topic: str) -> int:
+    """Return how many messages TOPIC holds."""
+    with Admin(nameserver) as admin:
+        return sum(queue.message_count for queue in admin.describe_topic(topic).queues)

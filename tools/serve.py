@@ -1,0 +1,211 @@
+"""`pocketmq serve`, `nameserver` and `broker`: the servers as processes.
+
+The only place that knows the configuration file, ports, signals and logging: it builds the servers, hands them one
+clock and one door to the disk, and waits for SIGTERM or SIGINT. `serve` runs a name server and a broker on one event
+loop; the broker registers over loopback, as a broker elsewhere would.
+
+Standard output says where the servers listen, with a line to copy, and then, in one line for programs, that they
+serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `pid`, `started_in_ms`.
+Log lines go to standard error (log_lines.py). SIGTERM and SIGINT stop cleanly; a second SIGINT does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from .. import __version__
+from ..proto.clock import SystemClock
+from .log_lines import configure_logging
+from .options import DEFAULT_NAMESERVER, READY, nameserver_option
+from .settings import Settings, load_settings, sample
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_LEVELS: Final = ["debug", "info", "warning", "error"]
+
+
+def _server_options(function: Function) -> Function:
+    """Add what all servers take."""
+    options = [
+        click.option(
+            "--config",
+            "file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="YAML file with settings; options win over it.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(_LEVELS, case_sensitive=False),
+            default="warning",
+            show_default=True,
+            help="Log lines of this level and above go to standard error.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _port_option(name: str, what: str) -> Callable[[Function], Function]:
+    return click.option(name, type=click.IntRange(0, 65535), help=f"{what}; 0 takes a free one.")
+
+
+_store_option = click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the store, made if it is not there.  [default: pocketmq/store in the user's data folder]",
+)
+
+
+@click.command()
+@_store_option
+@_port_option("--port", "Port of the broker, 8081 by default")
+@_port_option("--nameserver-port", "Port of the name server, 9876 by default")
+@click.option(
+    "--print-config", is_flag=True, help="Print a configuration file with every key, and end."
+)
+@_server_options
+def serve(print_config: bool, file: Path | None, log_level: str, **options: Any) -> None:
+    """Run a name server and a broker in one process until SIGTERM or Ctrl-C."""
+    if print_config:
+        click.echo(sample(), nl=False)
+        return
+    settings = load_settings(file).with_options(
+        store=options["store"],
+        broker_port=options["port"],
+        nameserver_port=options["nameserver_port"],
+    )
+    _run(_Servers(settings, with_nameserver=True, with_broker=True), log_level)
+
+
+@click.command()
+@_port_option("--port", "Port, 9876 by default")
+@_server_options
+def nameserver(port: int | None, file: Path | None, log_level: str) -> None:
+    """Run a name server until SIGTERM or Ctrl-C."""
+    settings = load_settings(file).with_options(nameserver_port=port)
+    _run(_Servers(settings, with_nameserver=True, with_broker=False), log_level)
+
+
+@click.command()
+@_store_option
+@_port_option("--port", "Port, 8081 by default")
+@click.option(
+    "--name", help="Name of the broker, unlike that of any other.  [default: from the file]"
+)
+@nameserver_option
+@_server_options
+def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -> None:
+    """Run a broker until SIGTERM or Ctrl-C; it registers with all the name servers."""
+    source = click.get_current_context().get_parameter_source("nameserver")
+    settings = load_settings(file).with_options(
+        store=options["store"],
+        broker_port=options["port"],
+        broker_name=options["name"],
+        nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
+    )
+    _run(_Servers(settings, with_nameserver=False, with_broker=True), log_level)
+
+
+class _Servers:
+    """The servers of one process, from their start to their stop."""
+
+    def __init__(self, settings: Settings, *, with_nameserver: bool, with_broker: bool) -> None:
+        self._settings = settings
+        self._with_nameserver = with_nameserver
+        self._with_broker = with_broker
+        self._clock = SystemClock()
+
+    async def run(self) -> None:
+        """Start, say so, and stop when a signal comes."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        stopping = _stop_signals(loop)
+        async with AsyncExitStack() as stack:
+            ready: dict[str, Any] = {}
+            if self._with_nameserver:
+                ready["nameserver"] = await self._start_nameserver(stack)
+            if self._with_broker:
+                ready |= await self._start_broker(stack, ready.get("nameserver"))
+            ready |= {"pid": os.getpid(), "started_in_ms": round((loop.time() - began) * 1000)}
+            _announce(ready)
+            await stopping.wait()
+
+    async def _start_nameserver(self, stack: AsyncExitStack) -> str:
+        from ..nameserver.nameserver import NameServer
+
+        server = NameServer.build(self._settings.nameserver, clock=self._clock)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        return server.address
+
+    async def _start_broker(self, stack: AsyncExitStack, nameserver: str | None) -> dict[str, Any]:
+        from ..broker.broker import Broker
+        from ..store import OsDisk
+
+        settings = self._settings
+        if nameserver is not None:
+            settings = settings.with_options(nameservers=nameserver)
+        server = Broker.build(settings.broker, settings.store, disk=OsDisk(), clock=self._clock)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        recovery = server.store.recovery
+        return {
+            "broker": server.address,
+            "store": settings.store.path,
+            "recovery": recovery.to_json() | {"text": recovery.text()},
+        }
+
+
+def _run(servers: _Servers, log_level: str) -> None:
+    configure_logging(log_level.upper())
+    asyncio.run(servers.run())
+
+
+def _stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """Return an event that SIGTERM or SIGINT sets."""
+    stopping = asyncio.Event()
+
+    def interrupt() -> None:
+        stopping.set()
+        loop.remove_signal_handler(
+            signal.SIGINT
+        )  # Whoever presses Ctrl-C again does not want to wait.
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    return stopping
+
+
+def _announce(ready: dict[str, Any]) -> None:
+    """Print what is served, for people, and then the line for programs."""
+    shown = {"nameserver": "name server", "broker": "broker", "store": "store"}
+    click.echo(f"PocketMQ {__version__}")
+    for name, title in shown.items():
+        if name in ready:
+            click.echo(f"  {title:12}{ready[name]}")
+    if not ready.get("recovery", {"clean": True})["clean"]:
+        click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
+    click.echo(f"Try: {_line_to_copy(ready)}")
+    click.echo(READY + json.dumps(ready))
+    sys.stdout.flush()
+
+
+def _line_to_copy(ready: dict[str, Any]) -> str:
+    if "nameserver" not in ready:
+        return "pocketmq cluster"
+    place = ready["nameserver"]
+    option = "" if place == DEFAULT_NAMESERVER else f"--nameserver {place} "
+    if "broker" not in ready:
+        return f"pocketmq broker {option}".rstrip()
+    return f"pocketmq send {option}Hello 'first message'"
