@@ -160,7 +160,10 @@ class Receiver(Protocol[RequestIn]):
         ...
 
     def on_close(self) -> None:
-        """Let go: the stream is over, for whatever reason. `stream.cancelled` tells if the peer broke it off."""
+        """Let go: the stream is over, for whatever reason.
+
+        `stream.cancelled` tells that the peer broke it off; a receiver that finishes on `on_end` may not see that.
+        """
         ...
 
 
