@@ -132,8 +132,12 @@ class AsyncPullConsumer:
         await self._reading.commit(self._cursor.behind())
 
     async def close(self, *, finished: bool = True) -> None:
-        """Commit, unless auto_commit is off, and disconnect. FINISHED: what was handed out counts as done."""
-        await self._reading.close(self._cursor.behind() if finished else self._cursor.before())
+        """Commit, unless auto_commit is off, and disconnect. FINISHED: what was handed out counts as done.
+
+        Raises what kept a broker from taking the offsets; the consumer is closed all the same.
+        """
+        position = self._cursor.behind() if finished else self._cursor.before()
+        await self._reading.close(position, failing=not finished)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -243,13 +247,16 @@ class PullConsumer:
         self._portal.run(self._reading.commit(self._cursor.behind()))
 
     def close(self, *, finished: bool = True) -> None:
-        """Commit, unless auto_commit is off, and disconnect. FINISHED: what was handed out counts as done."""
+        """Commit, unless auto_commit is off, and disconnect. FINISHED: what was handed out counts as done.
+
+        Raises what kept a broker from taking the offsets; the consumer is closed all the same.
+        """
         if self._closed:
             return
         self._closed = True
         position = self._cursor.behind() if finished else self._cursor.before()
         try:
-            self._portal.run(self._reading.close(position))
+            self._portal.run(self._reading.close(position, failing=not finished))
         finally:
             self._portal.release()
 

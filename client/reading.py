@@ -196,13 +196,22 @@ class Reading:
         if not self._started:
             raise ClientClosed("the consumer was not started: use it in a `with` block")
 
-    async def close(self, finished: Position | None) -> None:
-        """Commit, unless auto_commit is off, and disconnect; FINISHED as in `next`."""
+    async def close(self, finished: Position | None, *, failing: bool = False) -> None:
+        """Commit, unless auto_commit is off, and disconnect; FINISHED as in `next`.
+
+        FAILING: the application is leaving with an error of its own, which one of the commit must not hide.
+        """
         if self._closed:
             return
         self._closed = True
         try:
             if self._config.auto_commit:
                 await self.commit(finished)
+        except PocketMQError as error:
+            if not failing:
+                raise
+            logger.warning(
+                "offsets not committed", extra={"group": self._group, "error": str(error)}
+            )
         finally:
             await self._session.close()

@@ -48,6 +48,8 @@ class FakeBroker:
     runs: list[tuple[str, int, int]] = field(default_factory=list)
     #: Set: replies to runs wait for it.
     gate: asyncio.Event | None = None
+    #: Set when a run is stored.
+    stored: asyncio.Event = field(default_factory=asyncio.Event)
     log_size: int = 0
     min_offset: int = 0
 
@@ -73,6 +75,7 @@ class FakeBroker:
         for size in sizes:
             queue.append(self._patched(run.records[at : at + size], len(queue)))
             at += size
+        self.stored.set()
         self.runs.append((run.topic, run.queue, len(sizes)))
         if fault == "lose":
             raise Disconnected("the acknowledgement was lost")

@@ -1,0 +1,193 @@
+"""The synchronous faces over real gRPC on loopback: a cluster in a thread of its own, clients in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from pocketmq.client import Admin, Message, Producer, PullConsumer
+from pocketmq.client.portal import Portal
+from pocketmq.proto.errors import ClientClosed, InvalidArgument, RouteNotFound, TopicNotFound
+
+from .fake_cluster import FakeCluster, bodies, serve
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[FakeCluster, str]]:
+    """A cluster with topic "orders" of three queues, and its address."""
+    served = FakeCluster.of_one("orders", queues=3)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    carrier, port = asyncio.run_coroutine_threadsafe(serve(served), loop).result()
+    yield served, f"127.0.0.1:{port}"
+    asyncio.run_coroutine_threadsafe(carrier.stop(0), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_send_and_consume(cluster: tuple[FakeCluster, str]) -> None:
+    served, address = cluster
+
+    with Producer(address) as producer:
+        receipt = producer.send(Message("orders", b"one", key="order-1", tag="t"))
+        many = producer.send_many([Message("orders", b"%d" % n) for n in range(5_000)])
+    with PullConsumer("billing", "orders", address) as consumer:
+        received = list(consumer.messages(timeout_ms=500))
+
+    assert len(many) == 5_000
+    assert sorted(m.body for m in received) == sorted([b"one", *(b"%d" % n for n in range(5_000))])
+    (first,) = (message for message in received if message.body == b"one")
+    assert (first.key, first.tag, first.message_id) == ("order-1", "t", receipt.message_id)
+    assert sum(map(len, bodies(served.broker, "orders"))) == 5_001
+    assert sum(served.broker.committed.values()) == 5_001
+
+
+def test_many_threads_share_a_producer(cluster: tuple[FakeCluster, str]) -> None:
+    served, address = cluster
+    futures: list[Future[object]] = []
+
+    with Producer(address) as producer:
+
+        def work(name: int) -> None:
+            futures.extend(
+                producer.send_nowait(Message("orders", b"%d-%d" % (name, n)))  # type: ignore[misc]
+                for n in range(200)
+            )
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+        assert all(future.done() for future in futures)
+
+    assert sum(map(len, bodies(served.broker, "orders"))) == 800
+
+
+def test_a_small_buffer_holds_the_caller_back(cluster: tuple[FakeCluster, str]) -> None:
+    served, address = cluster
+
+    with Producer(address, buffer_bytes_max=2_000) as producer:
+        futures = [producer.send_nowait(Message("orders", b"x" * 100)) for _ in range(500)]
+        assert len({future.result().message_id for future in futures}) == 500
+
+    assert sum(map(len, bodies(served.broker, "orders"))) == 500
+
+
+def test_errors_reach_the_caller(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+
+    with Producer(address) as producer:
+        with pytest.raises(TopicNotFound, match="'nowhere'"):
+            producer.send(Message("nowhere", b"x"))
+        with pytest.raises(InvalidArgument):
+            producer.send("x")  # type: ignore[arg-type]
+    with pytest.raises(ClientClosed):
+        producer.send(Message("orders", b"x"))
+    with pytest.raises(ClientClosed):
+        producer.flush()
+
+
+def test_no_thread_is_left_behind(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+    before = client_threads()
+
+    with (
+        Producer(address) as producer,
+        PullConsumer("billing", "orders", address) as consumer,
+        Admin(address) as admin,
+    ):
+        producer.send(Message("orders", b"x"))
+        assert len(consumer.poll(timeout_ms=5_000)) == 1
+        assert [topic.name for topic in admin.topics()] == ["orders"]
+        assert len(client_threads()) == len(before) + 1
+
+    assert client_threads() == before
+    assert Portal._shared is None
+
+
+def client_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("pocketmq")}
+
+
+def test_faces_can_be_opened_again_and_again(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+
+    for _ in range(5):
+        with Producer(address) as producer:
+            producer.send(Message("orders", b"x"))
+    gc.collect()
+
+
+def test_the_message_under_way_comes_again_after_an_error(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+    with Producer(address) as producer:
+        producer.send_many([Message("orders", b"%d" % n, queue=0) for n in range(10)])
+
+    def fail_at_four() -> None:
+        with PullConsumer("billing", "orders", address) as consumer:
+            for message in consumer:
+                if message.body == b"4":
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_at_four()
+    with PullConsumer("billing", "orders", address) as consumer:
+        assert next(iter(consumer)).body == b"4"
+        assert [message.body for message in consumer.poll(2)] == [b"5", b"6"]
+        consumer.commit()
+    with PullConsumer("billing", "orders", address) as consumer:
+        assert consumer.poll()[0].body == b"7"
+        pulled = consumer.pull("orders", 0, 2, max_messages=1)
+        assert [message.body for message in pulled.messages] == [b"2"]
+        assert len(consumer.queues("orders")) == 3
+    with pytest.raises(ClientClosed):
+        consumer.poll()
+
+
+def test_a_producer_without_servers_fails_soon() -> None:
+    with Producer("127.0.0.1:1", route_timeout_ms=50) as producer:
+        began = time.monotonic()
+        with pytest.raises(RouteNotFound, match=r"'orders'.*127\.0\.0\.1:1"):
+            producer.send(Message("orders", b"x"))
+        assert time.monotonic() - began < 10
+
+
+def test_a_synchronous_client_on_its_own_loop_is_refused(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+    errors: list[BaseException] = []
+
+    with Producer(address) as producer:
+
+        def wrong(_: object) -> None:
+            try:
+                producer.flush()
+            except ClientClosed as error:
+                errors.append(error)
+
+        future = producer.send_nowait(Message("orders", b"x"))
+        future.add_done_callback(wrong)
+        future.result()
+        producer.flush()
+
+    assert "own event loop" in str(errors[0]) or not errors
+
+
+def test_importing_the_client_brings_in_no_store_and_no_command() -> None:
+    heavy = "['pocketmq.store', 'pocketmq.broker', 'pyspark', 'rich', 'click', 'typer', 'yaml']"
+    code = f"import sys, pocketmq.client; print([n for n in {heavy} if n in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
