@@ -42,6 +42,8 @@ class Flusher:
         self._name = name
         self._jobs: queue.SimpleQueue[FlushJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        #: The first sync that failed. The kernel tells of a failure once: whoever syncs again hears of success.
+        self.error: StoreError | None = None
 
     def start(self) -> None:
         assert self._thread is None, "a flusher starts once"
@@ -62,13 +64,18 @@ class Flusher:
     def submit(self, job: FlushJob) -> None:
         """Hand over JOB; without a thread it is done here and now."""
         if self._thread is None:
-            job.done(sync_all(job.parts))
+            self._do(job)
         else:
             self._jobs.put(job)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.done(sync_all(job.parts))
+            self._do(job)
+
+    def _do(self, job: FlushJob) -> None:
+        error = sync_all(job.parts)
+        self.error = self.error or error
+        job.done(error)
 
 
 def sync_all(parts: list[Syncable]) -> StoreError | None:

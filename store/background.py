@@ -1,0 +1,150 @@
+"""What goes to the device when: the log, the queues with the index, and the checkpoint, each at its interval.
+
+Two threads: the log's (group commit waits for it) and one for everything else, so that thousands of queue files never
+delay an acknowledgement. The checkpoint follows Apache 5.5.0: the log's time moves with each flush of the log, the
+queues' time and offset only with a thorough flush every 60 s and not at a stop, the index's with each full index
+file. Java's recovery reads it, and starts the earlier, the less it says.
+
+Not thread-safe: the store's owner calls `tick`; results come back through `call_owner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..proto.errors import StoreError
+from .checkpoint import CheckpointFile
+from .commit_log import CommitLog
+from .config import StoreConfig
+from .consume_queues import ConsumeQueues
+from .flush import CallOwner, Flusher, FlushJob, GroupCommit
+from .health import Health
+from .index_file import IndexFile
+from .log_writer import LogWriter
+from .mapped_files import Syncable
+from .message_index import MessageIndex
+
+
+class Background:
+    """The flushing of one store. `group` is the log's group commit."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        health: Health,
+        parts: tuple[CommitLog, ConsumeQueues, MessageIndex | None],
+        writer: LogWriter,
+        checkpoint: CheckpointFile,
+    ) -> None:
+        self._config = config
+        self._health = health
+        self._log, self._queues, self._index = parts
+        self._writer = writer
+        self._checkpoint = checkpoint
+        self._log_flusher = Flusher("pocketmq-flush-log")
+        self._rest_flusher = Flusher("pocketmq-flush-queues")
+        self.group = GroupCommit(self._collect_log, self._log_flusher)
+        self.group.flushed_offset = self._log.max_offset
+        self.group.on_failed = health.fail
+        self.group.on_flushed.append(self._note_log)
+        self._collected_ms = 0
+        self._rest_busy = False
+        self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
+
+    def start(self, call_owner: CallOwner) -> None:
+        """Start both threads; CALL_OWNER runs a function in the owner's thread (`loop.call_soon_threadsafe`)."""
+        self.group.call_owner = call_owner
+        self._log_flusher.start()
+        self._rest_flusher.start()
+
+    def stop(self) -> None:
+        """End both threads, after what was submitted. A failure counts now, though its report may still be on its way."""
+        self._log_flusher.stop()
+        self._rest_flusher.stop()
+        if error := self._log_flusher.error or self._rest_flusher.error:
+            self.group.fail(error)
+
+    def tick(self, now_ms: int) -> None:
+        """Begin whatever is due at NOW_MS."""
+        if self._health.failure is not None:
+            return
+        self.group.flush_up_to(self._log.max_offset)
+        if self._rest_busy:
+            return
+        parts: list[Syncable] = []
+        landed: list[Callable[[], None]] = []
+        if now_ms >= self._queues_due_ms:
+            self._queues_due_ms = now_ms + self._config.flush_queues_interval_ms
+            parts += self._queues_due(now_ms, landed)
+        if now_ms >= self._checkpoint_due_ms:
+            self._checkpoint_due_ms = now_ms + self._config.flush_checkpoint_interval_ms
+            if self._checkpoint.write():
+                parts.append(self._checkpoint)
+        if parts:
+            self._submit_rest(parts, landed)
+
+    def _queues_due(self, now_ms: int, landed: list[Callable[[], None]]) -> list[Syncable]:
+        """Return the queues' and full index files' parts; LANDED gets what to note once they are on the device."""
+        parts = self._queues.take_dirty()
+        if now_ms >= self._thorough_due_ms:
+            first = (
+                self._thorough_due_ms == 0
+            )  # The first minute has to pass, as in Apache's broker.
+            self._thorough_due_ms = now_ms + self._config.flush_queues_thorough_interval_ms
+            if not first:
+                landed.append(self._note_queues())
+        for file in self._index.take_full() if self._index is not None else []:
+            parts.append(file)
+            landed.append(self._note_index(file))
+        return parts
+
+    def _note_queues(self) -> Callable[[], None]:
+        offset, time_ms = self._writer.last_log_offset, self._writer.last_store_ms
+        values = self._checkpoint.values
+
+        def note() -> None:
+            if offset is not None:
+                values.queues_log_offset, values.queues_time_ms = offset, time_ms
+
+        return note
+
+    def _note_index(self, file: IndexFile) -> Callable[[], None]:
+        def note() -> None:
+            self._checkpoint.values.index_time_ms = file.header.end_ms
+
+        return note
+
+    def _submit_rest(self, parts: list[Syncable], landed: list[Callable[[], None]]) -> None:
+        self._rest_busy = True
+
+        def finished(error: StoreError | None) -> None:
+            self._rest_busy = False
+            if error is not None:
+                self.group.fail(error)
+                return
+            for note in landed:
+                note()
+
+        def done(error: StoreError | None) -> None:
+            self.group.call_owner(lambda: finished(error))
+
+        self._rest_flusher.submit(FlushJob(parts, done))
+
+    def _collect_log(self) -> tuple[int, list[Syncable]]:
+        self._collected_ms = self._writer.last_store_ms
+        return self._log.max_offset, self._log.take_dirty()
+
+    def _note_log(self, flushed_offset: int) -> None:
+        """The log is on the device up to what was collected last: one sync is under way at a time."""
+        self._checkpoint.values.log_time_ms = self._collected_ms
+
+    def flush_everything(self) -> None:
+        """Bring log, queues and index to the device now, in this thread; or raise what failed."""
+        end, parts = self._collect_log()
+        for part in parts:
+            part.sync()
+        for part in self._queues.take_dirty():
+            part.sync()
+        if self._index is not None:
+            self._index.sync()
+        self.group.reached(end)

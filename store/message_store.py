@@ -1,0 +1,344 @@
+"""The face of the store: one directory of files that is a message store.
+
+Opening takes the lock, loads the files, recovers, and leaves the file `abort` behind until a clean stop. Synchronous,
+no network, no asyncio; one thread, the owner's, calls everything. Two threads of its own only wait for the device
+(background.py); without `start` their work is done by whoever asks for it.
+
+    store = MessageStore.open(StoreConfig(path=…), disk=OsDisk(), now_ms=clock.now_ms)
+    store.start(loop.call_soon_threadsafe)
+    appended = store.append(run)                       # queue and index show it when this returns
+    store.request_sync(appended.end_offset, waiter)    # waiter(None) once it is on the device
+    store.tick()                                       # every flush interval
+    store.close()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal, Self
+
+from ..proto.errors import DiskFailure, StoreFull, StoreLocked, StoreRefused
+from ..proto.record import Host, Record, encode_record
+from ..proto.record_run import parse_run, starts_of
+from .background import Background
+from .checkpoint import CheckpointFile
+from .cleaning import Cleaned, Cleaner
+from .commit_log import CommitLog
+from .config import StoreConfig
+from .consume_queues import ConsumeQueues
+from .disk import Disk, Lock
+from .dispatch import Dispatcher
+from .flush import CallOwner, Waiter
+from .health import Health
+from .log_writer import LogWriter, store_time_ms
+from .message_index import MessageIndex
+from .overlay_disk import OverlayDisk
+from .reader import Reader
+from .recovery import RecoveryReport, recover
+from .run import Appended, Run
+from .slices import Slices
+
+
+class MessageStore:
+    """An open store. `recovery` says what opening found; `health.state` whether it takes writes."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        lock: Lock,
+        now_ms: Callable[[], int],
+        health: Health,
+    ) -> None:
+        """Load and recover the files; `open` is the way in."""
+        self.config = config
+        self.disk = disk
+        self.health = health
+        self._lock = lock
+        self._now_ms = now_ms
+        clean = not disk.exists(config.abort_path)
+        self.log = CommitLog.load(disk, config.log_folder, config.log_file_size_bytes)
+        self.queues = ConsumeQueues.load(disk, config)
+        self.checkpoint = CheckpointFile(disk, config.checkpoint_path)
+        self.index = self._load_index() if config.index else None
+        dispatcher = Dispatcher(self.queues, self.index, now_ms)
+        self.recovery: RecoveryReport = recover(
+            config,
+            disk,
+            self.log,
+            self.queues,
+            self.index,
+            dispatcher,
+            self.checkpoint.values,
+            clean=clean,
+        )
+        parts = (self.log, self.queues, self.index)
+        self._writer = LogWriter(self.log, self.queues, dispatcher, health, now_ms)
+        self._writer.last_store_ms = self._newest_store_ms()
+        self._reader = Reader(config, *parts)
+        self._cleaner = Cleaner(config, disk, health, parts)
+        self._background = Background(config, health, parts, self._writer, self.checkpoint)
+
+    def _load_index(self) -> MessageIndex:
+        return MessageIndex.load(
+            self.disk,
+            self.config.index_folder,
+            slots=self.config.index_slots,
+            entries=self.config.index_entries,
+        )
+
+    def _newest_store_ms(self) -> int:
+        """Return the store time below which no new record is stamped."""
+        values = self.checkpoint.values
+        newest = store_time_ms(self.log, values.confirm_offset) or 0
+        return max(newest, values.log_time_ms)
+
+    # --- opening and closing -------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        config: StoreConfig,
+        *,
+        disk: Disk,
+        now_ms: Callable[[], int],
+        read_only: bool = False,
+    ) -> Self:
+        """Open the store at `config.path`, making an empty one if there is nothing.
+
+        READ_ONLY shows the store as it would be after recovery, live, stopped, copied or damaged, without writing a
+        byte or taking the lock. Raises StoreLocked, StoreRefused, StoreFull, DiskFailure.
+        """
+        if read_only:
+            if not disk.is_folder(config.path):
+                raise StoreRefused(
+                    f"there is no store at {config.path}: check the path", path=config.path
+                )
+            disk = OverlayDisk(disk)
+        health = Health(config.path)
+        disk.make_folders(config.path)
+        lock = _locked(disk, config)
+        try:
+            store = cls(config, disk, lock, now_ms, health)
+            store._mark_running()
+        except BaseException:
+            lock.release()
+            raise
+        health.read_only = read_only
+        return store
+
+    def _mark_running(self) -> None:
+        """Bring what recovery did to the device, then leave `abort` behind, before anything is appended."""
+        self._background.flush_everything()
+        self.checkpoint.write()
+        self.checkpoint.sync()
+        self.disk.write_atomically(self.config.abort_path, str(os.getpid()).encode())
+
+    def start(self, call_owner: CallOwner) -> None:
+        """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
+        self._background.start(call_owner)
+
+    def close(self) -> None:
+        """Stop cleanly: everything dispatched and on the device, then `abort` goes. Twice is once.
+
+        A store that failed, or whose last flush fails here, keeps `abort`: the next opening recovers it. The error
+        is raised after everything is closed.
+        """
+        if self.health.closed:
+            return
+        self._background.stop()
+        self.health.closed = True
+        try:
+            if self.health.failure is None:
+                self._settle()
+        finally:
+            self._close_files()
+
+    def _settle(self) -> None:
+        self._writer.catch_up()
+        self.log.files.discard_spare()
+        self._background.flush_everything()
+        self.checkpoint.write()
+        self.checkpoint.sync()
+        self.disk.delete(self.config.abort_path)
+        self.disk.sync_folder(self.config.path)
+
+    def _close_files(self) -> None:
+        for part in (self.log, self.queues, self.index, self.checkpoint):
+            if part is not None:
+                part.close()
+        self._lock.release()
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> Host:
+        """The store host of new records: the broker's address (IPv4) and port."""
+        return self._writer.host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        if host.is_v6:
+            raise StoreRefused(
+                f"store host {host}: records reserve 4 bytes for it, use an IPv4 address",
+                field="host",
+            )
+        self._writer.host = host
+
+    def append(self, run: Run) -> Appended:
+        """Append RUN at the end of its queue; readers see it when this returns.
+
+        A run goes in whole or not at all. Raises InvalidRecord, MessageTooLarge, InvalidArgument (a topic with
+        batch queues), StoreFull, DiskFailure, StoreClosed. After StoreFull the records may have been stored though:
+        a sender who tries again may store them twice.
+        """
+        return self._writer.append(run)
+
+    def append_record(self, record: Record) -> Appended:
+        """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""
+        data = encode_record(record)
+        columns = parse_run(data, starts_of([len(data)]))
+        return self.append(
+            Run(topic=record.topic, queue=record.queue_id, records=data, columns=columns)
+        )
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
+        return self._reader.bounds(topic, queue)
+
+    def queue_names(self) -> list[tuple[str, int]]:
+        """Return (topic, queue) of every queue that has files, sorted."""
+        return self.queues.names()
+
+    def read_queue(
+        self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Slices:
+        """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
+
+        At the end of the queue the result is empty. OffsetOutOfRange for an offset outside the bounds,
+        QueueNotFound for a queue that was never written to.
+        """
+        self.health.check_open()
+        return self._reader.read_queue(topic, queue, offset, max_messages, max_bytes)
+
+    def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
+        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if none is there."""
+        self.health.check_open()
+        return self._reader.read_at(log_offset, size)
+
+    def by_message_id(self, message_id: str) -> bytes | None:
+        """Return the record that an offset MESSAGE_ID names; None if it is gone. InvalidArgument for a bad id."""
+        self.health.check_open()
+        return self._reader.by_message_id(message_id)
+
+    def lookup(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_results: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        kind: Literal["K", "T"] = "K",
+    ) -> list[int]:
+        """Return log offsets of the newest records of TOPIC with KEY (kind "T": with these tags), in rising order.
+
+        Candidates, as from Apache: another key of the same hash is found too, so the caller compares keys.
+        """
+        self.health.check_open()
+        return self._reader.lookup(
+            topic, key, max_results=max_results, begin_ms=begin_ms, end_ms=end_ms, kind=kind
+        )
+
+    def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
+        """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
+        self.health.check_open()
+        return self._reader.offset_by_time(topic, queue, time_ms)
+
+    @property
+    def min_log_offset(self) -> int:
+        return self.log.min_offset
+
+    @property
+    def max_log_offset(self) -> int:
+        return self.log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything in the log before it is on the device."""
+        return self._background.group.flushed_offset
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Everything in the log before it is in the queues and the index."""
+        return self._writer.dispatched_offset
+
+    # --- to the device -------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Flush what is due: call this every `config.flush_interval_ms`, from the owner's thread."""
+        self._background.tick(self._now_ms())
+        self._preallocate()
+
+    def _preallocate(self) -> None:
+        """Make the next log file while there is time, once the current one is half full."""
+        last = self.log.files.last
+        if last is not None and last.room * 2 < last.size and self.health.state == "open":
+            try:
+                self.log.files.preallocate()
+            except StoreFull:
+                return  # Nothing is lost yet: the append that needs the file will say so.
+            except DiskFailure as error:
+                self.health.fail(error)
+
+    def flush_soon(self) -> None:
+        """Begin to bring the log to the device, if anything of it is not there yet."""
+        self._background.group.flush_up_to(self.log.max_offset)
+
+    def on_flushed(self, callback: Callable[[int], None]) -> None:
+        """Call CALLBACK, in the owner's thread, with every new flushed offset."""
+        self._background.group.on_flushed.append(callback)
+
+    def request_sync(self, end_offset: int, waiter: Waiter) -> None:
+        """Call WAITER in the owner's thread: with None once all before END_OFFSET is on the device, or the error.
+
+        One sync serves everybody who asked before it began. After a failed sync all fail, and all writes.
+        """
+        self._background.group.wait_for(end_offset, waiter)
+
+    def flush(self) -> None:
+        """Bring everything to the device now, in this thread; for tools and tests."""
+        self._background.flush_everything()
+
+    # --- housekeeping --------------------------------------------------------------------------------------------
+
+    def clean(self) -> Cleaned:
+        """Do one round of retention: call this every `config.clean_interval_ms`."""
+        return self._cleaner.clean(self._now_ms())
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of TOPIC; its records stay in the log until their files go."""
+        self.health.check_writable()
+        self.queues.delete_topic(topic)
+
+
+def _locked(disk: Disk, config: StoreConfig) -> Lock:
+    try:
+        return disk.lock(config.lock_path)
+    except StoreLocked as error:
+        owner = (
+            disk.read(config.abort_path).decode("ascii", "replace")
+            if disk.exists(config.abort_path)
+            else ""
+        )
+        if not owner:
+            raise
+        raise StoreLocked(
+            f"{config.lock_path} is locked by another broker, process {owner}: stop it, or give this one a store"
+            " of its own",
+            path=config.lock_path,
+            process=owner,
+        ) from error

@@ -1,0 +1,189 @@
+"""Reading a store: by queue offset, log offset, key, message id and time. Nothing here changes anything.
+
+Times of a queue are those of its records, which never decrease; so the first record of an instant is found by
+halving. Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+
+from ..proto.errors import OffsetOutOfRange, QueueNotFound
+from ..proto.message_id import decode_offset_message_id
+from .batch_consume_queue import BatchConsumeQueue
+from .commit_log import CommitLog
+from .config import StoreConfig
+from .consume_queues import ConsumeQueues, Queue
+from .log_writer import store_time_ms
+from .message_index import MessageIndex
+from .slices import Entries, Slices, read_entries
+
+_LONG_MAX: Final = (1 << 63) - 1
+#: Entries looked at a time, when a read asks for more messages than that.
+_ENTRIES_MAX: Final = 10_000
+#: Apache's: how often a key query is repeated when none of its results could be loaded.
+_LOOKUP_TRIES: Final = 3
+
+
+class Reader:
+    """The reading half of a store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: MessageIndex | None,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+
+    def bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
+        found = self._find(topic, queue)
+        return (0, 0) if found is None else (found.min_offset, found.max_offset)
+
+    def read_queue(
+        self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Slices:
+        """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
+
+        At the end of the queue the result is empty. In a batch queue a record is a whole batch (one record of many
+        messages), and the first one may begin before OFFSET. OffsetOutOfRange for an offset outside [min, max].
+        """
+        found = self._existing(topic, queue)
+        low, high = found.min_offset, found.max_offset
+        if not low <= offset <= high:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {topic}/{queue} lies outside {low} to {high}",
+                topic=topic,
+                queue=queue,
+                offset=offset,
+                min_offset=low,
+                max_offset=high,
+            )
+        count = min(max_messages, high - offset, _ENTRIES_MAX)
+        if isinstance(found, BatchConsumeQueue):
+            return self._read_batches(found, offset, count, max_bytes)
+        entries = Entries(offset, *found.entries(offset, count))
+        if count == 0 or not len(entries):
+            return _nothing(low, high, found.offset_behind_hole(offset) if count else offset)
+        entries = entries.up_to(max_bytes)
+        records, rows = read_entries(self._log, entries)
+        return Slices(
+            records=records,
+            sizes=entries.sizes[rows],
+            queue_offsets=offset + rows.astype(np.int64),
+            tags_codes=entries.tags_codes[rows],
+            next_offset=offset + len(entries),
+            min_offset=low,
+            max_offset=high,
+        )
+
+    def _read_batches(
+        self, queue: BatchConsumeQueue, offset: int, count: int, max_bytes: int
+    ) -> Slices:
+        """Read whole batches, each one record, from the one on that holds OFFSET; COUNT limits the batches."""
+        low, high = queue.min_offset, queue.max_offset
+        log_offsets, sizes, tags_codes, bases, counts = queue.entries(offset, count)
+        if not len(sizes):
+            return _nothing(low, high, high if count else offset)
+        entries = Entries(offset, log_offsets, sizes, tags_codes).up_to(max_bytes)
+        records, rows = read_entries(self._log, entries)
+        last = len(entries) - 1
+        return Slices(
+            records=records,
+            sizes=entries.sizes[rows],
+            queue_offsets=bases[rows],
+            tags_codes=entries.tags_codes[rows],
+            next_offset=int(bases[last] + counts[last]),
+            min_offset=low,
+            max_offset=high,
+        )
+
+    def _find(self, topic: str, queue: int) -> Queue | None:
+        return self._queues.get(topic, queue) or self._queues.get_batch(topic, queue)
+
+    def _existing(self, topic: str, queue: int) -> Queue:
+        found = self._find(topic, queue)
+        if found is None:
+            raise QueueNotFound(f"the store has no queue {topic}/{queue}", topic=topic, queue=queue)
+        return found
+
+    def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
+        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if none is there."""
+        there = self._log.record_size(log_offset)
+        if there is None or (size is not None and size != there):
+            return None
+        record = self._log.read(log_offset, there)
+        return None if record is None else bytes(record)
+
+    def by_message_id(self, message_id: str) -> bytes | None:
+        """Return the record that an offset MESSAGE_ID names; None if it is gone. InvalidArgument for a bad id."""
+        _, _, log_offset = decode_offset_message_id(message_id)
+        return self.read_at(log_offset)
+
+    def lookup(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_results: int,
+        begin_ms: int = 0,
+        end_ms: int = _LONG_MAX,
+        kind: Literal["K", "T"] = "K",
+    ) -> list[int]:
+        """Return log offsets of the newest records of TOPIC with KEY (kind "T": with these tags), in rising order.
+
+        Candidates, as from Apache: another key of the same hash is found too. Only records that can be loaded.
+        """
+        if self._index is None:
+            return []
+        limit = min(max_results, self._config.lookup_results_max)
+        for _ in range(_LOOKUP_TRIES):
+            found = self._index.find(
+                topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms, kind=kind
+            )
+            there = [offset for offset in found if self._log.record_size(offset) is not None]
+            if there or not found:
+                return there
+            # All of them are gone: look for older ones, as Apache does.
+            oldest = store_time_ms(self._log, found[0])
+            if oldest is None:
+                return []
+            end_ms = oldest
+        return []
+
+    def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
+        """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
+        found = self._existing(topic, queue)
+        low, high = found.min_offset, found.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self._store_time(found, middle)
+            if stored_ms is not None and stored_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _store_time(self, queue: Queue, offset: int) -> int | None:
+        log_offsets = queue.entries(offset, 1)[0]
+        return store_time_ms(self._log, int(log_offsets[0])) if len(log_offsets) else None
+
+
+def _nothing(low: int, high: int, next_offset: int) -> Slices:
+    none = np.zeros(0, np.int64)
+    return Slices(
+        records=b"",
+        sizes=none,
+        queue_offsets=none,
+        tags_codes=none,
+        next_offset=next_offset,
+        min_offset=low,
+        max_offset=high,
+    )
