@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import random
+
 import grpc.aio
 import pytest
 
@@ -47,3 +51,20 @@ async def test_every_bad_request_is_answered_with_its_field(seed: int) -> None:
     await server.stop(grace_s=0)
 
     assert complaints == [], f"seed {seed}"
+
+
+async def test_bytes_that_are_no_http2_at_all_cost_their_own_connection() -> None:
+    chooser = random.Random(7)
+    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    await server.start()
+    host, _, port = server.address.rpartition(":")
+    for preface in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(preface + chooser.randbytes(5_000))
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        assert await Fuzzer(0, channel).lives("/pocketmq.v1.NameServer/Cluster")
+    await server.stop(grace_s=0)
