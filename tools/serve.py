@@ -151,7 +151,7 @@ class _Servers:
 
     async def _start_broker(self, stack: AsyncExitStack, nameserver: str | None) -> dict[str, Any]:
         from ..broker.broker import Broker
-        from ..store import OsDisk
+        from ..store.os_disk import OsDisk
 
         settings = self._settings
         if nameserver is not None:

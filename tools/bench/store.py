@@ -16,7 +16,10 @@ from ...proto.clock import SystemClock
 from ...proto.properties import KEYS, encode_properties
 from ...proto.record import FIXED_SIZE_V4, NO_HOST
 from ...proto.record_run import check_run, encode_run
-from ...store import MessageStore, OsDisk, Run, StoreConfig
+from ...store.config import StoreConfig
+from ...store.message_store import MessageStore
+from ...store.os_disk import OsDisk
+from ...store.run import Run
 from .measure import Conditions, Figure, memcpy_bytes_per_second, own_cpu_seconds
 
 TOPIC: Final = "bench"

@@ -124,4 +124,4 @@ class Board:
             f"\n{passed} of {self._checks} checks passed, {took:.0f} s in all", highlight=False
         )
         for claim in self.failures:
-            self._console.print(f"[red]failed:[/red] {claim}", highlight=False)
+            self._console.print(f"failed: {claim}", style="red", markup=False, highlight=False)

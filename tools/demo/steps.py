@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from ...client import Admin, Message, Producer, PullConsumer, ReceivedMessage, Receipts
+from ...client import Admin, Message, Producer, PullConsumer, Receipts, ReceivedMessage
 from ..server_process import ServerProcess
 from .board import Bar, Board
 from .flights import COUNT, PACKAGE, Flight, archive, flights

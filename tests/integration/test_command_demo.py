@@ -1,0 +1,54 @@
+"""The demo with invented flights: the real ones come over the network."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pocketmq.client import Message
+from pocketmq.tools.demo import steps
+from pocketmq.tools.demo.board import Board
+from pocketmq.tools.demo.flights import Flight
+
+pytestmark = pytest.mark.processes
+
+ROWS = 30_000
+
+
+def invented(path: Path) -> Iterator[Flight]:
+    for number in range(ROWS):
+        keys = (f"XX{number}/2013-01-01/JFK", f"N{number % 100}")
+        yield Flight(keys, "XX", b'{"flight":"%d"}' % number)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    monkeypatch.setattr(steps, "archive", lambda: Path("invented"))
+    monkeypatch.setattr(steps, "flights", invented)
+    return io.StringIO()
+
+
+def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
+    board = Board(Console(file=shown, width=160))
+
+    steps.Demo(board, tmp_path / "store", ROWS).run()
+    board.summary()
+
+    assert board.failures == [], shown.getvalue()
+    assert "killed process" in shown.getvalue()
+
+
+def test_a_message_that_changed_on_the_way_is_noticed(
+    shown: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(topic: str, body: bytes, **parts: object) -> Message:
+        return Message(topic, body.replace(b'"77"', b'"78"'), **parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(steps, "Message", changed)
+    board = Board(Console(file=shown, width=160))
+
+    steps.Demo(board, tmp_path / "store", ROWS).run()
+
+    assert "each has the body, the keys and the tag of its row" in board.failures

@@ -1,0 +1,48 @@
+import importlib
+import json
+
+import pytest
+
+from pocketmq.tools import cli
+from pocketmq.tools.bench import command
+from pocketmq.tools.bench.measure import Conditions, Figure
+
+
+@pytest.mark.parametrize("name", command.BENCHES)
+def test_every_bench_is_a_function_in_a_module_of_its_name(name: str) -> None:
+    assert callable(getattr(importlib.import_module(f"pocketmq.tools.bench.{name}"), name))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Conditions]:
+    """A bench `wheel` that measures nothing; the conditions that it was told."""
+    conditions: list[Conditions] = []
+
+    def wheel(given: Conditions) -> Figure:
+        assert given.folder.is_dir()
+        conditions.append(given)
+        return Figure(name="wheel", messages_per_second=2.5, what="nothing")
+
+    module = importlib.import_module("pocketmq.tools.bench.wheel")
+    monkeypatch.setattr(module, "wheel", wheel)
+    return conditions
+
+
+def test_json_is_one_object(told: list[Conditions], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bench", "wheel", "--json", "--seconds", "0.5"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert (document["name"], document["messages_per_second"]) == ("wheel", 2.5)
+    assert told[0].seconds == 0.5
+
+
+def test_the_folder_is_removed(told: list[Conditions], capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["bench", "wheel"])
+
+    assert not told[0].folder.exists()
+    assert "wheel: nothing" in capsys.readouterr().out
+
+
+def test_a_bench_that_does_not_exist_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bench", "nothing"]) == 2
+    assert "'recovery'" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+import pytest
+
+from pocketmq.client.received_message import FetchedRun, ReceivedMessage
+from pocketmq.proto.properties import encode_properties
+from pocketmq.proto.record import Host
+from pocketmq.proto.record_run import encode_run
+from pocketmq.tools import output
+
+
+def received(body: bytes) -> ReceivedMessage:
+    properties = encode_properties({"KEYS": "a b", "TAGS": "t", "UNIQ_KEY": "01FF", "own": "x=y"})
+    records, _ = encode_run(
+        "T",
+        3,
+        [(body, properties)],
+        born_timestamp_ms=1_000,
+        born_host=Host.parse("127.0.0.1", 5),
+    )
+    (message,) = FetchedRun("broker-a", records).messages()
+    return message
+
+
+def test_a_message_is_told_whole() -> None:
+    assert output.message_document(received("é".encode())) == {
+        "topic": "T",
+        "broker": "broker-a",
+        "queue": 3,
+        "queue_offset": 0,
+        "log_offset": 0,
+        "message_id": "01FF",
+        "offset_message_id": "0" * 32,
+        "keys": ["a", "b"],
+        "tag": "t",
+        "born_ms": 1_000,
+        "stored_ms": 0,
+        "reconsume_times": 0,
+        "properties": {"KEYS": "a b", "TAGS": "t", "UNIQ_KEY": "01FF", "own": "x=y"},
+        "body": "é",
+    }
+
+
+def test_a_body_that_is_no_text_is_told_in_base64() -> None:
+    assert output.body_fields(b"\xff") == {"body": None, "body_base64": "/w=="}
+
+
+def test_a_message_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_message(received(b"a\xff"))
+
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (lines["keys"], lines["tag"], lines["body"]) == ("a b", "t", "a\\xff")
+    assert lines["born"] == "1970-01-01 00:00:01.000Z"
+
+
+def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"a": "x\ny", "b": ["ä"]})
+
+    assert capsys.readouterr().out == '{"a": "x\\ny", "b": ["ä"]}\n'
+
+
+def test_columns_are_aligned_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(["name", "count"], [["a", 5], ["long-name", 12_345]])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "name       count",
+        "a              5",
+        "long-name  12345",
+    ]
+
+
+def test_a_table_without_rows_is_its_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(["name", "count"], [])
+
+    assert capsys.readouterr().out == "name  count\n"
