@@ -1,0 +1,269 @@
+"""One broker process, without the process: a store, the tables, and the gRPC server in front.
+
+This is where the parts are put together. Start: the store recovers, the tables load, the timers turn, the server
+listens, the name servers are told. Stop is the reverse: unregister, refuse new sends, let what is under way end, save
+the tables, close the store. After a kill the next start recovers: nothing that was acknowledged is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from .. import __version__
+from ..proto.carrier_grpcio import GrpcioCarrier
+from ..proto.clock import Clock
+from ..proto.errors import PocketMQError, ShuttingDown
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record import Host
+from ..proto.rpc import Limits
+from ..store.config import StoreConfig
+from ..store.disk import Disk
+from ..store.message_store import MessageStore
+from ..store.recovery import RecoveryReport
+from ..store.state_files import StateFile
+from .config import BrokerConfig, store_address
+from .fetch import Fetches
+from .groups import Groups
+from .lookup import Lookups
+from .offsets import Offsets
+from .registration import Registration
+from .send import Sends
+from .service_v1 import BrokerService, topic_message
+from .timers import Timers
+from .topics import Topics
+from .waiting import Purgatory
+
+logger = logging.getLogger(__name__)
+
+_PAGE_SIZE = resource.getpagesize()
+#: How long a change of topics waits for the name servers before it is answered all the same.
+_ANNOUNCE_TIMEOUT_S = 3.0
+
+
+@dataclass(kw_only=True, slots=True)
+class _Running:
+    """The parts of a broker that has started."""
+
+    store: MessageStore
+    topics: Topics
+    offsets: Offsets
+    timers: Timers
+    purgatory: Purgatory
+    sends: Sends
+    carrier: GrpcioCarrier
+    registration: Registration | None = None
+
+
+class Broker:
+    """A broker. `build`, `start`, `stop`; its event loop owns it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._disk = disk
+        self._clock = clock
+        self._random = random
+        self._running: _Running | None = None
+        self._started_ms = 0
+        self.port = 0
+
+    @classmethod
+    def build(
+        cls,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        random: Random | None = None,
+    ) -> Broker:
+        """Put a broker together; nothing is opened yet."""
+        return cls(config, store_config, disk, clock, random or Random())
+
+    @property
+    def store(self) -> MessageStore:
+        """The open store of a broker that has started."""
+        assert self._running is not None, "the broker is not running"
+        return self._running.store
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the store found."""
+        return self.store.recovery
+
+    @property
+    def address(self) -> str:
+        """What clients connect to, once started."""
+        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
+        return self._config.advertised_address or f"{host}:{self.port}"
+
+    # --- starting
+
+    async def start(self) -> None:
+        """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had."""
+        store = MessageStore.open(self._store_config, disk=self._disk, now_ms=self._clock.now_ms)
+        try:
+            await self._serve(store)
+        except BaseException:
+            store.close()
+            raise
+        self._started_ms = self._clock.now_ms()
+        logger.info("broker listens address=%s store=%s", self.address, self._store_config.path)
+
+    async def _serve(self, store: MessageStore) -> None:
+        store.host = Host.parse(store_address(self._config.host), self._config.port)
+        now_ms = self._clock.now_ms
+        topics = Topics(self._state_file("topics.json"), self._config, now_ms)
+        groups = Groups(self._state_file("subscriptionGroup.json"), self._config, now_ms)
+        offsets = Offsets(self._state_file("consumerOffset.json"), now_ms)
+        timers = Timers(self._clock)
+        purgatory = Purgatory(timers, limit=self._config.fetches_waiting_max)
+        sends = Sends(self._config, topics, store, timers, purgatory.notify)
+        fetches = Fetches(self._config, topics, offsets, store, purgatory, now_ms)
+        service = BrokerService(self._config, store, topics, groups, offsets)
+        table = service.methods(
+            sends, fetches, Lookups(topics, store), self._announced, self._status
+        )
+        limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
+        carrier = GrpcioCarrier([table], limits=limits)
+        self._running = _Running(
+            store=store,
+            topics=topics,
+            offsets=offsets,
+            timers=timers,
+            purgatory=purgatory,
+            sends=sends,
+            carrier=carrier,
+        )
+        store.start(asyncio.get_running_loop().call_soon_threadsafe)
+        self.port = await carrier.start(self._config.host, self._config.port)
+        store.host = store.host._replace(port=self.port)
+        self._schedule(self._running)
+        self._register(self._running)
+
+    def _state_file(self, name: str) -> StateFile:
+        return StateFile(self._disk, self._store_config.path, name)
+
+    def _schedule(self, parts: _Running) -> None:
+        """Hang the periodic work on the timers."""
+        parts.timers.every(self._store_config.flush_interval_ms, parts.store.tick)
+        parts.timers.every(self._store_config.clean_interval_ms, _guarded(parts.store.clean))
+        parts.timers.every(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
+        parts.timers.start()
+
+    def _register(self, parts: _Running) -> None:
+        registration = Registration(
+            self._config.nameservers,
+            self._state,
+            self._clock,
+            self._random,
+            self._config.registration_interval_ms,
+        )
+        parts.registration = registration
+        parts.topics.on_change.append(registration.changed)
+        registration.start()
+
+    def _state(self) -> pb.BrokerRegistration:
+        """Return what name servers are told."""
+        assert self._running is not None, "registered while running"
+        topics = self._running.topics
+        return pb.BrokerRegistration(
+            cluster=self._config.cluster,
+            broker_name=self._config.name,
+            broker_id=self._config.broker_id,
+            address=self.address,
+            data_version=topics.version,
+            topics=[topic_message(topic) for topic in topics.all(include_system=True)],
+        )
+
+    async def _announced(self) -> None:
+        """Wait until the name servers that can be reached know the topics; not for ever."""
+        registration = self._running.registration if self._running else None
+        if registration is None:
+            return
+        try:
+            async with asyncio.timeout(_ANNOUNCE_TIMEOUT_S):
+                await registration.announced()
+        except TimeoutError:
+            logger.warning("name servers are slow to take a change")
+
+    # --- stopping
+
+    async def stop(self) -> None:
+        """Unregister, end what is under way, save, close the store. Twice is once."""
+        parts = self._running
+        if parts is None:
+            return
+        if parts.registration is not None:
+            await parts.registration.stop()
+        parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")
+        parts.purgatory.complete_all()
+        parts.store.flush_soon()
+        await parts.carrier.stop(self._config.stop_grace_ms / 1000)
+        await parts.timers.stop()
+        self._running = None
+        try:
+            parts.offsets.save()
+        finally:
+            parts.store.close()
+        logger.info("broker stopped store=%s", self._store_config.path)
+
+    # --- status
+
+    def _status(self) -> pb.BrokerStatusReply:
+        assert self._running is not None, "asked while running"
+        store = self._running.store
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        health = store.health
+        reason = health.failure.message if health.failure else health.full or ""
+        return pb.BrokerStatusReply(
+            cluster=self._config.cluster,
+            broker_name=self._config.name,
+            broker_id=self._config.broker_id,
+            address=self.address,
+            version=__version__,
+            started_ms=self._started_ms,
+            min_log_offset=store.min_log_offset,
+            max_log_offset=store.max_log_offset,
+            flushed_offset=store.flushed_offset,
+            dispatched_offset=store.dispatched_offset,
+            disk_used_ratio=self._disk.usage(self._store_config.path).used_percent / 100,
+            store_path=self._store_config.path,
+            recovery=json.dumps(store.recovery.to_json()),
+            rss_bytes=self._resident_bytes(),
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            writable=health.state == "open",
+            not_writable_because="" if health.state == "open" else reason or health.state,
+        )
+
+    def _resident_bytes(self) -> int:
+        """Return the process's resident memory; its peak where the system does not tell more."""
+        try:
+            return int(self._disk.read("/proc/self/statm").split()[1]) * _PAGE_SIZE
+        except FileNotFoundError:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _guarded(work: Callable[[], object]) -> Callable[[], None]:
+    """Return WORK such that an error of the disk is logged, and tried again at the next turn."""
+
+    def guarded() -> None:
+        try:
+            work()
+        except PocketMQError as error:
+            logger.error("periodic work failed reason=%s", error.message)
+
+    return guarded

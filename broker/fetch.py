@@ -1,0 +1,141 @@
+"""Fetches: raw records of a queue from an offset on, at once or when there is enough of them.
+
+A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there or its time is over; each append to the
+queue lets it try again. The records are slices of the log, joined once; nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError, QueueNotFound
+from ..proto.errors_wire import to_wire
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..store.message_store import MessageStore
+from .config import BrokerConfig
+from .offsets import Offsets
+from .topics import Topics
+from .waiting import Purgatory, Waiting
+
+#: Told of the answer to one fetch, exactly once.
+Done = Callable[[pb.FetchReply], None]
+
+
+class Fetches:
+    """Answers fetches from STORE."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        offsets: Offsets,
+        store: MessageStore,
+        purgatory: Purgatory,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._offsets = offsets
+        self._store = store
+        self._purgatory = purgatory
+        self._now_ms = now_ms
+
+    def fetch(self, request: pb.FetchRequest, done: Done) -> Waiting | None:
+        """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
+        try:
+            self._check(request)
+        except PocketMQError as error:
+            done(pb.FetchReply(fetch_id=request.fetch_id, error=to_wire(error)))
+            return None
+        fetch = _Fetch(request, self._limits(request), self._store, done)
+        if request.group:
+            self._offsets.pulled(request.topic, request.group, request.queue, request.offset)
+        if request.min_bytes <= 0 or request.max_wait_ms <= 0:
+            fetch.on_deadline()
+            return None
+        wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
+        key = (request.topic, request.queue)
+        return self._purgatory.complete_or_watch(fetch, key, self._now_ms() + wait_ms)
+
+    def _check(self, request: pb.FetchRequest) -> None:
+        for field in ("offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms"):
+            value = getattr(request, field)
+            if value < 0:
+                raise InvalidArgument(
+                    f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+                )
+        self._topics.for_reading(request.topic, request.queue)
+
+    def _limits(self, request: pb.FetchRequest) -> tuple[int, int]:
+        """Return how many messages and bytes the answer may have."""
+        config = self._config
+        messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
+        size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
+        return messages, size
+
+
+class _Fetch:
+    """One fetch: an operation of the purgatory."""
+
+    __slots__ = ("_done", "_limits", "_request", "_store")
+
+    def __init__(
+        self, request: pb.FetchRequest, limits: tuple[int, int], store: MessageStore, done: Done
+    ) -> None:
+        self._request = request
+        self._limits = limits
+        self._store = store
+        self._done = done
+
+    def try_complete(self) -> bool:
+        request = self._request
+        low, high = self._store.queue_bounds(request.topic, request.queue)
+        if request.offset == high and low <= high:
+            return False
+        reply = self._read()
+        enough = min(request.min_bytes, self._limits[1])
+        is_over = reply.error.name or reply.next_offset - request.offset >= self._limits[0]
+        stuck = not reply.records and reply.next_offset > request.offset  # stepped over a hole
+        if not (is_over or stuck or len(reply.records) >= enough):
+            return False
+        self._done(reply)
+        return True
+
+    def on_deadline(self) -> None:
+        self._done(self._read())
+
+    def _read(self) -> pb.FetchReply:
+        request = self._request
+        messages, size = self._limits
+        try:
+            found = self._store.read_queue(
+                request.topic, request.queue, request.offset, messages, size
+            )
+        except QueueNotFound:
+            return self._never_written()
+        except PocketMQError as error:
+            low, high = self._store.queue_bounds(request.topic, request.queue)
+            return pb.FetchReply(
+                fetch_id=request.fetch_id, min_offset=low, max_offset=high, error=to_wire(error)
+            )
+        return pb.FetchReply(
+            fetch_id=request.fetch_id,
+            records=found.records,
+            next_offset=found.next_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
+        )
+
+    def _never_written(self) -> pb.FetchReply:
+        """Answer for a queue that the topic has and the store has nothing of: it is empty."""
+        request = self._request
+        reply = pb.FetchReply(fetch_id=request.fetch_id)
+        if request.offset != 0:
+            error = OffsetOutOfRange(
+                f"offset {request.offset} of {request.topic}/{request.queue} lies outside 0 to 0",
+                offset=request.offset,
+                min_offset=0,
+                max_offset=0,
+            )
+            reply.error.CopyFrom(to_wire(error))
+        return reply

@@ -1,0 +1,102 @@
+"""The consumer groups of one broker: `config/subscriptionGroup.json` in memory.
+
+A group is made by an administrator, or the first time that it commits an offset. Every change is saved at once.
+Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..proto.errors import GroupNotFound, InvalidArgument, Overloaded
+from ..proto.topics import check_group
+from ..store.state_files import StateFile
+from ..store.state_tables import GroupConfig, GroupTable, parse_groups, render_groups
+from .config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+_RETRIES_MAX = 1_000_000
+_RETRY_QUEUES_MAX = 1024
+
+
+class Groups:
+    """Groups by name, over FILE."""
+
+    def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._file = file
+        self._config = config
+        self._now_ms = now_ms
+        loaded = file.load(parse_groups)
+        if loaded.problem:
+            logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
+        self._table = loaded.value or GroupTable()
+
+    def get(self, name: str) -> GroupConfig:
+        """Return the group NAME; raise GroupNotFound."""
+        group = self._table.groups.get(name)
+        if group is None:
+            raise GroupNotFound(
+                f"group {name!r} does not exist: create it, or check the name", group=name
+            )
+        return group
+
+    def all(self) -> list[GroupConfig]:
+        """Return the groups, by name."""
+        return [group for _, group in sorted(self._table.groups.items())]
+
+    def ensure(self, name: str) -> GroupConfig:
+        """Return the group NAME, making it with defaults if there is none."""
+        group = self._table.groups.get(name)
+        return group if group is not None else self.create(GroupConfig(name=name), update=False)
+
+    def create(self, group: GroupConfig, *, update: bool) -> GroupConfig:
+        """Make GROUP, or change it if it exists; return it. Raises GroupNotFound for an UPDATE of nothing.
+
+        As with Apache's brokers, making a group that exists changes it.
+        """
+        check_group(group.name)
+        _check_range(group.name, "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX)
+        _check_range(group.name, "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX)
+        existing = self.get(group.name) if update else self._table.groups.get(group.name)
+        if existing is None and len(self._table.groups) >= self._config.groups_max:
+            raise Overloaded(
+                f"the broker has {len(self._table.groups)} groups, the limit is"
+                f" {self._config.groups_max}: delete some, or raise broker.groups_max",
+                field="groups",
+                limit=self._config.groups_max,
+            )
+        if existing is not None:
+            group = replace(
+                existing,
+                retry_times_max=group.retry_times_max,
+                retry_queues=group.retry_queues,
+                consume_message_orderly=group.consume_message_orderly,
+                consume_enable=group.consume_enable,
+            )
+        self._change({**self._table.groups, group.name: group})
+        return group
+
+    def delete(self, name: str) -> None:
+        """Forget group NAME; raise GroupNotFound."""
+        self.get(name)
+        self._change({key: group for key, group in self._table.groups.items() if key != name})
+        logger.info("group deleted group=%s", name)
+
+    def _change(self, groups: dict[str, GroupConfig]) -> None:
+        version = self._table.version.next(self._now_ms())
+        table = GroupTable(version, groups, self._table.forbidden)
+        self._file.save(render_groups(table))
+        self._table = table
+
+
+def _check_range(group: str, field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(
+            f"group {group!r}: {field} is {value}, must be {least} to {most}",
+            field=field,
+            limit=most,
+            value=value,
+        )

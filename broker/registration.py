@@ -1,0 +1,218 @@
+"""Registering with the name servers: one long-lived stream to each, all independent of each other.
+
+A stream is opened at start and again after a loss, with a growing, jittered pause. It carries the broker's whole state
+when it opens, when topics change, and when the name server asks; in between a heartbeat every period says that nothing
+changed. Closing the stream unregisters. `announced` lets a change wait until the reachable name servers know it.
+
+This is a client of the name servers: the one place in this folder that makes calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from ..proto.clock import Clock
+from ..proto.gen import pocketmq_v1_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_PATH: Final = "/pocketmq.v1.NameServer/Register"
+_PAUSE_MS: Final = 100
+_PAUSE_MAX_MS: Final = 5_000
+_ANSWER_TIMEOUT_MS: Final = 3_000
+_EOF: Final[object] = getattr(grpc.aio, "EOF")  # noqa: B009 (the stubs lack it)
+_OPTIONS: Final = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_send_message_length", -1),
+]
+
+#: Returns the whole state of the broker as it is now.
+State = Callable[[], pb.BrokerRegistration]
+
+
+class Registration:
+    """Registers STATE with the name servers at ADDRESSES, "host:port" each."""
+
+    def __init__(
+        self, addresses: Iterable[str], state: State, clock: Clock, random: Random, period_ms: int
+    ) -> None:
+        self._links = [
+            _NameServerLink(address, state, clock, random, period_ms) for address in addresses
+        ]
+
+    def start(self) -> None:
+        """Begin to register, in the background."""
+        for link in self._links:
+            link.start()
+
+    async def stop(self) -> None:
+        """Unregister everywhere."""
+        await asyncio.gather(*(link.stop() for link in self._links))
+
+    def changed(self) -> None:
+        """Send the state anew: it has changed."""
+        for link in self._links:
+            link.wake()
+
+    async def announced(self) -> None:
+        """Return when every name server that is connected knows the state as it is now."""
+        await asyncio.gather(*(link.announced() for link in self._links))
+
+
+class _NameServerLink:
+    """The stream to one name server."""
+
+    def __init__(
+        self, address: str, state: State, clock: Clock, random: Random, period_ms: int
+    ) -> None:
+        self.address = address
+        self._state = state
+        self._clock = clock
+        self._random = random
+        self._period_ms = period_ms
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._connected = False
+        #: The newest version that the name server has acknowledged on this stream.
+        self._known_version: int | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"register {self.address}"
+        )
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
+        self._release()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def announced(self) -> None:
+        version = self._state().data_version
+        if not self._connected or self._knows(version):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((version, waiter))
+        self._wake.set()
+        await waiter
+
+    def _knows(self, version: int) -> bool:
+        return self._known_version is not None and self._known_version >= version
+
+    async def _run(self) -> None:
+        """Keep a stream open, for ever; each failure makes the pause before the next try longer, up to a bound."""
+        pause_ms = _PAUSE_MS
+        async with grpc.aio.insecure_channel(self.address, options=_OPTIONS) as channel:
+            method: Any = channel.stream_stream(
+                _PATH,
+                request_serializer=pb.BrokerRegistration.SerializeToString,
+                response_deserializer=pb.RegistrationReply.FromString,
+            )
+            while True:
+                try:
+                    await self._register(method())
+                except (grpc.RpcError, grpc.aio.UsageError, TimeoutError) as error:
+                    pause_ms = _PAUSE_MS if self._connected else min(2 * pause_ms, _PAUSE_MAX_MS)
+                    self._lost(error)
+                jittered_ms = int(pause_ms * self._random.uniform(0.5, 1.0))
+                await self._clock.sleep_until(self._clock.now_ms() + jittered_ms)
+
+    async def _register(self, stream: Any) -> None:
+        """Send states and heartbeats until the stream breaks."""
+        try:
+            whole = True
+            while True:
+                self._wake.clear()
+                whole = await self._exchange(stream, whole=whole)
+                if not whole:
+                    await self._pause()
+        finally:
+            stream.cancel()
+
+    async def _exchange(self, stream: Any, *, whole: bool) -> bool:
+        """Send the state (a heartbeat unless WHOLE or changed) and take the answer; return: must the next be whole?"""
+        message = self._state()
+        version = message.data_version
+        if not whole and self._knows(version):
+            message = _heartbeat(message)
+        async with asyncio.timeout(_ANSWER_TIMEOUT_MS / 1000):
+            await stream.write(message)
+            reply = await stream.read()
+        if reply is _EOF:
+            # Reading the status raises what the stream ended with; a plain end is a loss as well.
+            await stream.code()
+            raise TimeoutError(f"{self.address} ended the registration: {stream.details()}")
+        if not self._connected:
+            logger.info("registered nameserver=%s", self.address)
+        self._connected = True
+        if reply.send_topics:
+            return True
+        self._known_version = version
+        self._release_up_to(version)
+        return False
+
+    async def _pause(self) -> None:
+        """Wait for the next heartbeat's time, or a change."""
+        sleep = asyncio.ensure_future(
+            self._clock.sleep_until(self._clock.now_ms() + self._period_ms)
+        )
+        wake = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((sleep, wake), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            wake.cancel()
+
+    def _lost(self, error: Exception) -> None:
+        if self._connected:
+            logger.warning("name server lost nameserver=%s reason=%s", self.address, _reason(error))
+        else:
+            logger.debug("no name server nameserver=%s reason=%s", self.address, _reason(error))
+        self._connected = False
+        self._known_version = None
+        self._release()
+
+    def _release_up_to(self, version: int) -> None:
+        for asked, waiter in self._waiters:
+            if asked <= version and not waiter.done():
+                waiter.set_result(None)
+        self._waiters = [(asked, waiter) for asked, waiter in self._waiters if asked > version]
+
+    def _release(self) -> None:
+        """Let everybody go who waits: this name server cannot be told now."""
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+
+def _heartbeat(state: pb.BrokerRegistration) -> pb.BrokerRegistration:
+    return pb.BrokerRegistration(
+        cluster=state.cluster,
+        broker_name=state.broker_name,
+        broker_id=state.broker_id,
+        address=state.address,
+        data_version=state.data_version,
+        unchanged=True,
+    )
+
+
+def _reason(error: Exception) -> str:
+    return (
+        str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else str(error) or "timeout"
+    )

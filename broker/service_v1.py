@@ -1,0 +1,381 @@
+"""`pocketmq.v1.Broker`: messages in, the broker's parts below, messages out. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ..proto.errors import InvalidArgument
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record import decode_record
+from ..proto.rpc import Call, MethodTable, Stream, bidi, service, unary
+from ..proto.topics import check_group
+from ..store.message_store import MessageStore
+from ..store.state_tables import GroupConfig, TopicConfig
+from .config import BrokerConfig
+from .fetch import Fetches
+from .groups import Groups
+from .lookup import Lookups
+from .offsets import Offsets
+from .send import Sends
+from .topics import TYPE_ATTRIBUTE, Topics
+from .waiting import Waiting
+
+#: Waits until the name servers know the topics as they are now.
+Announced = Callable[[], Awaitable[None]]
+
+
+class BrokerService:
+    """The methods of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+
+    def methods(
+        self,
+        sends: Sends,
+        fetches: Fetches,
+        lookups: Lookups,
+        announced: Announced,
+        status: Callable[[], pb.BrokerStatusReply],
+    ) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        runs_max, fetches_max = self._config.produce_runs_in_flight, self._config.fetches_in_flight
+        changes = _Changes(self._store, self._topics, self._groups, self._offsets, announced)
+        return service(
+            "pocketmq.v1.Broker",
+            {
+                "Produce": bidi(
+                    pb.ProduceRun,
+                    pb.ProduceReply,
+                    lambda stream: ProduceStream(stream, sends, runs_max, str(self._store.host)),
+                ),
+                "Fetch": bidi(
+                    pb.FetchRequest,
+                    pb.FetchReply,
+                    lambda stream: FetchStream(stream, fetches, fetches_max),
+                ),
+                "CommitOffsets": unary(
+                    pb.CommitOffsetsRequest, pb.CommitOffsetsReply, self.commit_offsets
+                ),
+                "GroupOffsets": unary(
+                    pb.GroupOffsetsRequest, pb.GroupOffsetsReply, self.group_offsets
+                ),
+                "QueueOffsets": unary(
+                    pb.QueueOffsetsRequest, pb.QueueOffsetsReply, self.queue_offsets
+                ),
+                "CreateTopic": unary(pb.CreateTopicRequest, pb.TopicReply, changes.create_topic),
+                "DeleteTopic": unary(
+                    pb.DeleteTopicRequest, pb.DeleteTopicReply, changes.delete_topic
+                ),
+                "DescribeTopic": unary(
+                    pb.DescribeTopicRequest, pb.DescribeTopicReply, self.describe_topic
+                ),
+                "ListTopics": unary(pb.BrokerTopicsRequest, pb.BrokerTopicsReply, self.list_topics),
+                "CreateGroup": unary(pb.CreateGroupRequest, pb.GroupReply, changes.create_group),
+                "DeleteGroup": unary(
+                    pb.DeleteGroupRequest, pb.DeleteGroupReply, changes.delete_group
+                ),
+                "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
+                "Lookup": unary(
+                    pb.LookupRequest, pb.LookupReply, lambda request, _: lookups.lookup(request)
+                ),
+                "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, lambda *_: status()),
+            },
+        )
+
+    # --- offsets
+
+    def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsReply:
+        """Note offsets of a group: all of them, or none if one is bad."""
+        check_group(request.group)
+        for one in request.offsets:
+            self._topics.for_reading(one.topic, one.queue)
+            _, high = self._store.queue_bounds(one.topic, one.queue)
+            if not 0 <= one.offset <= high:
+                raise InvalidArgument(
+                    f"offset {one.offset} of {one.topic}/{one.queue} cannot be committed:"
+                    f" the queue ends at {high}",
+                    field="offset",
+                    limit=high,
+                    value=one.offset,
+                )
+        self._groups.ensure(request.group)
+        for one in request.offsets:
+            self._offsets.commit(one.topic, request.group, one.queue, one.offset)
+        return pb.CommitOffsetsReply()
+
+    def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
+        """Answer what a group committed: of the queues asked for, or of all."""
+        check_group(request.group)
+        if not request.queues:
+            known = self._offsets.of_group(request.group)
+            return pb.GroupOffsetsReply(
+                offsets=[pb.GroupOffset(topic=t, queue=q, offset=o) for t, q, o in known]
+            )
+        offsets = []
+        for queue in request.queues:
+            self._topics.for_reading(queue.topic, queue.queue)
+            found = self._offsets.committed(queue.topic, request.group, queue.queue)
+            offset = -1 if found is None else found
+            offsets.append(pb.GroupOffset(topic=queue.topic, queue=queue.queue, offset=offset))
+        return pb.GroupOffsetsReply(offsets=offsets)
+
+    def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> pb.QueueOffsetsReply:
+        """Answer where queues begin and end, and where an instant lies in them."""
+        time_ms = request.time_ms if request.HasField("time_ms") else None
+        for queue in request.queues:
+            self._topics.for_reading(queue.topic, queue.queue)
+        return pb.QueueOffsetsReply(
+            offsets=[
+                self._bounds(queue.topic, queue.queue, time_ms=time_ms) for queue in request.queues
+            ]
+        )
+
+    def _bounds(self, topic: str, queue: int, *, time_ms: int | None = None) -> pb.QueueOffsets:
+        low, high = self._store.queue_bounds(topic, queue)
+        bounds = pb.QueueOffsets(
+            topic=topic, queue=queue, min_offset=low, max_offset=high, min_store_time_ms=-1
+        )
+        if low < high:
+            oldest = self._store.read_queue(topic, queue, low, 1, 1).records
+            if oldest:
+                bounds.min_store_time_ms = decode_record(oldest).store_timestamp_ms
+        if time_ms is not None:
+            has_any = low < high
+            bounds.offset_at_time = (
+                self._store.offset_by_time(topic, queue, time_ms) if has_any else high
+            )
+        return bounds
+
+    # --- topics and groups
+
+    def describe_topic(self, request: pb.DescribeTopicRequest, call: Call) -> pb.DescribeTopicReply:
+        """Answer how a topic is made, and where each of its queues begins and ends."""
+        topic = self._topics.get(request.topic)
+        return pb.DescribeTopicReply(
+            topic=topic_message(topic),
+            queues=[self._bounds(topic.name, queue) for queue in range(topic.read_queues)],
+        )
+
+    def list_topics(self, request: pb.BrokerTopicsRequest, call: Call) -> pb.BrokerTopicsReply:
+        """Answer all topics of this broker."""
+        found = self._topics.all(include_system=request.include_system)
+        return pb.BrokerTopicsReply(topics=[topic_message(topic) for topic in found])
+
+    def list_groups(self, request: pb.GroupListRequest, call: Call) -> pb.GroupListReply:
+        """Answer all groups of this broker."""
+        return pb.GroupListReply(groups=[_group_message(group) for group in self._groups.all()])
+
+
+class _Changes:
+    """The methods that change topics and groups. A topic's change is answered when the name servers know it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        announced: Announced,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._announced = announced
+
+    async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.TopicReply:
+        topic = self._topics.create(_topic_config(request.topic), update=request.update)
+        await self._announced()
+        return pb.TopicReply(topic=topic_message(topic))
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicReply:
+        self._topics.delete(request.topic)
+        self._store.delete_topic(request.topic)
+        self._offsets.forget_topic(request.topic)
+        self._offsets.save()
+        await self._announced()
+        return pb.DeleteTopicReply()
+
+    def create_group(self, request: pb.CreateGroupRequest, call: Call) -> pb.GroupReply:
+        asked = request.group
+        group = GroupConfig(
+            name=asked.name,
+            retry_times_max=asked.retry_max_times,
+            retry_queues=asked.retry_queues or 1,
+            consume_message_orderly=asked.order,
+            consume_enable=asked.consume_enable,
+        )
+        made = self._groups.create(group, update=request.update)
+        return pb.GroupReply(group=_group_message(made))
+
+    def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
+        self._groups.delete(request.group)
+        self._offsets.forget_group(request.group)
+        self._offsets.save()
+        return pb.DeleteGroupReply()
+
+
+class ProduceStream:
+    """One open Produce stream: runs in, an answer each out, in the order in which they become ready."""
+
+    def __init__(self, stream: Stream, sends: Sends, runs_max: int, store_host: str) -> None:
+        self._stream = stream
+        self._sends = sends
+        self._window = _Window(runs_max)
+        self._store_host = store_host
+        self._ended = False
+
+    def on_message(self, message: pb.ProduceRun) -> Awaitable[None] | None:
+        self._window.enter()
+        silent = message.no_reply
+
+        def done(reply: pb.ProduceReply) -> None:
+            self._window.leave()
+            if not silent or reply.error.name:
+                self._send(reply)
+            self._finish_if_over()
+
+        self._sends.send(message, done)
+        return self._window.room()
+
+    def _send(self, reply: pb.ProduceReply) -> None:
+        if self._store_host and not reply.error.name:
+            reply.store_host, self._store_host = self._store_host, ""
+        self._stream.send(reply)
+
+    def on_end(self) -> None:
+        self._ended = True
+        self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        if self._ended and self._window.is_empty:
+            self._stream.finish()
+
+    def on_close(self) -> None:
+        self._window.open_wide()
+
+
+class FetchStream:
+    """One open Fetch stream: requests in, an answer each out when there is something."""
+
+    def __init__(self, stream: Stream, fetches: Fetches, fetches_max: int) -> None:
+        self._stream = stream
+        self._fetches = fetches
+        self._window = _Window(fetches_max)
+        self._waiting: dict[int, Waiting] = {}
+        self._numbers = 0
+        self._ended = False
+
+    def on_message(self, message: pb.FetchRequest) -> Awaitable[None] | None:
+        self._window.enter()
+        self._numbers += 1
+        number = self._numbers
+
+        def done(reply: pb.FetchReply) -> None:
+            self._waiting.pop(number, None)
+            self._window.leave()
+            self._stream.send(reply)
+            self._finish_if_over()
+
+        waiting = self._fetches.fetch(message, done)
+        if waiting is not None:
+            self._waiting[number] = waiting
+        return self._window.room()
+
+    def on_end(self) -> None:
+        self._ended = True
+        self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        if self._ended and self._window.is_empty:
+            self._stream.finish()
+
+    def on_close(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+        self._window.open_wide()
+
+
+class _Window:
+    """How many requests of one stream may be unanswered: at the bound, reading waits for an answer."""
+
+    __slots__ = ("_count", "_limit", "_room")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._count == 0
+
+    def enter(self) -> None:
+        self._count += 1
+
+    def leave(self) -> None:
+        self._count -= 1
+        self.open_wide()
+
+    def open_wide(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    def room(self) -> asyncio.Future[None] | None:
+        """Return None if another request may come, or what is done when it may."""
+        if self._count < self._limit:
+            return None
+        self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+
+def topic_message(topic: TopicConfig) -> pb.TopicConfig:
+    """Return TOPIC as it travels."""
+    return pb.TopicConfig(
+        name=topic.name,
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        permission=topic.permission,
+        type=topic.attributes.get(TYPE_ATTRIBUTE, ""),
+        attributes=topic.attributes,
+        order=topic.order,
+    )
+
+
+def _topic_config(message: pb.TopicConfig) -> TopicConfig:
+    attributes = dict(message.attributes)
+    if message.type:
+        attributes[TYPE_ATTRIBUTE] = message.type
+    return TopicConfig(
+        name=message.name,
+        read_queues=message.read_queues,
+        write_queues=message.write_queues,
+        permission=message.permission,
+        attributes=attributes,
+        order=message.order,
+    )
+
+
+def _group_message(group: GroupConfig) -> pb.GroupConfig:
+    return pb.GroupConfig(
+        name=group.name,
+        retry_max_times=group.retry_times_max,
+        retry_queues=group.retry_queues,
+        order=group.consume_message_orderly,
+        consume_enable=group.consume_enable,
+    )

@@ -1,0 +1,244 @@
+"""The topics of one broker: `config/topics.json` in memory, with Apache's rules for making them.
+
+The topics of the system are always there; what the file says of them wins. Every change is saved at once, before
+it is answered, and told to whoever registered with `on_change` (the registration with the name servers).
+
+Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ..proto.errors import (
+    InvalidArgument,
+    NotReadable,
+    NotWritable,
+    Overloaded,
+    QueueNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from ..proto.topics import (
+    AUTO_CREATE_TOPIC,
+    DEAD_LETTER_PREFIX,
+    NOT_SENDABLE_TOPICS,
+    PERMISSION_INHERIT,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    RETRY_PREFIX,
+    check_topic,
+    is_system_topic,
+    system_topic_queues,
+)
+from ..store.state_files import StateFile
+from ..store.state_tables import TopicConfig, TopicTable, parse_topics, render_topics
+from .config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+#: The attribute that says what kind of messages a topic takes.
+TYPE_ATTRIBUTE: Final = "message.type"
+TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+_PERMISSION_MAX: Final = 7
+
+
+class Topics:
+    """Topics by name, over FILE."""
+
+    def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._file = file
+        self._config = config
+        self._now_ms = now_ms
+        self._table = self._load()
+        self._system = {name for name, _, _ in system_topic_queues(config.cluster, config.name)}
+        #: Called after every change.
+        self.on_change: list[Callable[[], None]] = []
+
+    def _load(self) -> TopicTable:
+        loaded = self._file.load(parse_topics)
+        if loaded.problem:
+            logger.warning(
+                "state file was broken file=%s problem=%s", self._file.name, loaded.problem
+            )
+        table = loaded.value or TopicTable()
+        system = {
+            name: TopicConfig(
+                name=name, read_queues=queues, write_queues=queues, permission=permission
+            )
+            for name, queues, permission in system_topic_queues(
+                self._config.cluster, self._config.name
+            )
+        }
+        return replace(table, topics={**system, **table.topics})
+
+    # --- asking
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change, over restarts too while the clock does not go back."""
+        return self._table.version.timestamp_ms << 16 | self._table.version.counter & 0xFFFF
+
+    def get(self, name: str) -> TopicConfig:
+        """Return the topic NAME; raise TopicNotFound."""
+        topic = self._table.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic {name!r} does not exist: create it, or check the name", topic=name
+            )
+        return topic
+
+    def all(self, *, include_system: bool) -> list[TopicConfig]:
+        """Return the topics, by name."""
+        return [
+            topic
+            for name, topic in sorted(self._table.topics.items())
+            if include_system or not self.is_system(name)
+        ]
+
+    def is_system(self, name: str) -> bool:
+        """Did the broker make topic NAME for itself?"""
+        return name in self._system or is_system_topic(name)
+
+    def for_reading(self, name: str, queue: int) -> TopicConfig:
+        """Return topic NAME if QUEUE of it may be read; raise TopicNotFound, NotReadable or QueueNotFound."""
+        topic = self.get(name)
+        if not topic.permission & PERMISSION_READ:
+            raise NotReadable(
+                f"topic {name!r}: its permission, {topic.permission}, does not include reading (4)",
+                topic=name,
+                permission=topic.permission,
+            )
+        _check_queue(name, queue, topic.read_queues, "read")
+        return topic
+
+    def for_writing(self, name: str, queue: int) -> TopicConfig:
+        """Return topic NAME if QUEUE of it may be written, making the topic if settings allow.
+
+        Raises InvalidName, TopicNotFound, NotWritable or QueueNotFound.
+        """
+        topic = self._table.topics.get(name)
+        if topic is None:
+            topic = self._auto_create(name, queue)
+        if name in NOT_SENDABLE_TOPICS:
+            raise NotWritable(f"topic {name!r} is the broker's own: choose another", topic=name)
+        if not topic.permission & PERMISSION_WRITE:
+            raise NotWritable(
+                f"topic {name!r}: its permission, {topic.permission}, does not include writing (2)",
+                topic=name,
+                permission=topic.permission,
+            )
+        _check_queue(name, queue, topic.write_queues, "written")
+        return topic
+
+    # --- changing
+
+    def _auto_create(self, name: str, queue: int) -> TopicConfig:
+        check_topic(name)
+        template = self.get(AUTO_CREATE_TOPIC)
+        derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        allowed = self._config.auto_create_topics and template.permission & PERMISSION_INHERIT
+        if derived or not allowed:
+            raise TopicNotFound(
+                f"topic {name!r} does not exist, and is not made by sending to it: create it first",
+                topic=name,
+            )
+        queues = min(self._config.default_topic_queues, template.write_queues)
+        _check_queue(name, queue, queues, "written")
+        made = TopicConfig(
+            name=name,
+            read_queues=queues,
+            write_queues=queues,
+            permission=template.permission & ~PERMISSION_INHERIT,
+        )
+        self._put(made)
+        return made
+
+    def create(self, topic: TopicConfig, *, update: bool) -> TopicConfig:
+        """Make TOPIC, or change it if it exists and UPDATE is set; return it as it is now.
+
+        Raises InvalidName, InvalidArgument, TopicExists, TopicNotFound (an update of nothing) or Overloaded.
+        """
+        check_topic(topic.name)
+        self._check(topic)
+        existing = self._table.topics.get(topic.name)
+        if existing is not None and not update:
+            raise TopicExists(
+                f"topic {topic.name!r} exists: update it, or choose another name", topic=topic.name
+            )
+        if existing is None and update:
+            self.get(topic.name)
+        if existing is not None:
+            topic = replace(
+                topic,
+                filter_type=existing.filter_type,
+                sys_flag=existing.sys_flag,
+                attributes={**existing.attributes, **topic.attributes},
+            )
+        self._put(topic)
+        return topic
+
+    def _check(self, topic: TopicConfig) -> None:
+        most = self._config.topic_queues_max
+        for field in ("read_queues", "write_queues"):
+            _check_range(topic.name, field, getattr(topic, field), 1, most)
+        _check_range(topic.name, "permission", topic.permission, 0, _PERMISSION_MAX)
+        kind = topic.attributes.get(TYPE_ATTRIBUTE)
+        if kind is not None and kind not in TYPES:
+            raise InvalidArgument(
+                f"topic {topic.name!r}: type {kind!r} is none of {', '.join(TYPES)}",
+                field="type",
+                value=kind,
+            )
+
+    def _put(self, topic: TopicConfig) -> None:
+        limit = self._config.topics_max
+        if topic.name not in self._table.topics and len(self._table.topics) >= limit:
+            raise Overloaded(
+                f"the broker has {len(self._table.topics)} topics, the limit is {limit}: delete some,"
+                " or raise broker.topics_max",
+                field="topics",
+                limit=limit,
+            )
+        self._change({**self._table.topics, topic.name: topic})
+        logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
+
+    def delete(self, name: str) -> None:
+        """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
+        self.get(name)
+        if self.is_system(name):
+            raise NotWritable(f"topic {name!r} is the broker's own and stays", topic=name)
+        self._change({key: topic for key, topic in self._table.topics.items() if key != name})
+        logger.info("topic deleted topic=%s", name)
+
+    def _change(self, topics: dict[str, TopicConfig]) -> None:
+        """Save TOPICS as the new table; only what was saved counts."""
+        table = TopicTable(self._table.version.next(self._now_ms()), topics)
+        self._file.save(render_topics(table))
+        self._table = table
+        for callback in self.on_change:
+            callback()
+
+
+def _check_queue(topic: str, queue: int, queues: int, verb: str) -> None:
+    if not 0 <= queue < queues:
+        raise QueueNotFound(
+            f"queue {queue} of topic {topic!r} cannot be {verb}: it has queues 0 to {queues - 1}",
+            topic=topic,
+            field="queue",
+            limit=queues - 1,
+            value=queue,
+        )
+
+
+def _check_range(topic: str, field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(
+            f"topic {topic!r}: {field} is {value}, must be {least} to {most}",
+            field=field,
+            limit=most,
+            value=value,
+        )
