@@ -17,11 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, SendFailed
-from ..proto.record import Host
 from .config import ProducerConfig
 from .message import Message
 from .queue import Queue
-from .run import Outcome, Run
+from .run import Origin, Outcome, Run
 from .tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -57,41 +56,59 @@ class Accumulator:
         *,
         clock: Clock,
         tasks: Tasks,
-        born_host: Host,
+        origin: Origin,
     ) -> None:
         self._config = config
         self._deliver = deliver
         self._give_back = give_back
         self._clock = clock
         self._tasks = tasks
-        self._born_host = born_host
+        self._origin = origin
         self._lanes: dict[Queue, _Lane] = {}
+        #: By topic, the lane that messages for any queue joined last.
+        self._last_opened: dict[str, _Lane] = {}
         self._unfinished: set[Run] = set()
         self._flushes: list[tuple[set[Run], asyncio.Future[None]]] = []
 
-    def add(
-        self,
-        queue: Queue,
-        messages: Sequence[Message],
-        ids: Sequence[bytes],
-        size_bytes: int,
-        outcome: Outcome,
-        *,
-        single: bool,
+    def open_queue(self, topic: str, count: int, size_bytes: int) -> Queue | None:
+        """Return the queue whose run COUNT more messages for any queue of TOPIC may join; None: choose one."""
+        lane = self._last_opened.get(topic)
+        if lane is None or (run := lane.open) is None or not self._fits(run, count, size_bytes):
+            return None
+        return run.queue
+
+    def add_one(self, queue: Queue, message: Message, size_bytes: int, outcome: Outcome) -> None:
+        """Send MESSAGE, of SIZE_BYTES, to QUEUE; OUTCOME gets its receipt, or an error."""
+        lane, run = self._open_run(queue, 1, size_bytes)
+        run.add_one(message, size_bytes, outcome)
+        self._added(lane, run, message)
+
+    def add_many(
+        self, queue: Queue, messages: Sequence[Message], size_bytes: int, outcome: Outcome
     ) -> None:
-        """Send MESSAGES, of together SIZE_BYTES, to QUEUE; OUTCOME hears what became of them."""
+        """Send MESSAGES, of together SIZE_BYTES, to QUEUE; OUTCOME gets their receipts, or an error."""
+        lane, run = self._open_run(queue, len(messages), size_bytes)
+        run.add_many(messages, size_bytes, outcome)
+        self._added(lane, run, messages[0])
+
+    def _open_run(self, queue: Queue, count: int, size_bytes: int) -> tuple[_Lane, Run]:
+        """Return the open run of QUEUE, a new one if COUNT more messages do not fit."""
         lane = self._lanes.get(queue)
         if lane is None:
             lane = self._lanes[queue] = _Lane()
         run = lane.open
-        if run is not None and not self._fits(run, len(messages), size_bytes):
+        if run is not None and not self._fits(run, count, size_bytes):
             self._seal(lane, run)
             run = None
         if run is None:
             run = lane.open = Run(queue, self._clock.now_ms(), self._done)
             self._unfinished.add(run)
-        run.add(messages, ids, size_bytes, single, outcome)
-        if messages[0].queue is not None:
+        return lane, run
+
+    def _added(self, lane: _Lane, run: Run, message: Message) -> None:
+        if message.queue is None:
+            self._last_opened[message.topic] = lane
+        else:
             run.pinned = True
         if not self._fits(run, 1, 0):
             self._seal(lane, run)
@@ -108,7 +125,7 @@ class Accumulator:
 
     def _seal(self, lane: _Lane, run: Run) -> None:
         lane.open = None
-        run.seal(self._born_host)
+        run.seal(self._origin)
         lane.sealed.append(run)
         lane.filled.set()
 

@@ -29,13 +29,12 @@ from ..proto.errors import (
     TopicNotFound,
 )
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record import Host
 from .config import ProducerConfig
 from .connections import Connections
 from .queue import Queue
 from .receipt import DURABILITY_CODES
 from .routes import Route, Routes
-from .run import Run
+from .run import Origin, Run
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +52,14 @@ class Delivery:
         *,
         clock: Clock,
         random: Random,
-        born_host: Host,
+        origin: Origin,
     ) -> None:
         self._config = config
         self._routes = routes
         self._connections = connections
         self._clock = clock
         self._random = random
-        self._born_host = born_host
+        self._origin = origin
         self._durability = DURABILITY_CODES[config.durability]
         self._in_flight: dict[str, asyncio.Semaphore] = {}
 
@@ -84,7 +83,7 @@ class Delivery:
         if in_flight is None:
             in_flight = self._in_flight[broker] = asyncio.Semaphore(self._config.in_flight_runs_max)
         if not run.sealed:
-            run.seal(self._born_host)
+            run.seal(self._origin)
         async with in_flight:
             connection = self._connections.to(self._routes.address(broker))
             timeout_ms = min(self._config.request_timeout_ms, self._left_ms(run))

@@ -1,8 +1,9 @@
 """Which queue a message goes to, when it does not say so itself.
 
-A choice is asked once for what travels together: for each message of `send`, and once for every run of `send_many` (a
-round robin over single messages would cut a run of a thousand into one fragment a queue). So `send_many` spreads by
-the run, and a key's messages lie in one queue only if the message names it, or the choice does.
+A choice *for a run*, like the round robin, is asked once for what travels together: messages that come while a run
+of their topic is still open join it, because a round robin over single messages would cut a run of a thousand into one
+fragment a queue. Messages that are sent one at a time thus go round the queues one by one, those that are sent at once
+go by the run. A choice for each message, for example by key, is asked for every one, and pays for it in `send_many`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ from .routes import Route
 class QueueChoice(Protocol):
     """Chooses one of QUEUES, of which there is at least one, for MESSAGE or the run that it opens."""
 
+    #: True: asked for the first message of a run; False: for each message.
+    for_a_run: bool
+
     def choose(self, message: Message, queues: Sequence[Queue]) -> Queue: ...
 
 
 class RoundRobin:
     """One queue after the other, topic by topic, from a random one on."""
+
+    for_a_run = True
 
     def __init__(self, random: Random) -> None:
         self._random = random

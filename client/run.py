@@ -1,7 +1,7 @@
 """A run: messages for one queue on their way together, and those who wait for their acknowledgement.
 
-A run is open while messages join it, and sealed once its records are encoded. The ids are given when a message joins,
-and stay over retries, so that a duplicate, which a lost acknowledgement makes, can be told by its id.
+A run is open while messages join it, and sealed once its records are encoded. The ids are given when it is sealed
+first, and stay over retries, so that a duplicate, which a lost acknowledgement makes, can be told by its id.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..proto.errors import PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.message_id import UniqueIds
 from ..proto.record import Host
 from ..proto.record_run import encode_run
 from .message import UNIQUE_KEY_SIZE, Message
@@ -25,6 +26,13 @@ def record_size(message: Message) -> int:
     """Return the bytes of the record of MESSAGE."""
     own = len(message.topic) + len(message.body) + len(message.property_string)
     return own + _RECORD_OVERHEAD
+
+
+class Origin(NamedTuple):
+    """What records say of the client that made them."""
+
+    host: Host
+    ids: UniqueIds
 
 
 class Outcome(Protocol):
@@ -75,26 +83,26 @@ class Run:
         self.records = b""
         self.sizes: list[int] = []
 
-    def add(
-        self,
-        messages: Sequence[Message],
-        ids: Sequence[bytes],
-        size_bytes: int,
-        single: bool,
-        outcome: Outcome,
-    ) -> None:
-        """Take MESSAGES of together SIZE_BYTES in; OUTCOME hears of them."""
-        self.waiters.append(Waiter(len(self.messages), len(messages), single, outcome))
+    def add_one(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
+        """Take MESSAGE of SIZE_BYTES in; OUTCOME gets its receipt."""
+        self.waiters.append(Waiter(len(self.messages), 1, True, outcome))
+        self.messages.append(message)
+        self.size_bytes += size_bytes
+
+    def add_many(self, messages: Sequence[Message], size_bytes: int, outcome: Outcome) -> None:
+        """Take MESSAGES of together SIZE_BYTES in; OUTCOME gets their receipts."""
+        self.waiters.append(Waiter(len(self.messages), len(messages), False, outcome))
         self.messages += messages
-        self.ids += ids
         self.size_bytes += size_bytes
 
     @property
     def sealed(self) -> bool:
         return bool(self.sizes)
 
-    def seal(self, born_host: Host) -> None:
+    def seal(self, origin: Origin) -> None:
         """Encode the records, for the queue as it is now."""
+        if not self.ids:
+            self.ids = origin.ids.many(len(self.messages))
         properties = [
             _UNIQ_KEY % (unique, message.property_string)
             for unique, message in zip(self.ids, self.messages, strict=True)
@@ -105,7 +113,7 @@ class Run:
             self.queue.number,
             zip(bodies, properties, strict=True),
             born_timestamp_ms=self.born_ms,
-            born_host=born_host,
+            born_host=origin.host,
         )
 
     def move(self, queue: Queue) -> None:
@@ -128,9 +136,10 @@ class Run:
         parts = []
         for first, count, single, outcome in self.waiters:
             part = Run(self.queue, self.born_ms, self.on_done)
-            messages = self.messages[first : first + count]
-            size_bytes = sum(map(record_size, messages))
-            part.add(messages, self.ids[first : first + count], size_bytes, single, outcome)
+            part.waiters.append(Waiter(0, count, single, outcome))
+            part.messages = self.messages[first : first + count]
+            part.ids = self.ids[first : first + count]
+            part.size_bytes = sum(map(record_size, part.messages))
             part.pinned = self.pinned
             parts.append(part)
         return parts

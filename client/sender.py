@@ -20,9 +20,10 @@ from .budget import Budget
 from .config import ProducerConfig
 from .delivery import Delivery
 from .message import Message
+from .queue import Queue
 from .queue_choice import QueueChoice, RoundRobin, queue_for
 from .routes import Route
-from .run import Gathered, Outcome, record_size
+from .run import Gathered, Origin, Outcome, record_size
 from .session import Session, local_host
 
 _PLACE = attrgetter("topic", "queue")
@@ -47,7 +48,6 @@ class Sender:
         self.budget = Budget(config.buffer_bytes_max)
         self._session = session
         self._choice = choice or RoundRobin(session.random)
-        self._ids = UniqueIds(session.clock.now_ms, os.getpid(), session.random)
         self._unrouted: dict[str, list[_Parcel]] = {}
         #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
         self._bringing: set[asyncio.Task[object]] = set()
@@ -58,14 +58,15 @@ class Sender:
     async def start(self) -> None:
         """Get ready to send; nothing is connected yet."""
         session = self._session
-        born_host = await local_host(session.name_servers.addresses[0])
+        host = await local_host(session.name_servers.addresses[0])
+        origin = Origin(host, UniqueIds(session.clock.now_ms, os.getpid(), session.random))
         delivery = Delivery(
             self.config,
             session.routes,
             session.connections,
             clock=session.clock,
             random=session.random,
-            born_host=born_host,
+            origin=origin,
         )
         self._accumulator = Accumulator(
             self.config,
@@ -73,7 +74,7 @@ class Sender:
             self.budget.give,
             clock=session.clock,
             tasks=session.tasks,
-            born_host=born_host,
+            origin=origin,
         )
 
     def check_open(self) -> None:
@@ -115,6 +116,10 @@ class Sender:
 
     def _parts(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
         """Cut MESSAGES into parts for one topic and queue that fit a run."""
+        if not self._choice.for_a_run:
+            for message in messages:
+                yield [message]
+            return
         for _, group in groupby(messages, _PLACE):
             while part := list(islice(group, self.config.run_messages_max)):
                 yield from self._sized(part)
@@ -143,17 +148,19 @@ class Sender:
             self._fail(parcel, error)
 
     def _place(self, parcel: _Parcel, route: Route) -> None:
-        assert self._accumulator is not None
-        queue = queue_for(parcel.messages[0], route, self._choice)
-        ids = self._ids.many(len(parcel.messages))
-        self._accumulator.add(
-            queue,
-            parcel.messages,
-            ids,
-            parcel.size_bytes,
-            parcel.outcome,
-            single=parcel.single,
-        )
+        accumulator = self._accumulator
+        assert accumulator is not None
+        messages, size_bytes = parcel.messages, parcel.size_bytes
+        first = messages[0]
+        queue: Queue | None = None
+        if first.queue is None and self._choice.for_a_run:
+            queue = accumulator.open_queue(route.topic, len(messages), size_bytes)
+        if queue is None:
+            queue = queue_for(first, route, self._choice)
+        if parcel.single:
+            accumulator.add_one(queue, first, size_bytes, parcel.outcome)
+        else:
+            accumulator.add_many(queue, messages, size_bytes, parcel.outcome)
 
     def _fail(self, parcel: _Parcel, error: PocketMQError) -> None:
         self.budget.give(parcel.size_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -89,6 +89,35 @@ async def test_single_messages_go_round_the_queues() -> None:
         receipts = [await sending.send(message) for message in messages(8)]
 
     assert sorted(receipt.queue for receipt in receipts) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_messages_that_are_sent_at_once_travel_in_one_run() -> None:
+    cluster = FakeCluster.of_one("orders", queues=4)
+
+    async with producer(cluster) as sending:
+        for _ in range(4):
+            await asyncio.gather(*(sending.send(message) for message in messages(10)))
+
+    assert sorted(cluster.broker.runs) == [("orders", queue, 10) for queue in range(4)]
+
+
+async def test_a_choice_for_each_message_is_asked_for_each() -> None:
+    class ByKey:
+        for_a_run = False
+
+        def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
+            return queues[int(message.key or 0) % len(queues)]
+
+    cluster = FakeCluster.of_one("orders", queues=4)
+    keyed = [Message("orders", b"%d" % number, key=str(number)) for number in range(40)]
+
+    async with producer(cluster, queue_choice=ByKey()) as sending:
+        await sending.send_many(keyed[:20])
+        await asyncio.gather(*(sending.send(message) for message in keyed[20:]))
+
+    assert bodies(cluster.broker, "orders") == [
+        [b"%d" % number for number in range(queue, 40, 4)] for queue in range(4)
+    ]
 
 
 async def test_a_named_queue_is_kept() -> None:
