@@ -239,6 +239,15 @@ class IndexFile:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
+    def newest_keys(self, log_offset: int) -> list[int]:
+        """Return the hashes of the newest entries, as long as they point to LOG_OFFSET."""
+        stop = min(self.header.next_entry, self.entry_count)
+        start = max(1, stop - _SCAN_ENTRIES)
+        others = np.flatnonzero(self._column("log_offset", start, stop) != log_offset)
+        first = start + int(others[-1]) + 1 if len(others) else start
+        hashes: list[int] = self._column("key_hash", first, stop).tolist()
+        return hashes
+
     def covers(self, begin_ms: int, end_ms: int) -> bool:
         """Can the file hold keys of records stored between the two times?"""
         first, last = self.header.begin_ms, self.header.end_ms

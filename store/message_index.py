@@ -4,8 +4,9 @@ Files are named by the local time of their creation, yyyyMMddHHmmssSSS, and neve
 newest one. A file that is full is followed by a new one, which begins where the full one ended. Every record gives,
 in this order, the keys `topic#UNIQ_KEY`, `topic#word` for each word of KEYS, and `topic#T#TAGS`.
 
-A record is left out if it lies before the end of the newest file (it is there already; one *at* the end is entered
-again) or is a rollback of a transaction. Source: store-format.md §4.3–4.6, Apache 5.5.0's IndexService.
+A record is left out if it lies before the end of the newest file (it is there already) or is a rollback of a
+transaction; of the record *at* the end only those keys are entered that are missing. (Apache enters that record
+again, and finds it twice.) Source: store-format.md §4.3–4.6, Apache 5.5.0's IndexService.
 """
 
 from __future__ import annotations
@@ -142,16 +143,30 @@ class MessageIndex:
         end = file.header.end_log_offset
         offsets = columns.log_offset
         rollback = (columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK
+        known = self._newest_keys(end) if int(offsets[0]) <= end else []
         rising = bool((offsets[1:] >= offsets[:-1]).all()) and int(offsets[0]) >= end
-        if rising and not rollback.any():
+        if rising and not known and not rollback.any():
             return None
         keyed = np.zeros(len(columns), np.bool_)
         keyed[keys.rows] = True
-        moves_end = keyed & ~rollback
-        reached = np.maximum.accumulate(np.where(moves_end, offsets, end))
+        reached = np.maximum.accumulate(np.where(keyed & ~rollback, offsets, end))
         before = np.maximum(np.concatenate((np.array([end]), reached[:-1])), end)
-        accepted = (offsets >= before) & ~rollback
-        return np.flatnonzero(accepted[keys.rows])
+        accepted = ((offsets >= before) & ~rollback)[keys.rows]
+        for place in np.flatnonzero(accepted & (offsets[keys.rows] == end)).tolist():
+            if int(keys.hashes[place]) in known:
+                known.remove(int(keys.hashes[place]))
+                accepted[place] = False
+        return np.flatnonzero(accepted)
+
+    def _newest_keys(self, end_log_offset: int) -> list[int]:
+        """Return the hashes that the record at END_LOG_OFFSET, the newest, has in the index."""
+        found: list[int] = []
+        for file in reversed(self.files):
+            hashes = file.newest_keys(end_log_offset)
+            found += hashes
+            if len(hashes) < file.header.next_entry - 1:
+                break
+        return found
 
     def _writable(self, now_ms: int) -> IndexFile:
         """Return the newest file, or a new one behind it if there is none or it is full."""
@@ -199,8 +214,8 @@ class MessageIndex:
         """Return at most LIMIT log offsets of records of TOPIC with KEY, the newest ones, in rising order.
 
         KIND "T" looks for records with the tags KEY. The offsets are candidates: another key of the same hash is
-        found too, a record that was indexed twice comes twice, and it may be gone by now. Times are exact to a
-        second: a record of the last second before END_MS may be missed, or one from before BEGIN_MS found.
+        found too, a record that an Apache broker indexed twice comes twice, and it may be gone by now. Times are
+        exact to a second: a record of the last second before END_MS is found too, one of the first second may not be.
         """
         text = f"{topic}#T#{key}" if kind == "T" else f"{topic}#{key}"
         key_hash = int(key_hashes(np.array([java_hash(text)], np.int32))[0])

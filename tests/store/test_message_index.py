@@ -103,17 +103,39 @@ def test_each_record_gives_its_keys_in_order_unless_it_is_there_already(
             ),
         )
 
-    expected = []
+    expected: list[tuple[int, int]] = []
+    known: list[tuple[int, int]] = []
     end = 0
-    for found, topic, flag, at in rows:
+    for row, (found, topic, flag, at) in enumerate(rows):
+        if row == cut:
+            known = [entry for entry in expected if entry[1] == end]
         if flag == SYS_ROLLBACK or at < end:
             continue
         texts = [f"{topic}#{found['UNIQ_KEY']}"] if found.get("UNIQ_KEY") else []
         texts += [f"{topic}#{word}" for word in found.get("KEYS", "").split(" ") if word]
         texts += [f"{topic}#T#{found['TAGS']}"] if found.get("TAGS") else []
-        expected += [(key_hash(text), at) for text in texts]
+        for entry in ((key_hash(text), at) for text in texts):
+            if entry in known:
+                known.remove(entry)
+            else:
+                expected.append(entry)
         end = at if texts else end
     assert entries_of(index) == expected
+
+
+def test_of_the_newest_record_only_missing_keys_are_entered_again(tmp_path: Path) -> None:
+    index = new_index(tmp_path, entries=3)
+    data = records(*({"properties": {"UNIQ_KEY": f"u{i}", "KEYS": "k k l"}} for i in range(2)))
+    put(index, data)
+    before = entries_of(index)
+    assert put(index, data) == 0
+
+    assert len(index.files) == 5  # the last is empty: Apache makes it for a record that it then leaves out
+    for _ in range(2):
+        index.files.pop().delete()
+    put(index, data)
+
+    assert entries_of(index) == before
 
 
 def test_a_given_topic_makes_the_same_keys(tmp_path: Path) -> None:
@@ -280,7 +302,7 @@ def test_truncation_removes_what_points_behind_the_log(tmp_path: Path) -> None:
     assert index.find("T", "k", limit=64) == starts[:3]
     assert index.end_log_offset == starts[2]
     put(index, data)
-    assert index.find("T", "k", limit=64) == [*starts[:3], *starts[2:]]
+    assert index.find("T", "k", limit=64) == starts
 
 
 def test_damaged_files_are_deleted_with_all_behind_them(tmp_path: Path) -> None:

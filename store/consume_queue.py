@@ -1,0 +1,210 @@
+"""A consume queue: for each message of one topic and queue, in order, where its record is in the log.
+
+Entry, 20 bytes, big-endian; entry N of the queue, N being the message's queue offset, stands at byte 20·N:
+
+    0   8   log offset of the record
+    8   4   size of the record
+    12  8   tags code: Java's hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
+
+Files hold 300,000 entries by default, in consumequeue/<topic>/<queue>/. A queue whose first message is not number 0
+(its older ones were deleted) has pre-blank entries in front, see entry_row.py. Source: store-format.md §3.
+
+Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ..proto.record_run import Longs
+from .disk import Disk
+from .entry_row import EntryRow
+from .mapped_files import MappedFiles
+
+_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+#: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
+LONE_GAP_MAX: Final = 1000
+#: So many messages in a row, newer than all others, show that a queue began anew under lower numbers.
+RESTART_LEAST: Final = 3
+
+
+@dataclass(slots=True)
+class Placed:
+    """What became of records that were put: entered, already known, or without a place; and entries that FILL gaps."""
+
+    added: int = 0
+    known: int = 0
+    misplaced: int = 0
+    filled: int = 0
+    restarts: int = 0
+
+    def add(self, other: Placed) -> None:
+        """Count OTHER in."""
+        self.added += other.added
+        self.known += other.known
+        self.misplaced += other.misplaced
+        self.filled += other.filled
+        self.restarts += other.restarts
+
+
+class ConsumeQueue:
+    """Queue QUEUE of TOPIC.
+
+    min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
+    """
+
+    is_batch = False
+
+    def __init__(self, topic: str, queue: int, row: EntryRow) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.row = row
+        self.min_offset = row.first
+
+    @classmethod
+    def load(cls, disk: Disk, folder: str, file_size: int, topic: str, queue: int) -> ConsumeQueue:
+        """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
+        path = os.path.join(folder, topic, str(queue))
+        return cls(topic, queue, EntryRow.load(disk, path, file_size, _ENTRY, "consume queue"))
+
+    @property
+    def files(self) -> MappedFiles:
+        return self.row.files
+
+    @property
+    def max_offset(self) -> int:
+        return self.row.end
+
+    @property
+    def max_log_end(self) -> int:
+        """Where the newest message's record ends in the log; −1 without messages."""
+        return self.row.max_log_end
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def append(self, first: int, log_offsets: Longs, sizes: Longs, tags_codes: Longs) -> None:
+        """Enter new messages with the queue offsets from FIRST on; FIRST must be `max_offset`, but in an empty queue.
+
+        Raises StoreFull or DiskFailure: then none of them is entered.
+        """
+        entries = np.empty(len(log_offsets), _ENTRY)
+        entries["log_offset"] = log_offsets
+        entries["size"] = sizes
+        entries["tags_code"] = tags_codes
+        if first != self.row.end:
+            assert not self.row.files.files, "a message must follow the one before it"
+            self.row.begin_at(first)
+            self.min_offset = first
+        self.row.append(entries)
+
+    def put(
+        self, queue_offsets: Longs, log_offsets: Longs, sizes: Longs, tags_codes: Longs
+    ) -> Placed:
+        """Enter messages read from the log, some of which may be known, in order of the log.
+
+        A message that does not reach behind the newest one's record is known. In front of a gap (messages whose
+        records are lost or damaged) the entry behind it is repeated, so that every other one keeps its place; a
+        reader meets that record early. (Apache closes the gap: all later messages get lower queue offsets.) Messages
+        with a number that is taken have no place and are left out, unless several in a row show that the queue began
+        anew (its topic was deleted and made again): then they replace it.
+        """
+        ends = log_offsets + sizes
+        reached = np.maximum.accumulate(ends)
+        before = np.concatenate((np.array([self.max_log_end]), reached[:-1]))
+        rows = np.flatnonzero(ends > np.maximum(before, self.max_log_end))
+        placed = Placed(known=len(ends) - len(rows))
+        numbers = queue_offsets[rows]
+        cuts = np.flatnonzero(numbers[1:] != numbers[:-1] + 1) + 1
+        for run in np.split(rows, cuts):
+            if len(run):
+                self._put_run(
+                    int(queue_offsets[run[0]]),
+                    (log_offsets[run], sizes[run], tags_codes[run]),
+                    placed,
+                )
+        return placed
+
+    def _put_run(self, first: int, fields: tuple[Longs, Longs, Longs], placed: Placed) -> None:
+        """Enter messages of consecutive numbers from FIRST on, all newer than the queue."""
+        count = len(fields[0])
+        gap = first - self.row.end
+        empty = not self.row.files.files
+        if first < 0 or (not empty and gap > LONE_GAP_MAX and count == 1):
+            placed.misplaced += count
+            return
+        if gap < 0:
+            if count < RESTART_LEAST:
+                placed.misplaced += count
+                return
+            placed.restarts += 1
+            self.destroy()
+        elif gap and not empty:
+            self._fill(gap, fields)
+            placed.filled += gap
+        self.append(first, *fields)
+        placed.added += count
+
+    def _fill(self, gap: int, fields: tuple[Longs, Longs, Longs]) -> None:
+        """Repeat the first entry of FIELDS until only it fits behind."""
+        first = self.row.end
+        self.append(first, *(np.repeat(column[:1], gap) for column in fields))
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def entries(self, first: int, count: int) -> tuple[Longs, Longs, Longs]:
+        """Return log offsets, sizes and tags codes of up to COUNT messages from queue offset FIRST on.
+
+        Fewer at the end of a file; none behind the end, below `min_offset`, and where a file is missing.
+        """
+        entries = self.row.read(first, count if first >= self.min_offset else 0)
+        return (
+            entries["log_offset"].astype(np.int64),
+            entries["size"].astype(np.int64),
+            entries["tags_code"].astype(np.int64),
+        )
+
+    def offset_behind_hole(self, offset: int) -> int:
+        """Return the first queue offset from OFFSET on that has an entry; `max_offset` if none has."""
+        return self.row.behind_hole(max(offset, self.min_offset))
+
+    def log_offset(self, number: int) -> int | None:
+        """Return where the record of message NUMBER is in the log; None if there is no such entry."""
+        return self.row.log_offset(number)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the ranges [from, to) of queue offsets whose files are missing between others."""
+        return self.row.holes()
+
+    # --- after a stop, and cleaning ------------------------------------------------------------------------------
+
+    def recover(self, last_files: int | None = 3) -> None:
+        """Find the end of the queue, see `EntryRow.recover`."""
+        self.row.recover(last_files)
+
+    def truncate(self, log_end: int) -> int:
+        """Take out the messages whose records begin at LOG_END or behind it; return how many."""
+        count = self.row.truncate(log_end)
+        self.min_offset = min(self.min_offset, self.max_offset)
+        return count
+
+    def correct_min_offset(self, min_log_offset: int) -> None:
+        """Set `min_offset` to the first message whose record lies at MIN_LOG_OFFSET or behind it.
+
+        All files are looked at, and pre-blank entries are none. (Apache looks at the first file only.)
+        """
+        self.min_offset = self.row.first_from(min_log_offset)
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete leading files that only hold messages before MIN_LOG_OFFSET, never the last; return how many."""
+        count = self.row.delete_expired(min_log_offset)
+        self.correct_min_offset(min_log_offset)
+        return count
+
+    def destroy(self) -> None:
+        """Delete the queue with its folder; it is empty then, and begins anew."""
+        self.row.destroy()
+        self.min_offset = 0

@@ -1,0 +1,180 @@
+"""The table of all queues of a store: topic → queue → its consume queue, plain or of batches.
+
+A topic has batch queues if its files lie in batchconsumequeue/, or if topics.json says so (attribute
+queue.type=BatchCQ) and it has no files yet. Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from ..proto.errors import StoreRefused
+from .batch_consume_queue import BatchConsumeQueue
+from .config import StoreConfig
+from .consume_queue import ConsumeQueue
+from .disk import Disk
+from .mapped_files import Syncable
+
+__all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
+
+Queue = ConsumeQueue | BatchConsumeQueue
+
+
+def _no_batches(topic: str) -> bool:
+    return False
+
+
+class ConsumeQueues:
+    """All queues of one store."""
+
+    def __init__(
+        self, disk: Disk, config: StoreConfig, has_batches: Callable[[str], bool] = _no_batches
+    ) -> None:
+        """HAS_BATCHES tells by name whether a topic without files gets batch queues."""
+        self._disk = disk
+        self._config = config
+        self._has_batches = has_batches
+        self._plain: dict[str, dict[int, ConsumeQueue]] = {}
+        self._batch: dict[str, dict[int, BatchConsumeQueue]] = {}
+        self._deleted: list[Syncable] = []
+
+    @classmethod
+    def load(
+        cls, disk: Disk, config: StoreConfig, has_batches: Callable[[str], bool] = _no_batches
+    ) -> ConsumeQueues:
+        """Open every queue that has a folder; other names in the folders are left alone.
+
+        StoreRefused for files that do not belong, and for a topic that has queues of both kinds.
+        """
+        table = cls(disk, config, has_batches)
+        for topic, queue in _queue_folders(disk, config.queue_folder):
+            table._open_plain(topic, queue)
+        for topic, queue in _queue_folders(disk, config.batch_queue_folder):
+            if topic in table._plain:
+                raise StoreRefused(
+                    f'topic "{topic}" has queues in {config.queue_folder} and in {config.batch_queue_folder}:'
+                    " a topic has one kind; move one of the two folders away",
+                    topic=topic,
+                )
+            table._open_batch(topic, queue)
+        return table
+
+    def _open_plain(self, topic: str, queue: int) -> ConsumeQueue:
+        opened = ConsumeQueue.load(
+            self._disk,
+            self._config.queue_folder,
+            self._config.queue_file_size_bytes,
+            topic,
+            queue,
+        )
+        self._plain.setdefault(topic, {})[queue] = opened
+        return opened
+
+    def _open_batch(self, topic: str, queue: int) -> BatchConsumeQueue:
+        opened = BatchConsumeQueue.load(
+            self._disk,
+            self._config.batch_queue_folder,
+            self._config.batch_queue_file_size_bytes,
+            topic,
+            queue,
+        )
+        self._batch.setdefault(topic, {})[queue] = opened
+        return opened
+
+    # --- finding -------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Queue]:
+        """Yield every queue."""
+        for table in (self._plain, self._batch):
+            for queues in table.values():
+                yield from queues.values()
+
+    def is_batch(self, topic: str) -> bool:
+        """Does TOPIC have batch queues?"""
+        return topic in self._batch or (topic not in self._plain and self._has_batches(topic))
+
+    def get(self, topic: str, queue: int) -> ConsumeQueue | None:
+        """Return a plain queue; None if there is none."""
+        return self._plain.get(topic, {}).get(queue)
+
+    def get_batch(self, topic: str, queue: int) -> BatchConsumeQueue | None:
+        """Return a batch queue; None if there is none."""
+        return self._batch.get(topic, {}).get(queue)
+
+    def find_or_make(self, topic: str, queue: int) -> ConsumeQueue:
+        """Return a plain queue, new and without files if there is none."""
+        found = self.get(topic, queue)
+        return self._open_plain(topic, queue) if found is None else found
+
+    def find_or_make_batch(self, topic: str, queue: int) -> BatchConsumeQueue:
+        """Return a batch queue, new and without files if there is none."""
+        found = self.get_batch(topic, queue)
+        return self._open_batch(topic, queue) if found is None else found
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """Return the queue offset of the next message of a plain queue."""
+        found = self.get(topic, queue)
+        return 0 if found is None else found.max_offset
+
+    def names(self) -> list[tuple[str, int]]:
+        """Return (topic, queue) of every queue that has files, sorted."""
+        return sorted((one.topic, one.queue) for one in self if one.files.files)
+
+    @property
+    def max_log_end(self) -> int:
+        """Where the newest record that any queue points to ends in the log; −1 without entries."""
+        return max((one.max_log_end for one in self), default=-1)
+
+    # --- after a stop, and cleaning ------------------------------------------------------------------------------
+
+    def recover(self, last_files: int | None = 3) -> None:
+        """Find the end of every queue, see `EntryRow.recover`."""
+        for one in self:
+            one.recover(last_files)
+
+    def truncate(self, log_end: int) -> int:
+        """Take out every entry that points to LOG_END or behind it; return how many."""
+        return sum(one.truncate(log_end) for one in self)
+
+    def correct_min_offsets(self, min_log_offset: int) -> None:
+        """Set the min offset of every queue to its first message that the log still holds."""
+        for one in self:
+            one.correct_min_offset(min_log_offset)
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete files that only hold messages before MIN_LOG_OFFSET, never a queue's last; return how many."""
+        return sum(one.delete_expired(min_log_offset) for one in self)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of TOPIC with their files."""
+        plain: dict[int, Queue] = {**self._plain.pop(topic, {})}
+        batch: dict[int, Queue] = {**self._batch.pop(topic, {})}
+        for one in (*plain.values(), *batch.values()):
+            one.destroy()
+            self._deleted += one.files.take_dirty()
+        for folder in (self._config.queue_folder, self._config.batch_queue_folder):
+            self._disk.delete_folder(os.path.join(folder, topic))
+
+    # --- to the device -------------------------------------------------------------------------------------------
+
+    def take_dirty(self) -> list[Syncable]:
+        """Return what must be synced so that every entry written up to now is on the device, and forget it."""
+        parts, self._deleted = self._deleted, []
+        for one in self:
+            parts += one.files.take_dirty()
+        return parts
+
+    def close(self) -> None:
+        """Close every file. Nothing is synced."""
+        for one in self:
+            one.files.close()
+
+
+def _queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
+    """Yield topic and queue of each folder ROOT/topic/number."""
+    for topic in disk.list(root):
+        if topic.is_folder:
+            for entry in disk.list(os.path.join(root, topic.name)):
+                if entry.is_folder and entry.name.isascii() and entry.name.isdigit():
+                    yield topic.name, int(entry.name)

@@ -1,0 +1,198 @@
+"""From records in the log to what is derived from them: queue entries and index entries.
+
+A record gets a queue entry unless it is a prepared or rolled-back transaction; a record of a topic with batch queues
+gets one only if it is an inner batch (properties INNER_NUM and INNER_BASE). Index entries: see message_index.py.
+
+Everything derived can be derived again: records that are known already are recognised and left out.
+Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.byte_ranges import left_aligned
+from ..proto.java_hash import hash_ranges
+from ..proto.record import SYS_PREPARED, Buffer
+from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags_codes
+from ..proto.topics import SCHEDULE_TOPIC
+from .consume_queue import Placed
+from .consume_queues import ConsumeQueues
+from .message_index import MessageIndex
+
+_SECOND_MS: Final = 1000
+_MINUTE_MS: Final = 60 * _SECOND_MS
+_HOUR_MS: Final = 60 * _MINUTE_MS
+#: Delays of the levels 1 to 18 (Apache's messageDelayLevel), ms.
+DELAY_LEVELS_MS: Final = (
+    *(seconds * _SECOND_MS for seconds in (1, 5, 10, 30)),
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(hours * _HOUR_MS for hours in (1, 2)),
+)
+
+_NAME_SIZE_MAX: Final = 255  # of a folder
+
+Bytes = NDArray[np.uint8]
+Rows = NDArray[np.intp]
+
+
+class Dispatcher:
+    """Derives QUEUES and INDEX (None: none is kept). NOW_MS names index files."""
+
+    def __init__(
+        self, queues: ConsumeQueues, index: MessageIndex | None, now_ms: Callable[[], int]
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._now_ms = now_ms
+
+    def dispatch(
+        self,
+        data: Buffer | Bytes,
+        columns: RunColumns,
+        *,
+        topic: str | None = None,
+        queue: int | None = None,
+    ) -> Placed:
+        """Enter the records that COLUMNS describe, in order of the log; return what became of their queue entries.
+
+        With TOPIC and QUEUE all records are new ones of that plain queue, numbered on from its end. Without, they
+        may be of any queues, and known already. The columns hold the final log offsets, queue offsets and times.
+        Raises StoreFull or DiskFailure: then a part may have been entered, and dispatching again enters the rest.
+        """
+        if not len(columns):
+            return Placed()
+        array = as_bytes(data)
+        properties = PropertyRanges(array, columns)
+        if topic is not None and queue is not None:
+            placed = self._append(topic, queue, array, columns, properties)
+        else:
+            placed = self._put(array, columns, properties)
+        if self._index is not None:
+            self._index.put_run(
+                array, columns, now_ms=self._now_ms(), topic=topic, properties=properties
+            )
+        return placed
+
+    def _append(
+        self,
+        topic: str,
+        queue: int,
+        array: Bytes,
+        columns: RunColumns,
+        properties: PropertyRanges,
+    ) -> Placed:
+        """Enter new records of one queue."""
+        codes = tags_codes(array, properties)
+        if topic == SCHEDULE_TOPIC:
+            _set_delivery_times(array, columns, properties, slice(None), codes)
+        offsets, sizes, first = columns.log_offset, columns.sizes, columns.queue_offset
+        rows = _queued(columns)
+        if rows is not None:
+            offsets, sizes, first, codes = offsets[rows], sizes[rows], first[rows], codes[rows]
+        if len(offsets):
+            self._queues.find_or_make(topic, queue).append(int(first[0]), offsets, sizes, codes)
+        return Placed(added=len(offsets))
+
+    def _put(self, array: Bytes, columns: RunColumns, properties: PropertyRanges) -> Placed:
+        """Enter records of any queues."""
+        codes = tags_codes(array, properties)
+        placed = Placed()
+        for topic, queue, rows in _by_queue(array, columns, _queued(columns)):
+            if not _can_be_queue(topic, queue):
+                placed.misplaced += len(rows)
+                continue
+            if topic == SCHEDULE_TOPIC:
+                _set_delivery_times(array, columns, properties, rows, codes)
+            offsets, sizes = columns.log_offset[rows], columns.sizes[rows]
+            if self._queues.is_batch(topic):
+                batches = _batches(array, properties, rows)
+                found = self._queues.find_or_make_batch(topic, queue).put(
+                    offsets, sizes, codes[rows], columns.store_ms[rows], batches
+                )
+            else:
+                found = self._queues.find_or_make(topic, queue).put(
+                    columns.queue_offset[rows], offsets, sizes, codes[rows]
+                )
+            placed.add(found)
+        return placed
+
+
+def _queued(columns: RunColumns) -> Rows | None:
+    """Return which records get a queue entry; None for all. Prepared and rolled back have the same bit set."""
+    left_out = columns.sys_flag & SYS_PREPARED
+    return np.flatnonzero(left_out == 0) if left_out.any() else None
+
+
+def _by_queue(
+    array: Bytes, columns: RunColumns, chosen: Rows | None
+) -> Iterator[tuple[str, int, Rows]]:
+    """Yield topic, queue and rows of each queue that the CHOSEN records (None: all) are of, rows in their order."""
+    rows = np.arange(len(columns)) if chosen is None else chosen
+    if not len(rows):
+        return
+    hashes = hash_ranges(array, columns.topic_start[rows], columns.topic_size[rows])
+    keys = hashes.astype(np.int64) << 32 | columns.queue_id[rows].view(np.uint32)
+    if (keys != keys[0]).any():
+        order = np.argsort(keys, kind="stable")
+        rows, keys = rows[order], keys[order]
+    cuts = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    for group in np.split(rows, cuts):
+        yield from _by_topic(array, columns, group)
+
+
+def _by_topic(array: Bytes, columns: RunColumns, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
+    """Yield topic, queue and rows; ROWS are of one queue number, and most likely of one topic."""
+    while len(rows):
+        size = int(columns.topic_size[rows[0]])
+        names = left_aligned(array, columns.topic_start[rows], columns.topic_size[rows], size)
+        same = (names == names[0]).all(axis=1) & (columns.topic_size[rows] == size)
+        topic = names[0].tobytes().decode("utf-8", "replace")
+        yield topic, int(columns.queue_id[rows[0]]), rows[same]
+        rows = rows[~same]
+
+
+def _can_be_queue(topic: str, queue: int) -> bool:
+    """Can there be a folder for this queue? Only damage gives other names: the CRC does not cover the topic."""
+    named = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
+    return named and len(topic.encode()) <= _NAME_SIZE_MAX and queue >= 0
+
+
+def _set_delivery_times(
+    array: Bytes,
+    columns: RunColumns,
+    properties: PropertyRanges,
+    rows: Rows | slice,
+    codes: Longs,
+) -> None:
+    """Set the tags codes of ROWS of the schedule topic to the time at which each message is due.
+
+    The level is clamped to the highest; a message without a level, or with one that is no number, keeps its code.
+    """
+    starts, sizes = properties.find("DELAY")
+    levels = _numbers(array, starts[rows], sizes[rows])
+    delays = np.array((0, *DELAY_LEVELS_MS), np.int64)
+    due = columns.store_ms[rows] + delays[np.clip(levels, 0, len(DELAY_LEVELS_MS))]
+    codes[rows] = np.where(levels > 0, due, codes[rows])
+
+
+def _batches(array: Bytes, properties: PropertyRanges, rows: Rows) -> tuple[Longs, Longs]:
+    """Return first queue offset and number of messages of each inner batch; −1 where there is none."""
+    found = [properties.find(name) for name in ("INNER_BASE", "INNER_NUM")]
+    bases, counts = (_numbers(array, starts[rows], sizes[rows]) for starts, sizes in found)
+    return bases, counts
+
+
+def _numbers(array: Bytes, starts: Longs, sizes: Longs) -> Longs:
+    """Return the decimal number that stands in each range; −1 if none does."""
+    numbers = np.full(len(starts), -1, np.int64)
+    for row in np.flatnonzero((sizes > 0) & (sizes < 19)).tolist():
+        start = int(starts[row])
+        text = array[start : start + int(sizes[row])].tobytes()
+        if text.isdigit():
+            numbers[row] = int(text)
+    return numbers

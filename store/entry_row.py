@@ -1,0 +1,222 @@
+"""A row of mapped files full of equal entries, each pointing to a record of the log: what queues are made of.
+
+Entry i stands at byte i × its size of the row. An entry is *valid* if its log offset is not negative and its size
+positive; a reader stops at the first that is not (unused places are zero). In front of the first entry of a row that
+begins above 0 stand *pre-blank* entries (log offset 0, size 2147483647, the rest 0), from the start of the file on.
+
+Log offsets never fall from entry to entry. Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.errors import StoreError
+from .disk import Disk
+from .mapped_file import MappedFile
+from .mapped_files import MappedFiles
+
+#: Size that a pre-blank entry has; no record is that large.
+PRE_BLANK_SIZE: Final = (1 << 31) - 1
+
+EntryArray = NDArray[Any]
+
+
+class EntryRow:
+    """The row in FOLDER. Every entry type has the fields `log_offset` and `size` first.
+
+    max_log_end: where the record of the newest entry ends in the log, −1 if there is no entry. Up to `recover` it is
+    not known, and every file counts as full.
+    """
+
+    def __init__(self, files: MappedFiles, entry_type: np.dtype[np.void]) -> None:
+        self.files = files
+        self.entry_type = entry_type
+        self.entry_size = entry_type.itemsize
+        self.max_log_end = -1
+
+    @classmethod
+    def load(
+        cls, disk: Disk, folder: str, file_size: int, entry_type: np.dtype[np.void], what: str
+    ) -> EntryRow:
+        """Open the row in FOLDER; StoreRefused names a file that does not belong."""
+        return cls(MappedFiles.load(disk, folder, file_size, what=what), entry_type)
+
+    @property
+    def first(self) -> int:
+        """Number of the first entry that the files have a place for."""
+        return self.files.min_offset // self.entry_size
+
+    @property
+    def end(self) -> int:
+        """Number of the next entry; 0 for an empty row."""
+        return self.files.max_offset // self.entry_size
+
+    @property
+    def entries_per_file(self) -> int:
+        return self.files.file_size // self.entry_size
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def all_of(self, file: MappedFile) -> EntryArray:
+        """Return the entries in FILE up to its position, without a copy."""
+        used = file.position // self.entry_size * self.entry_size
+        entries: EntryArray = file.data[:used].view(self.entry_type)
+        return entries
+
+    def read(self, first: int, count: int) -> EntryArray:
+        """Return up to COUNT entries from number FIRST on, without a copy: fewer at the end of their file."""
+        file = self.files.file_at(first * self.entry_size)
+        if file is None:
+            return np.empty(0, self.entry_type)
+        index = first - file.start // self.entry_size
+        return self.all_of(file)[index : index + count]
+
+    def log_offset(self, number: int) -> int | None:
+        """Return the log offset of entry NUMBER; None if it is not there."""
+        entries = self.read(number, 1)
+        return int(entries["log_offset"][0]) if len(entries) else None
+
+    def behind_hole(self, number: int) -> int:
+        """Return the first number from NUMBER on that has an entry; `end` if none has."""
+        if len(self.read(number, 1)):
+            return number
+        starts = (file.start // self.entry_size for file in self.files.files)
+        return min(self.end, next((start for start in starts if start > number), self.end))
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the ranges of entries whose files are missing between others."""
+        files = self.files.files
+        return [
+            (before.end // self.entry_size, after.start // self.entry_size)
+            for before, after in pairwise(files)
+            if before.end != after.start
+        ]
+
+    def first_from(self, log_offset: int) -> int:
+        """Return the number of the first entry, no pre-blank one, at LOG_OFFSET or behind it; `end` if none is."""
+        for file in self.files.files:
+            entries = self.all_of(file)
+            if not len(entries) or int(entries["log_offset"][-1]) < log_offset:
+                continue
+            offsets, sizes = entries["log_offset"], entries["size"]
+            found = bisect_left(range(len(entries)), log_offset, key=lambda i: int(offsets[i]))
+            while found < len(entries) and int(sizes[found]) == PRE_BLANK_SIZE:
+                found = _blanks_end(sizes)
+            if found < len(entries):
+                return file.start // self.entry_size + found
+        return self.end
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def append(self, entries: EntryArray) -> None:
+        """Write ENTRIES behind the last one, over as many files as it takes.
+
+        Raises StoreFull or DiskFailure: then none of them is there.
+        """
+        end = self.files.max_offset
+        try:
+            self.files.append(entries.view(np.uint8).data)
+        except StoreError:
+            if self.files.max_offset != end:
+                self.files.truncate(end)
+            raise
+        self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
+
+    def begin_at(self, number: int) -> None:
+        """Make an empty row begin with entry NUMBER: the places before it in its file become pre-blank."""
+        file = self.files.start_at(number * self.entry_size)
+        blanks = np.zeros(file.position // self.entry_size, self.entry_type)
+        if len(blanks):
+            blanks["size"] = PRE_BLANK_SIZE
+            file.put(0, blanks.view(np.uint8).data)
+
+    # --- after a stop --------------------------------------------------------------------------------------------
+
+    def recover(self, last_files: int | None = 3) -> None:
+        """Find the end: the first entry, of the last LAST_FILES files (None: of all), that cannot follow the others.
+
+        That is one that is not valid, or whose log offset is lower than one before it. Everything from it on goes:
+        later files are deleted, the rest of its file becomes zero.
+        """
+        files = self.files.files
+        begin = 0 if last_files is None else max(0, len(files) - last_files)
+        newest = -1
+        for file in files[begin:]:
+            entries = self.all_of(file)
+            good = self._leading_good(entries, newest)
+            if good:
+                newest = int(entries["log_offset"][good - 1])
+            if good < len(entries):
+                self.files.truncate(file.start + good * self.entry_size)
+                break
+        self._find_max_log_end()
+
+    def _leading_good(self, entries: EntryArray, newest: int) -> int:
+        """Return how many leading ENTRIES can follow one with log offset NEWEST."""
+        offsets = entries["log_offset"].astype(np.int64)
+        good = (offsets >= 0) & self.valid(entries)
+        if len(good):
+            good[0] &= bool(offsets[0] >= newest)
+            good[1:] &= offsets[1:] >= offsets[:-1]
+        return len(good) if good.all() else int(good.argmin())
+
+    def valid(self, entries: EntryArray) -> NDArray[np.bool_]:
+        """Tell for each entry whether its fields, but for the log offset, can be."""
+        sound: NDArray[np.bool_] = entries["size"] > 0
+        return sound
+
+    def truncate(self, log_end: int) -> int:
+        """Take out the newest entries that point to LOG_END or behind it; return how many.
+
+        The row keeps its place: if nothing is left, the next entry still gets a number that no entry had before the
+        first file's. (Apache deletes the files, and the queue begins at 0 again.)
+        """
+        before = self.end
+        for file in reversed(self.files.files):
+            entries = self.all_of(file)
+            offsets = entries["log_offset"]
+            good = bisect_left(range(len(entries)), log_end, key=lambda i: int(offsets[i]))
+            if good or file is self.files.files[0]:
+                if file.start + good * self.entry_size != self.files.max_offset:
+                    self.files.truncate(file.start + good * self.entry_size)
+                break
+        self._find_max_log_end()
+        return before - self.end
+
+    def _find_max_log_end(self) -> None:
+        self.max_log_end = -1
+        for file in reversed(self.files.files):
+            entries = self.all_of(file)
+            if len(entries):
+                size = int(entries["size"][-1])
+                if size != PRE_BLANK_SIZE:
+                    self.max_log_end = int(entries["log_offset"][-1]) + size
+                return
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete leading files whose last entry points before MIN_LOG_OFFSET, never the last; return how many."""
+        count = 0
+        for file in self.files.files[:-1]:
+            entries = self.all_of(file)
+            if not len(entries) or int(entries["log_offset"][-1]) >= min_log_offset:
+                break
+            count += 1
+        return self.files.delete_leading(count)
+
+    def destroy(self) -> None:
+        """Delete all files and the folder."""
+        self.files.delete_all()
+        self.files.disk.delete_folder(self.files.folder)
+        self.max_log_end = -1
+
+
+def _blanks_end(sizes: NDArray[Any]) -> int:
+    """Return how many leading entries are pre-blank."""
+    blank = sizes == PRE_BLANK_SIZE
+    return len(blank) if blank.all() else int(blank.argmin())
