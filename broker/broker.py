@@ -189,6 +189,18 @@ class Broker:
             topics=[topic_message(topic) for topic in topics.all(include_system=True)],
         )
 
+    async def registered(self, timeout_s: float) -> bool:
+        """Wait until every name server knows the broker, for TIMEOUT_S at most; return whether they do."""
+        assert self._running is not None, "the broker is not running"
+        registration = self._running.registration
+        assert registration is not None, "the broker has not started"
+        try:
+            async with asyncio.timeout(timeout_s):
+                await registration.registered()
+        except TimeoutError:
+            return False
+        return True
+
     async def _announced(self) -> None:
         """Wait until the name servers that can be reached know the topics; not for ever."""
         registration = self._running.registration if self._running else None

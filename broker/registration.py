@@ -68,6 +68,10 @@ class Registration:
         """Return when every name server that is connected knows the state as it is now."""
         await asyncio.gather(*(link.announced() for link in self._links))
 
+    async def registered(self) -> None:
+        """Return when every name server has taken a registration since the start."""
+        await asyncio.gather(*(link.taken_once.wait() for link in self._links))
+
 
 class _NameServerLink:
     """The stream to one name server."""
@@ -86,6 +90,7 @@ class _NameServerLink:
         #: The newest version that the name server has acknowledged on this stream.
         self._known_version: int | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.taken_once = asyncio.Event()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(
@@ -163,6 +168,7 @@ class _NameServerLink:
         if reply.send_topics:
             return True
         self._known_version = version
+        self.taken_once.set()
         self._release_up_to(version)
         return False
 

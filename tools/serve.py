@@ -31,6 +31,8 @@ from .options import DEFAULT_NAMESERVER, READY, nameserver_option
 from .settings import Settings, load_settings, sample
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+#: How long a broker waits for its name servers before it says that it serves.
+_REGISTER_TIMEOUT_S: Final = 5.0
 _LEVELS: Final = ["debug", "info", "warning", "error"]
 
 
@@ -159,7 +161,10 @@ class _Servers:
         server = Broker.build(settings.broker, settings.store, disk=OsDisk(), clock=self._clock)
         await server.start()
         stack.push_async_callback(server.stop)
-        recovery = server.store.recovery
+        if not await server.registered(_REGISTER_TIMEOUT_S):
+            names = " ".join(settings.broker.nameservers)
+            click.echo(f"pocketmq: not registered yet with all of {names}; still trying", err=True)
+        recovery = server.recovery
         return {
             "broker": server.address,
             "store": settings.store.path,
