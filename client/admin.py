@@ -17,7 +17,14 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ..proto.clock import Clock, SystemClock
-from ..proto.errors import ClientClosed, GroupNotFound, RouteNotFound, TopicExists, TopicNotFound
+from ..proto.errors import (
+    ClientClosed,
+    GroupNotFound,
+    InvalidArgument,
+    RouteNotFound,
+    TopicExists,
+    TopicNotFound,
+)
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_ALL, check_group, check_topic
 from .brokers import Brokers
@@ -316,19 +323,24 @@ class AsyncAdmin:
     async def lookup(
         self,
         topic: str,
-        key: str,
+        key: str | None = None,
         *,
+        tag: str | None = None,
         begin_ms: int = 0,
         end_ms: int = 0,
         max_messages: int = 64,
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id), oldest first.
+        """Return up to MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
 
-        BEGIN_MS and END_MS (0: no end) bound the time when they were stored.
+        Tags are found only where the broker's store indexes them. BEGIN_MS and END_MS (0: no end) bound the time when
+        they were stored.
         """
+        if (key is None) == (tag is None):
+            raise InvalidArgument("give either a key or a tag to look for", field="key")
         request = pb.LookupRequest(
             topic=check_topic(topic),
             key=key,
+            tag=tag,
             begin_ms=begin_ms,
             end_ms=end_ms,
             max_messages=max_messages,
