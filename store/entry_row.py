@@ -129,12 +129,18 @@ class EntryRow:
         self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
 
     def begin_at(self, number: int) -> None:
-        """Make an empty row begin with entry NUMBER: the places before it in its file become pre-blank."""
+        """Make an empty row begin with entry NUMBER: the places before it in its file become pre-blank.
+
+        Raises StoreFull or DiskFailure: then the row is still empty.
+        """
         file = self.files.start_at(number * self.entry_size)
         blanks = np.zeros(file.position // self.entry_size, self.entry_type)
-        if len(blanks):
-            blanks["size"] = PRE_BLANK_SIZE
+        blanks["size"] = PRE_BLANK_SIZE
+        try:
             file.put(0, blanks.view(np.uint8).data)
+        except StoreError:
+            self.files.delete_all()
+            raise
 
     # --- after a stop --------------------------------------------------------------------------------------------
 
