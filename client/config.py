@@ -50,7 +50,7 @@ class ProducerSettings(TypedDict, total=False):
     """The keyword arguments of a producer: see ProducerConfig."""
 
     request_timeout_ms: int
-    durability: Durability
+    durability: Durability | None
     linger_ms: int
     run_bytes_max: int
     run_messages_max: int
@@ -67,8 +67,8 @@ class ProducerSettings(TypedDict, total=False):
 class ProducerConfig(ClientConfig):
     """Settings of a producer."""
 
-    #: What an acknowledgement promises: "memory" survives kill -9, "disk" a power cut.
-    durability: Durability = "memory"
+    #: What an acknowledgement promises: "memory" survives kill -9, "disk" a power cut; None: as the broker is set.
+    durability: Durability | None = None
     #: Wait so long for company before a run leaves an idle queue; 0: leave at once, gather while others travel.
     linger_ms: int = 0
     #: Bounds of one run of records.
@@ -92,7 +92,7 @@ class ProducerConfig(ClientConfig):
         _require_positive(self, "linger_ms", "max_block_ms", "retry_backoff_ms")
         if self.durability not in DURABILITY_CODES:
             raise ConfigError(
-                f'durability is {self.durability!r}, but must be "memory" or "disk"',
+                f'durability is {self.durability!r}, but must be "memory", "disk" or None',
                 field="durability",
                 value=self.durability,
             )

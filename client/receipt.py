@@ -19,7 +19,12 @@ from .queue import Queue
 #: How safe an acknowledged message is: in the log's pages (survives kill -9), or forced to the device.
 Durability = Literal["memory", "disk"]
 
-DURABILITY_CODES: dict[Durability, int] = {"memory": pb.MEMORY, "disk": pb.DISK}
+#: None: as the broker is configured.
+DURABILITY_CODES: dict[Durability | None, int] = {
+    None: pb.DURABILITY_UNSPECIFIED,
+    "memory": pb.MEMORY,
+    "disk": pb.DISK,
+}
 _DURABILITY_NAMES: dict[int, Durability] = {pb.MEMORY: "memory", pb.DISK: "disk"}
 
 

@@ -26,7 +26,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from .. import __version__
-from ..proto.errors import ConfigError, InvalidArgument, PocketMQError
+from ..proto.errors import ConfigError, Disconnected, InvalidArgument, PocketMQError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -121,6 +121,8 @@ def exit_code(error: PocketMQError) -> int:
     """Return the exit code that tells ERROR."""
     if isinstance(error, ConfigError | InvalidArgument):
         return USAGE
+    if isinstance(error.__cause__, Disconnected):  # No route, because no name server answered.
+        return _CODES[Disconnected.status]
     return _CODES.get(error.status, FAILED)
 
 

@@ -66,7 +66,7 @@ def send(
         raise click.UsageError("Give either bodies or --stdin.")
     own = dict(map(_property, properties))
     batches = lines(sys.stdin.buffer) if from_stdin else [[os.fsencode(body) for body in bodies]]
-    with Producer(nameserver, durability="disk" if disk else "memory") as producer:
+    with Producer(nameserver, durability="disk" if disk else None) as producer:
         for batch in batches:
             messages = [Message(topic, body, properties=own, **parts) for body in batch]
             _print_receipts(producer.send_many(messages), as_json)
