@@ -13,34 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..proto.errors import StoreError
-from .checkpoint import CheckpointFile
-from .commit_log import CommitLog
-from .config import StoreConfig
-from .consume_queues import ConsumeQueues
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .health import Health
 from .index_file import IndexFile
 from .log_writer import LogWriter
 from .mapped_files import Syncable
-from .message_index import MessageIndex
+from .parts import StoreParts
 
 
 class Background:
     """The flushing of one store. `group` is the log's group commit."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        health: Health,
-        parts: tuple[CommitLog, ConsumeQueues, MessageIndex | None],
-        writer: LogWriter,
-        checkpoint: CheckpointFile,
-    ) -> None:
-        self._config = config
+    def __init__(self, parts: StoreParts, health: Health, writer: LogWriter) -> None:
+        self._config = parts.config
         self._health = health
-        self._log, self._queues, self._index = parts
+        self._log, self._queues, self._index = parts.log, parts.queues, parts.index
         self._writer = writer
-        self._checkpoint = checkpoint
+        self._checkpoint = parts.checkpoint
         self._log_flusher = Flusher("pocketmq-flush-log")
         self._rest_flusher = Flusher("pocketmq-flush-queues")
         self.group = GroupCommit(self._collect_log, self._log_flusher)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from .commit_log import CommitLog
-from .config import StoreConfig
-from .consume_queues import ConsumeQueues
-from .disk import Disk
 from .health import Health
-from .message_index import MessageIndex
+from .parts import StoreParts
 from .retention import decide
 
 logger = logging.getLogger(__name__)
@@ -29,17 +25,11 @@ class Cleaned:
 class Cleaner:
     """Deletes what the settings no longer want. Not thread-safe: the store's owner calls it."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        disk: Disk,
-        health: Health,
-        parts: tuple[CommitLog, ConsumeQueues, MessageIndex | None],
-    ) -> None:
-        self._config = config
-        self._disk = disk
+    def __init__(self, parts: StoreParts, health: Health) -> None:
+        self._config = parts.config
+        self._disk = parts.disk
         self._health = health
-        self._log, self._queues, self._index = parts
+        self._log, self._queues, self._index = parts.log, parts.queues, parts.index
 
     def clean(self, now_ms: int) -> Cleaned:
         """Do one round: decide by age and usage, delete, and refuse or take writes again."""

@@ -5,7 +5,7 @@ change stays in memory, not a byte of the real files is written), and in tests a
 
 Errors, the same for every implementation:
 - a file or folder that is not there: FileNotFoundError;
-- a write that finds no room: `StoreFull`; nothing, or only a part, was written;
+- a write that finds no room (or no descriptor left): `StoreFull`; nothing, or only a part, was written;
 - any other failed write or sync: `DiskFailure`;
 - a lock that another holds: `StoreLocked`.
 
@@ -235,8 +235,13 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
             reason="no space left on the device",
         )
     reason = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return StoreFull(
+            f"cannot {action} {path}: {reason}: raise the limit of open files (ulimit -n), or use fewer queues",
+            path=path,
+            reason=reason,
+        )
     hint = {
-        errno.EMFILE: "raise the limit of open files (ulimit -n)",
         errno.EACCES: "check who owns the store",
         errno.EROFS: "the file system is read-only",
     }.get(error.errno or 0, "check the device, then open the store again")

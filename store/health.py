@@ -36,9 +36,13 @@ class Health:
             raise StoreClosed(f"the store {self._path} is closed", path=self._path)
 
     def check_writable(self) -> None:
-        """Raise what a writer has to be told, if anything."""
-        if not (self.closed or self.failure or self.read_only or self.full):
-            return
+        """Raise what a writer of messages has to be told, if anything."""
+        if self.closed or self.failure or self.read_only or self.full:
+            self.check_changeable()
+            raise StoreFull(self.full or "", path=self._path)
+
+    def check_changeable(self) -> None:
+        """Raise what stands in the way of any change; a full disk does not: deleting makes room."""
         self.check_open()
         if self.failure is not None:
             raise DiskFailure(
@@ -48,7 +52,6 @@ class Health:
             )
         if self.read_only:
             raise StoreClosed(f"the store {self._path} was opened read-only", path=self._path)
-        raise StoreFull(self.full or "", path=self._path)
 
     def fail(self, error: StoreError) -> None:
         """Stop all writing for good: after ERROR it is unknown what is on the device."""

@@ -19,9 +19,8 @@ from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError
 from ..proto.record import HOST_V6_EXTRA, STORE_TIMESTAMP_AT, SYS_BORN_V6, SYS_FLAG_AT, Host
 from ..proto.record_run import RunColumns, parse_run, walk
 from .commit_log import CommitLog
-from .consume_queues import ConsumeQueues
-from .dispatch import Dispatcher
 from .health import Health
+from .parts import StoreParts
 from .run import Appended, Run, check_appendable, patch, stamp
 
 _LONG = struct.Struct(">q")
@@ -35,21 +34,14 @@ class LogWriter:
     record, below which none is ever stamped;  last_log_offset: where the last appended record begins (None before any).
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        dispatcher: Dispatcher,
-        health: Health,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._log = log
-        self._queues = queues
-        self._dispatcher = dispatcher
+    def __init__(self, parts: StoreParts, health: Health, now_ms: Callable[[], int]) -> None:
+        self._log = parts.log
+        self._queues = parts.queues
+        self._dispatcher = parts.dispatcher
         self._health = health
         self._now_ms = now_ms
         self.host = Host(bytes((127, 0, 0, 1)), 8081)
-        self.dispatched_offset = log.max_offset
+        self.dispatched_offset = parts.log.max_offset
         self.last_store_ms = 0
         self.last_log_offset: int | None = None
 

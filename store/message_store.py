@@ -34,6 +34,7 @@ from .health import Health
 from .log_writer import LogWriter, store_time_ms
 from .message_index import MessageIndex
 from .overlay_disk import OverlayDisk
+from .parts import StoreParts
 from .reader import Reader
 from .recovery import RecoveryReport, recover
 from .run import Appended, Run
@@ -57,40 +58,19 @@ class MessageStore:
         self.health = health
         self._lock = lock
         self._now_ms = now_ms
+        self.parts = parts = _load(config, disk, now_ms)
+        self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         clean = not disk.exists(config.abort_path)
-        self.log = CommitLog.load(disk, config.log_folder, config.log_file_size_bytes)
-        self.queues = ConsumeQueues.load(disk, config)
-        self.checkpoint = CheckpointFile(disk, config.checkpoint_path)
-        self.index = self._load_index() if config.index else None
-        dispatcher = Dispatcher(self.queues, self.index, now_ms)
-        self.recovery: RecoveryReport = recover(
-            config,
-            disk,
-            self.log,
-            self.queues,
-            self.index,
-            dispatcher,
-            self.checkpoint.values,
-            clean=clean,
-        )
-        parts = (self.log, self.queues, self.index)
-        self._writer = LogWriter(self.log, self.queues, dispatcher, health, now_ms)
+        self.recovery: RecoveryReport = recover(parts, clean=clean)
+        self._writer = LogWriter(parts, health, now_ms)
         self._writer.last_store_ms = self._newest_store_ms()
-        self._reader = Reader(config, *parts)
-        self._cleaner = Cleaner(config, disk, health, parts)
-        self._background = Background(config, health, parts, self._writer, self.checkpoint)
-
-    def _load_index(self) -> MessageIndex:
-        return MessageIndex.load(
-            self.disk,
-            self.config.index_folder,
-            slots=self.config.index_slots,
-            entries=self.config.index_entries,
-        )
+        self._reader = Reader(parts)
+        self._cleaner = Cleaner(parts, health)
+        self._background = Background(parts, health, self._writer)
 
     def _newest_store_ms(self) -> int:
         """Return the store time below which no new record is stamped."""
-        values = self.checkpoint.values
+        values = self.parts.checkpoint.values
         newest = store_time_ms(self.log, values.confirm_offset) or 0
         return max(newest, values.log_time_ms)
 
@@ -131,8 +111,8 @@ class MessageStore:
     def _mark_running(self) -> None:
         """Bring what recovery did to the device, then leave `abort` behind, before anything is appended."""
         self._background.flush_everything()
-        self.checkpoint.write()
-        self.checkpoint.sync()
+        self.parts.checkpoint.write()
+        self.parts.checkpoint.sync()
         self.disk.write_atomically(self.config.abort_path, str(os.getpid()).encode())
 
     def start(self, call_owner: CallOwner) -> None:
@@ -159,13 +139,13 @@ class MessageStore:
         self._writer.catch_up()
         self.log.files.discard_spare()
         self._background.flush_everything()
-        self.checkpoint.write()
-        self.checkpoint.sync()
+        self.parts.checkpoint.write()
+        self.parts.checkpoint.sync()
         self.disk.delete(self.config.abort_path)
         self.disk.sync_folder(self.config.path)
 
     def _close_files(self) -> None:
-        for part in (self.log, self.queues, self.index, self.checkpoint):
+        for part in (self.log, self.queues, self.index, self.parts.checkpoint):
             if part is not None:
                 part.close()
         self._lock.release()
@@ -321,8 +301,34 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of TOPIC; its records stay in the log until their files go."""
-        self.health.check_writable()
+        self.health.check_changeable()
         self.queues.delete_topic(topic)
+
+
+def _load(config: StoreConfig, disk: Disk, now_ms: Callable[[], int]) -> StoreParts:
+    """Open all files of a store; nothing is judged or changed yet."""
+    log = CommitLog.load(disk, config.log_folder, config.log_file_size_bytes)
+    queues = ConsumeQueues.load(disk, config)
+    checkpoint = CheckpointFile(disk, config.checkpoint_path)
+    index = _load_index(config, disk) if config.index else None
+    return StoreParts(
+        config=config,
+        disk=disk,
+        log=log,
+        queues=queues,
+        index=index,
+        dispatcher=Dispatcher(queues, index, now_ms),
+        checkpoint=checkpoint,
+    )
+
+
+def _load_index(config: StoreConfig, disk: Disk) -> MessageIndex:
+    return MessageIndex.load(
+        disk,
+        config.index_folder,
+        slots=config.index_slots,
+        entries=config.index_entries,
+    )
 
 
 def _locked(disk: Disk, config: StoreConfig) -> Lock:

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 import struct
 import threading
@@ -24,6 +25,14 @@ from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 _PAGE = mmap.PAGESIZE
+
+
+def allow_many_files() -> int:
+    """Raise this process's limit of open files as far as it may; return the limit. A mapped file takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 class OsDisk:
@@ -267,6 +276,10 @@ class OsMapping:
         self._view = None
         self._array = None
         self._map = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:  # An opening that was given up half-way.
+            os.close(self._fd)
 
 
 def data_extents(fd: int, at: int, end: int) -> list[tuple[int, int]]:

@@ -13,11 +13,9 @@ import numpy as np
 from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
 from .batch_consume_queue import BatchConsumeQueue
-from .commit_log import CommitLog
-from .config import StoreConfig
-from .consume_queues import ConsumeQueues, Queue
+from .consume_queues import Queue
 from .log_writer import store_time_ms
-from .message_index import MessageIndex
+from .parts import StoreParts
 from .slices import Entries, Slices, read_entries
 
 _LONG_MAX: Final = (1 << 63) - 1
@@ -30,17 +28,11 @@ _LOOKUP_TRIES: Final = 3
 class Reader:
     """The reading half of a store."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: MessageIndex | None,
-    ) -> None:
-        self._config = config
-        self._log = log
-        self._queues = queues
-        self._index = index
+    def __init__(self, parts: StoreParts) -> None:
+        self._config = parts.config
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""

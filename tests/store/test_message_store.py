@@ -487,14 +487,14 @@ def test_the_checkpoint_follows_the_flushes(tmp_path: Path, clock: Hand) -> None
     store.tick()
     appended = store.append(make_run("T", 0, BODIES))
     store.tick()
-    assert store.checkpoint.values.log_time_ms == appended.store_timestamp_ms
-    assert store.checkpoint.values.queues_time_ms == 0
+    assert store.parts.checkpoint.values.log_time_ms == appended.store_timestamp_ms
+    assert store.parts.checkpoint.values.queues_time_ms == 0
 
     clock.now_ms += 60_000
     store.tick()
 
-    assert store.checkpoint.values.queues_time_ms == appended.store_timestamp_ms
-    assert store.checkpoint.values.queues_log_offset == appended.log_offsets[-1]
+    assert store.parts.checkpoint.values.queues_time_ms == appended.store_timestamp_ms
+    assert store.parts.checkpoint.values.queues_log_offset == appended.log_offsets[-1]
     store.close()
 
 

@@ -1,0 +1,90 @@
+"""Joining the records of queue entries, and getting past those that are not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.slices import Entries, read_entries
+
+from ..runs import bodies_of, make_run, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    return open_store(tmp_path)
+
+
+def entries_of(store: MessageStore, topic: str = "T") -> Entries:
+    queue = store.queues.get(topic, 0)
+    assert queue is not None
+    columns = [queue.entries(at, 1) for at in range(queue.min_offset, queue.max_offset)]
+    return Entries(
+        queue.min_offset, *(np.concatenate(parts) for parts in zip(*columns, strict=True))
+    )
+
+
+def smash(store: MessageStore, log_offset: int) -> None:
+    """Overwrite the head of a record, behind the store's back."""
+    file = store.log.files.file_at(log_offset)
+    assert file is not None
+    with open(file.path, "r+b") as raw:
+        raw.seek(log_offset - file.start)
+        raw.write(b"\xff" * 8)
+
+
+def test_adjacent_and_scattered_records_join_to_the_same_bytes(store: MessageStore) -> None:
+    for number in range(30):
+        store.append(make_run("T", 0, [b"t%d" % number] * (1 + number % 3)))
+        if number % 2:
+            store.append(make_run("U", 0, [b"u"]))
+    entries = entries_of(store)
+
+    records, rows = read_entries(store.log, entries)
+
+    assert len(rows) == len(entries)
+    assert records == b"".join(
+        store.read_at(offset) or b"" for offset in entries.log_offsets.tolist()
+    )
+
+
+def test_a_smashed_record_is_left_out_and_read_past(
+    store: MessageStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    appended = store.append(make_run("T", 0, [b"%d" % number for number in range(10)]))
+    smash(store, int(appended.log_offsets[4]))
+
+    bodies = bodies_of(store, "T", 0)
+
+    assert bodies == [b"%d" % number for number in range(10) if number != 4]
+    assert "records are not where their queue entries say" in caplog.text
+
+
+def test_records_of_a_missing_log_file_are_left_out(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append(make_run("T", 0, [b"x" * 900] * 12))
+    names = sorted(os.listdir(tmp_path / "commitlog"))
+    del store.log.files.files[1], store.log.files._starts[1]
+    assert len(names) == 3
+
+    assert bodies_of(store, "T", 0) == [b"x" * 900] * 8
+
+
+def test_entries_that_make_no_sense_are_left_out(store: MessageStore) -> None:
+    store.append(make_run("T", 0, [b"a", b"b"]))
+    good = entries_of(store)
+    nonsense = Entries(
+        0,
+        np.concatenate((good.log_offsets, [5, 1 << 60, 0])),
+        np.concatenate((good.sizes, [100, 100, (1 << 31) - 1])),
+        np.zeros(5, np.int64),
+    )
+
+    records, rows = read_entries(store.log, nonsense)
+
+    assert rows.tolist() == [0, 1]
+    assert len(records) == good.sizes.sum()
