@@ -110,6 +110,11 @@ class Broker:
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         return self._config.advertised_address or f"{host}:{self.port}"
 
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for messages."""
+        return len(self._running.purgatory) if self._running else 0
+
     # --- starting
 
     async def start(self) -> None:

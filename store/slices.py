@@ -99,6 +99,8 @@ def _one_by_one(
 
 def _stretch(log: CommitLog, entries: Entries, begin: int, end: int) -> memoryview | None:
     """Return the records of the entries [BEGIN, END), which should lie end to end; None if any is not there."""
+    if int(entries.sizes[begin:end].min()) < _HEAD.itemsize:
+        return None  # Damaged entries: looked at one by one.
     start = int(entries.log_offsets[begin])
     size = int(entries.log_offsets[end - 1] + entries.sizes[end - 1]) - start
     piece = log.read(start, size)
