@@ -47,7 +47,7 @@ class Background:
         self._rest_flusher.start()
 
     def stop(self) -> None:
-        """End both threads, after what was submitted; a failure counts at once, though its report is still on its way."""
+        """End both threads, after what was submitted; a failure counts at once, its report may still be on its way."""
         self._log_flusher.stop()
         self._rest_flusher.stop()
         if error := self._log_flusher.error or self._rest_flusher.error:
