@@ -104,7 +104,7 @@ def _split(data: Bytes, starts: Longs, sizes: Longs, separator: int, width: int)
         hits[np.arange(count), lengths] = True
     else:
         hits[:, width] = True
-    ends = np.flatnonzero(hits)
+    (ends,) = hits.reshape(-1).nonzero()
     rows = ends // columns
     begins = np.empty_like(ends)
     begins[0] = 0
@@ -113,7 +113,7 @@ def _split(data: Bytes, starts: Longs, sizes: Longs, separator: int, width: int)
     np.maximum(begins, first_cells, out=begins)
     filled = begins < ends
     if not filled.all():
-        kept = np.flatnonzero(filled)
+        (kept,) = filled.nonzero()
         rows, begins, ends, first_cells = rows[kept], begins[kept], ends[kept], first_cells[kept]
     words = np.ndarray((len(flat) - _WORD + 1,), "<u8", flat, strides=(1,))[begins]
     shift = starts[rows] - first_cells

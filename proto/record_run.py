@@ -404,17 +404,23 @@ class PropertyRanges:
         self._array = as_bytes(data)
         self._count = len(columns)
         self._pairs = split(self._array, columns.properties_start, columns.properties_size, 2)
+        self._found: dict[str, tuple[Longs, Longs]] = {}
 
     def find(self, name: str) -> tuple[Longs, Longs]:
         """Return start and size of the value of property NAME in each record; size −1 where it has none.
 
-        By Apache's reader: an empty value is none, a later duplicate wins.
+        By Apache's reader: an empty value is none, a later duplicate wins. Found once, remembered: do not change it.
         """
+        if name not in self._found:
+            self._found[name] = self._find(name)
+        return self._found[name]
+
+    def _find(self, name: str) -> tuple[Longs, Longs]:
         wanted = name.encode() + b"\x01"
         pairs = self._pairs
         word = int.from_bytes(wanted[:8], "little")
         mask = (1 << 8 * min(8, len(wanted))) - 1
-        hits = np.flatnonzero((pairs.words & np.uint64(mask)) == np.uint64(word))
+        (hits,) = ((pairs.words & np.uint64(mask)) == np.uint64(word)).nonzero()
         value_at = pairs.starts[hits] + len(wanted)
         found = value_at < pairs.ends[hits]
         if len(wanted) > 8:

@@ -143,7 +143,7 @@ class MessageIndex:
         end = file.header.end_log_offset
         offsets = columns.log_offset
         rollback = (columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK
-        known = self._newest_keys(end) if int(offsets[0]) <= end else []
+        known = self._newest_keys(end) if int(offsets.min()) <= end else []
         rising = bool((offsets[1:] >= offsets[:-1]).all()) and int(offsets[0]) >= end
         if rising and not known and not rollback.any():
             return None
@@ -363,7 +363,7 @@ def _continued(hashes: Ints, text: str) -> Ints:
 
 def _single(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> _Keys:
     """Return one key for each record whose range is not empty."""
-    rows = np.flatnonzero(sizes > 0)
+    (rows,) = (sizes > 0).nonzero()
     if len(rows) < len(sizes):
         starts, sizes = starts[rows], sizes[rows]
         seed = seed[rows] if isinstance(seed, np.ndarray) else seed
