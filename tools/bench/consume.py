@@ -1,8 +1,9 @@
 """`bench consume`: from a queue that nobody has read to decoded messages, 128 B bodies.
 
 The topic is filled first; then a consumer that starts with the oldest message polls until it has had all, and reads
-body and queue offset of each. A latency is that of one poll. The yardstick is a bare gRPC stream whose answers are as
-long as a fetch's.
+body, properties and queue offset of each. A latency is that of one poll. `body_only_messages_per_second` leaves the
+properties alone, which the client decodes only when they are asked for. The yardstick is a bare gRPC stream whose
+answers are as long as a fetch's.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Final
 from ...client import AsyncProducer, AsyncPullConsumer
 from .echo import echo_per_second
 from .measure import MIB, Conditions, Figure, memcpy_bytes_per_second
-from .servers import TOPIC, batch, cpu_of_both, server_with_topic
+from .servers import TOPIC, batch, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
 RATE_EXPECTED: Final = 300_000
 _BATCH: Final = 4_000
-_RECORD_BYTES: Final = BODY_BYTES + 91 + len(TOPIC) + 45  # fixed fields, topic, UNIQ_KEY
+_RECORD_BYTES: Final = record_bytes(BODY_BYTES)
 
 
 def consume(conditions: Conditions) -> Figure:
@@ -28,15 +29,21 @@ def consume(conditions: Conditions) -> Figure:
     count = batches * _BATCH
     figure = Figure(
         name="consume",
-        what=f"{BODY_BYTES} B bodies, a cold queue, one consumer, body and offset read",
+        what=f"{BODY_BYTES} B bodies, a cold queue, one consumer, body, properties and offset read",
     )
     with server_with_topic(conditions.folder) as server:
         asyncio.run(_fill(server.nameserver, batches))
         with cpu_of_both(figure, server):
-            latencies, seconds = asyncio.run(_read(server.nameserver, count))
+            latencies, seconds = asyncio.run(_read(server.nameserver, count, properties=True))
+        _, body_seconds = asyncio.run(_read(server.nameserver, count, properties=False))
     figure.add_rate(count, count * BODY_BYTES, seconds)
     figure.add_latencies(latencies)
-    figure.facts = {"messages": count, "body_bytes": BODY_BYTES, "record_bytes": _RECORD_BYTES}
+    figure.facts = {
+        "messages": count,
+        "body_bytes": BODY_BYTES,
+        "record_bytes": _RECORD_BYTES,
+        "body_only_messages_per_second": count / body_seconds,
+    }
     assert figure.messages_per_second is not None
     record_rate = figure.messages_per_second * _RECORD_BYTES
     figure.compare("memcpy_bytes_per_second", memcpy_bytes_per_second(64 * MIB), record_rate)
@@ -55,7 +62,7 @@ async def _fill(nameserver: str, batches: int) -> None:
             await asyncio.gather(*(producer.send_many(batch(_BATCH, BODY_BYTES)) for _ in some))
 
 
-async def _read(nameserver: str, count: int) -> tuple[list[float], float]:
+async def _read(nameserver: str, count: int, *, properties: bool) -> tuple[list[float], float]:
     """Read COUNT messages; return the latency of each poll, and how long it took in all."""
     latencies: list[float] = []
     began = time.perf_counter()
@@ -69,5 +76,6 @@ async def _read(nameserver: str, count: int) -> tuple[list[float], float]:
             for message in messages:
                 assert len(message.body) == BODY_BYTES
                 assert message.queue_offset >= 0
+                assert not properties or message.properties
             left -= len(messages)
         return latencies, time.perf_counter() - began

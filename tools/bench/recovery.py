@@ -15,12 +15,12 @@ from typing import Final
 from ...client import AsyncProducer
 from ..server_process import ServerProcess
 from .measure import MIB, Conditions, Figure, seconds_of
-from .servers import batch, server_with_topic
+from .servers import batch, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 1024
 LOG_BYTES: Final = 1024 * MIB
 _BATCH: Final = 1_000
-_RECORD_BYTES: Final = BODY_BYTES + 91 + len("bench") + 45  # fixed fields, topic, UNIQ_KEY
+_RECORD_BYTES: Final = record_bytes(BODY_BYTES)
 
 
 def recovery(conditions: Conditions) -> Figure:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from ...client import Admin, Message
+from ...client.message import UNIQUE_KEY_SIZE
+from ...proto.record import FIXED_SIZE_V4
 from ..server_process import ServerProcess
 from .measure import Figure, own_cpu_seconds
 
@@ -32,6 +34,11 @@ def cpu_of_both(figure: Figure, server: ServerProcess) -> Iterator[None]:
     figure.server_cpu_seconds = server.cpu_seconds() - server_before
     figure.client_cpu_seconds = own_cpu_seconds() - own_before
     figure.server_rss_bytes = server.rss_bytes()
+
+
+def record_bytes(body_bytes: int) -> int:
+    """Return the size of the record of a message that `batch` makes: fixed fields, body, topic, message id."""
+    return FIXED_SIZE_V4 + body_bytes + len(TOPIC) + UNIQUE_KEY_SIZE
 
 
 def batch(count: int, body_bytes: int) -> list[Message]:
