@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
 from ..proto.java_hash import hash_ranges
-from ..proto.record import SYS_PREPARED, Buffer
+from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags_codes
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
@@ -78,6 +78,15 @@ class Dispatcher:
             )
         return placed
 
+    def has_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
+        """Has any of the records a key that the index holds?"""
+        kept = (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
+        properties = PropertyRanges(data, columns)
+        return any(
+            bool(((properties.find(name)[1] > 0) & kept).any())
+            for name in ("UNIQ_KEY", "KEYS", "TAGS")
+        )
+
     def _append(
         self,
         topic: str,
@@ -102,7 +111,7 @@ class Dispatcher:
         """Enter records of any queues."""
         codes = tags_codes(array, properties)
         placed = Placed()
-        for topic, queue, rows in _by_queue(array, columns, _queued(columns)):
+        for topic, queue, rows in by_queue(array, columns, _queued(columns)):
             if not _can_be_queue(topic, queue):
                 placed.misplaced += len(rows)
                 continue
@@ -128,10 +137,13 @@ def _queued(columns: RunColumns) -> Rows | None:
     return np.flatnonzero(left_out == 0) if left_out.any() else None
 
 
-def _by_queue(
+def by_queue(
     array: Bytes, columns: RunColumns, chosen: Rows | None
 ) -> Iterator[tuple[str, int, Rows]]:
-    """Yield topic, queue and rows of each queue that the CHOSEN records (None: all) are of, rows in their order."""
+    """Yield topic, queue and rows of each queue that the CHOSEN records (None: all) are of, rows in their order.
+
+    Names come as they stand in the records; damage may have given them any form.
+    """
     rows = np.arange(len(columns)) if chosen is None else chosen
     if not len(rows):
         return

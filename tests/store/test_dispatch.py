@@ -245,6 +245,27 @@ def test_a_topic_that_only_damage_can_name_makes_no_folder(topic: str, tmp_path:
     assert os.listdir(tmp_path / "derived" / "consumequeue") == ["T"]
 
 
+@pytest.mark.parametrize(
+    ("properties", "flag", "keyed"),
+    [
+        ({}, 0, False),
+        ({"OTHER": "x"}, 0, False),
+        ({"KEYS": "k"}, 0, True),
+        ({"TAGS": "t"}, SYS_PREPARED, True),
+        ({"UNIQ_KEY": "u"}, SYS_ROLLBACK, False),
+    ],
+)
+def test_records_with_keys_are_told_from_those_without(
+    properties: dict[str, str], flag: int, keyed: bool, tmp_path: Path
+) -> None:
+    data = message(0) + message(1, properties=properties, sys_flag=flag)
+    starts, _ = walk(data)
+
+    found = Derived(small(tmp_path)).dispatcher.has_keys(data, parse_run(data, starts))
+
+    assert found is keyed
+
+
 def test_nothing_is_dispatched_for_no_records(tmp_path: Path) -> None:
     derived = Derived(small(tmp_path))
 
