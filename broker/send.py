@@ -18,6 +18,7 @@ from typing import Final
 
 from ..proto.errors import (
     FlushTimeout,
+    InvalidArgument,
     InvalidRecord,
     MessageTooLarge,
     NotServed,
@@ -35,6 +36,8 @@ from ..proto.properties import (
     TRANSACTION_PREPARED,
 )
 from ..proto.record import (
+    MAGIC_V1,
+    MAGIC_V2,
     NO_HOST,
     SYS_INNER_BATCH,
     SYS_NEEDS_UNWRAP,
@@ -44,6 +47,7 @@ from ..proto.record import (
     encode_record,
 )
 from ..proto.record_run import PropertyRanges, RunColumns, check_run, parse_run, starts_of
+from ..proto.topics import TOPIC_LENGTH_MAX
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
 from .config import BrokerConfig
@@ -102,8 +106,7 @@ class Sends:
             return
         self._notify((run.topic, run.queue))
         reply = _reply(run, appended, columns)
-        durability = run.durability or self._default
-        if durability == pb.DISK:
+        if self._durability(run) == pb.DISK:
             self._answer_from_disk(reply, appended.end_offset, done)
         else:
             reply.durability = pb.MEMORY
@@ -112,22 +115,40 @@ class Sends:
     def _store_run(self, run: pb.ProduceRun) -> tuple[Appended, RunColumns]:
         if self.refusal is not None:
             raise self.refusal
-        if run.durability == pb.DISK and self._waiting >= self._config.flush_waiting_max:
-            raise Overloaded(
-                f"{self._waiting} sends wait for the device, the limit is"
-                f" {self._config.flush_waiting_max}: send less at a time",
-                field="durability",
-                limit=self._config.flush_waiting_max,
-            )
+        self._check_room(run)
         self._check_size(run)
-        topic = self._topics.for_writing(run.topic, run.queue)
-        records, columns = run.records, check_run(run.records, run.sizes, topic.name, run.queue)
+        self._topics.check_sendable(run.topic)
+        records, columns = run.records, check_run(run.records, run.sizes, run.topic, run.queue)
         _check_kinds(columns)
         _check_prompt(records, columns)
-        if (columns.sys_flag & SYS_STORE_V6).any():
-            records, columns = _with_short_store_host(records, columns)
+        if not _fits(columns):
+            records, columns = _encoded_again(records, columns)
+        # Only a good run may make a topic.
+        topic = self._topics.for_writing(run.topic, run.queue)
         stored = Run(topic=topic.name, queue=run.queue, records=records, columns=columns)
         return self._store.append(stored), columns
+
+    def _durability(self, run: pb.ProduceRun) -> int:
+        """Return MEMORY or DISK, whichever RUN asks for, or the store's own."""
+        asked = int(run.durability)
+        if asked not in (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK):
+            raise InvalidArgument(
+                f"durability is {asked}: use MEMORY (1), DISK (2), or none (0)",
+                field="durability",
+                limit=pb.DISK,
+                value=asked,
+            )
+        return asked or self._default
+
+    def _check_room(self, run: pb.ProduceRun) -> None:
+        limit = self._config.flush_waiting_max
+        if self._durability(run) == pb.DISK and self._waiting >= limit:
+            raise Overloaded(
+                f"{self._waiting} sends wait for the device, the limit is {limit}: send less at a time",
+                field="durability",
+                limit=limit,
+                value=self._waiting,
+            )
 
     def _check_size(self, run: pb.ProduceRun) -> None:
         limit = self._config.run_bytes_max
@@ -228,15 +249,22 @@ def _check_prompt(records: bytes, columns: RunColumns) -> None:
             )
 
 
-def _with_short_store_host(records: bytes, columns: RunColumns) -> tuple[bytes, RunColumns]:
-    """Encode the run again with room for an IPv4 store host, which is what this broker fills in."""
-    encoded: list[bytes] = []
-    for start in columns.starts.tolist():
-        record = decode_record(records, start)
-        at = int(columns.properties_start[len(encoded)])
-        size = int(columns.properties_size[len(encoded)])
-        short = replace(record, store_host=NO_HOST)
-        encoded.append(encode_record(short, property_string=records[at : at + size]))
+def _fits(columns: RunColumns) -> bool:
+    """Do all records leave room for an IPv4 store host, and have the version that their topic's length asks for?"""
+    if (columns.sys_flag & SYS_STORE_V6).any():
+        return False
+    # All are of one topic. A Java broker reads the length in a V1 record as a signed byte.
+    fitting = MAGIC_V2 if int(columns.topic_size[0]) > TOPIC_LENGTH_MAX else MAGIC_V1
+    return bool((columns.magic == fitting).all())
+
+
+def _encoded_again(records: bytes, columns: RunColumns) -> tuple[bytes, RunColumns]:
+    """Encode the run again, with an IPv4 store host, which is what this broker fills in, and the fitting version."""
+    encoded = []
+    for index, start in enumerate(columns.starts.tolist()):
+        record = replace(decode_record(records, start), store_host=NO_HOST)
+        at, size = int(columns.properties_start[index]), int(columns.properties_size[index])
+        encoded.append(encode_record(record, property_string=records[at : at + size]))
     data = b"".join(encoded)
     return data, parse_run(data, starts_of([len(part) for part in encoded]))
 

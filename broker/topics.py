@@ -9,13 +9,15 @@ Not thread-safe: the event loop owns it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from ..proto.errors import (
     InvalidArgument,
+    InvalidName,
     NotReadable,
+    NotServed,
     NotWritable,
     Overloaded,
     QueueNotFound,
@@ -43,6 +45,14 @@ logger = logging.getLogger(__name__)
 #: The attribute that says what kind of messages a topic takes.
 TYPE_ATTRIBUTE: Final = "message.type"
 TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
+#: Every attribute that may be given to a topic, with its values. Apache's others (`queue.type` BatchCQ,
+#: `cleanup.policy` COMPACTION, `reserve.time`) ask for what this broker does not do.
+ATTRIBUTES: Final = {
+    TYPE_ATTRIBUTE: TYPES,
+    QUEUE_TYPE_ATTRIBUTE: ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+}
 _PERMISSION_MAX: Final = 7
 
 
@@ -115,21 +125,33 @@ class Topics:
         _check_queue(name, queue, topic.read_queues, "read")
         return topic
 
+    def check_sendable(self, name: str) -> None:
+        """Raise InvalidName or NotWritable for a topic that nobody can send to, whether it exists or not."""
+        if name not in self._table.topics:
+            check_topic(name)
+        if name in NOT_SENDABLE_TOPICS:
+            raise NotWritable(f"topic {name!r} is the broker's own: choose another", topic=name)
+
     def for_writing(self, name: str, queue: int) -> TopicConfig:
         """Return topic NAME if QUEUE of it may be written, making the topic if settings allow.
 
         Raises InvalidName, TopicNotFound, NotWritable or QueueNotFound.
         """
+        self.check_sendable(name)
         topic = self._table.topics.get(name)
         if topic is None:
             topic = self._auto_create(name, queue)
-        if name in NOT_SENDABLE_TOPICS:
-            raise NotWritable(f"topic {name!r} is the broker's own: choose another", topic=name)
         if not topic.permission & PERMISSION_WRITE:
             raise NotWritable(
                 f"topic {name!r}: its permission, {topic.permission}, does not include writing (2)",
                 topic=name,
                 permission=topic.permission,
+            )
+        if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
+            raise NotServed(
+                f"topic {name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), which are read but not written:"
+                " use a topic with plain queues",
+                topic=name,
             )
         _check_queue(name, queue, topic.write_queues, "written")
         return topic
@@ -139,7 +161,7 @@ class Topics:
     def _auto_create(self, name: str, queue: int) -> TopicConfig:
         check_topic(name)
         template = self.get(AUTO_CREATE_TOPIC)
-        derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) or self.is_system(name)
         allowed = self._config.auto_create_topics and template.permission & PERMISSION_INHERIT
         if derived or not allowed:
             raise TopicNotFound(
@@ -163,8 +185,14 @@ class Topics:
         Raises InvalidName, InvalidArgument, TopicExists, TopicNotFound (an update of nothing) or Overloaded.
         """
         check_topic(topic.name)
-        self._check(topic)
+        if self.is_system(topic.name):
+            raise InvalidName(
+                f"topic {topic.name!r} is the broker's own: choose another name",
+                field="name",
+                value=topic.name,
+            )
         existing = self._table.topics.get(topic.name)
+        self._check(topic, existing.attributes if existing is not None else {})
         if existing is not None and not update:
             raise TopicExists(
                 f"topic {topic.name!r} exists: update it, or choose another name", topic=topic.name
@@ -181,18 +209,14 @@ class Topics:
         self._put(topic)
         return topic
 
-    def _check(self, topic: TopicConfig) -> None:
+    def _check(self, topic: TopicConfig, known: Mapping[str, str]) -> None:
+        """Refuse what is out of range in TOPIC; attributes that are KNOWN already may stay as they are."""
         most = self._config.topic_queues_max
         for field in ("read_queues", "write_queues"):
             _check_range(topic.name, field, getattr(topic, field), 1, most)
         _check_range(topic.name, "permission", topic.permission, 0, _PERMISSION_MAX)
-        kind = topic.attributes.get(TYPE_ATTRIBUTE)
-        if kind is not None and kind not in TYPES:
-            raise InvalidArgument(
-                f"topic {topic.name!r}: type {kind!r} is none of {', '.join(TYPES)}",
-                field="type",
-                value=kind,
-            )
+        for name, value in topic.attributes.items() - known.items():
+            _check_attribute(topic.name, name, value)
 
     def _put(self, topic: TopicConfig) -> None:
         limit = self._config.topics_max
@@ -240,5 +264,21 @@ def _check_range(topic: str, field: str, value: int, least: int, most: int) -> N
             f"topic {topic!r}: {field} is {value}, must be {least} to {most}",
             field=field,
             limit=most,
+            value=value,
+        )
+
+
+def _check_attribute(topic: str, name: str, value: str) -> None:
+    choices = ATTRIBUTES.get(name)
+    if choices is None:
+        raise InvalidArgument(
+            f"topic {topic!r}: no such attribute: {name[:64]!r}; use {', '.join(ATTRIBUTES)}",
+            field="attributes",
+            value=name,
+        )
+    if value not in choices:
+        raise InvalidArgument(
+            f"topic {topic!r}: {name} is {value[:64]!r}, must be {' or '.join(choices)}",
+            field="type" if name == TYPE_ATTRIBUTE else name,
             value=value,
         )

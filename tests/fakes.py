@@ -177,6 +177,11 @@ class FaultyDisk(ForwardingDisk):
         inner = self.inner.open_map(path, size=size, writable=writable, create=create)
         return FaultyMapping(inner, self)
 
+    def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
+        if error := self.fail_write(path, len(data)):
+            raise error
+        self.inner.write_atomically(path, data, backup=backup)
+
     def usage(self, path: str) -> DiskUsage:
         if self.used_percent is None:
             return self.inner.usage(path)
