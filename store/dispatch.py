@@ -22,7 +22,7 @@ from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
-from .message_index import MessageIndex
+from .message_index import MessageIndex, has_keys
 
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60 * _SECOND_MS
@@ -80,12 +80,8 @@ class Dispatcher:
 
     def has_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
         """Has any of the records a key that the index holds?"""
-        kept = (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
-        properties = PropertyRanges(data, columns)
-        return any(
-            bool(((properties.find(name)[1] > 0) & kept).any())
-            for name in ("UNIQ_KEY", "KEYS", "TAGS")
-        )
+        kept = columns.take(np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK))
+        return bool(len(kept)) and has_keys(data, kept)
 
     def _append(
         self,

@@ -316,6 +316,11 @@ class MessageIndex:
             file.close()
 
 
+def has_keys(data: Buffer | Bytes, columns: RunColumns) -> bool:
+    """Has any of the records a key?"""
+    return bool(len(_keys_of(data, columns, None, None).rows))
+
+
 class _Keys:
     """Keys of records: their hashes, and the row of the record that each belongs to, in order of rows."""
 

@@ -251,6 +251,7 @@ def test_a_topic_that_only_damage_can_name_makes_no_folder(topic: str, tmp_path:
         ({}, 0, False),
         ({"OTHER": "x"}, 0, False),
         ({"KEYS": "k"}, 0, True),
+        ({"KEYS": "  "}, 0, False),
         ({"TAGS": "t"}, SYS_PREPARED, True),
         ({"UNIQ_KEY": "u"}, SYS_ROLLBACK, False),
     ],
