@@ -99,8 +99,7 @@ class Sender:
 
     async def _feed(self, messages: Iterable[Message], gathered: Gathered) -> None:
         try:
-            for part in self._parts(messages):
-                size_bytes = sum(map(record_size, part))
+            for part, size_bytes in self._parts(messages):
                 await self.budget.take_within(size_bytes, self.config.max_block_ms)
                 self._take_in(_Parcel(part, size_bytes, gathered.part(), single=False))
                 await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
@@ -114,25 +113,34 @@ class Sender:
         else:
             gathered.no_more_parts()
 
-    def _parts(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
-        """Cut MESSAGES into parts for one topic and queue that fit a run."""
+    def _parts(self, messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:
+        """Cut MESSAGES into parts for one topic and queue that fit a run; yield them with their sizes."""
         if not self._choice.for_a_run:
             for message in messages:
-                yield [message]
+                yield [message], record_size(message)
             return
-        for _, group in groupby(messages, _PLACE):
-            while part := list(islice(group, self.config.run_messages_max)):
-                yield from self._sized(part)
-
-    def _sized(self, messages: list[Message]) -> Iterator[list[Message]]:
         limit = self.config.run_bytes_max
-        total = sum(map(record_size, messages))
-        if total < limit or len(messages) == 1:
-            yield messages
+        for _, group in groupby(messages, _PLACE):
+            count = self.config.run_messages_max
+            while part := list(islice(group, count)):
+                size_bytes = sum(map(record_size, part))
+                yield from self._sized(part, size_bytes)
+                # The next part fits at once if its messages are like these.
+                count = max(
+                    1, min(self.config.run_messages_max, limit * len(part) // size_bytes - 1)
+                )
+
+    def _sized(
+        self, messages: list[Message], size_bytes: int
+    ) -> Iterator[tuple[list[Message], int]]:
+        """Halve MESSAGES, of together SIZE_BYTES, until the parts fit a run."""
+        if size_bytes < self.config.run_bytes_max or len(messages) == 1:
+            yield messages, size_bytes
             return
-        half = len(messages) // 2 if total < 2 * limit else max(1, len(messages) * limit // total)
-        yield messages[:half]
-        yield from self._sized(messages[half:])
+        middle = len(messages) // 2
+        first_bytes = sum(map(record_size, messages[:middle]))
+        yield from self._sized(messages[:middle], first_bytes)
+        yield from self._sized(messages[middle:], size_bytes - first_bytes)
 
     def _take_in(self, parcel: _Parcel) -> None:
         try:
