@@ -17,6 +17,7 @@ itself shows a traceback.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -130,6 +131,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command with ARGUMENTS; return its exit code. Errors have been printed."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Without any handler logging would print warnings in the middle of the output; servers set up their own.
+    logging.getLogger("pocketmq").addHandler(logging.NullHandler())
     try:
         _invoke(list(arguments))
         sys.stdout.flush()
@@ -154,6 +157,10 @@ def run(arguments: Sequence[str]) -> int:
         # The interpreter flushes standard output once more at its end: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}")
+        return FAILED
     return 0
 
 

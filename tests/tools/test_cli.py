@@ -13,6 +13,7 @@ from pocketmq.proto.errors import (
     InvalidName,
     PocketMQError,
     RequestTimeout,
+    RouteNotFound,
     SendFailed,
     StoreLocked,
     TopicExists,
@@ -129,6 +130,25 @@ def test_an_interrupt_ends_quietly(
 
     assert cli.run(["send"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_the_system_refuses_is_one_line(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(PermissionError(13, "Permission denied", "/store"))
+
+    assert cli.run(["send"]) == 1
+    assert capsys.readouterr().err == "pocketmq: /store: Permission denied\n"
+
+
+def test_no_route_because_no_name_server_answers_is_exit_code_4(
+    failing: list[BaseException],
+) -> None:
+    error = RouteNotFound("no route")
+    error.__cause__ = Disconnected("cannot reach 127.0.0.1:1")
+    failing.append(error)
+
+    assert cli.run(["send"]) == 4
 
 
 def test_a_fault_of_our_own_is_not_hidden(failing: list[BaseException]) -> None:

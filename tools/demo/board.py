@@ -38,12 +38,16 @@ class Bar:
         self._progress = progress
         self._task = task
         self._began = self._drawn = time.perf_counter()
+        self._latest = self._began
         self.count = 0
+        self.longest_pause_s = 0.0
 
     def add(self, count: int) -> None:
         """Note that COUNT more are done."""
         self.count += count
         now = time.perf_counter()
+        self.longest_pause_s = max(self.longest_pause_s, now - self._latest)
+        self._latest = now
         if now - self._drawn >= _REFRESH_S:
             self._drawn = now
             self.draw()
@@ -76,14 +80,14 @@ class Board:
 
     def say(self, text: str) -> None:
         """Tell a fact."""
-        self._console.print(f"  {text}", highlight=False, markup=False)
+        self._console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
 
     def check(self, claim: str, holds: bool) -> None:
         """Show whether CLAIM holds, and remember if not."""
         self._checks += 1
         mark = "[green]✓[/green]" if holds else "[red]✗[/red]"
         self._console.print(f"  {mark} ", end="")
-        self._console.print(claim, highlight=False, markup=False)
+        self._console.print(claim, highlight=False, markup=False, soft_wrap=True)
         if not holds:
             self.failures.append(claim)
 
@@ -102,10 +106,6 @@ class Board:
             yield bar
             bar.draw()
             self._rows.append(Row(what, bar.count, bar.seconds))
-
-    def note(self, what: str, count: int, seconds: float) -> None:
-        """Put a rate that had no bar into the last table."""
-        self._rows.append(Row(what, count, seconds))
 
     def summary(self) -> None:
         """Print the table, and how the checks went."""

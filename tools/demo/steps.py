@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -60,8 +60,7 @@ class Demo:
         self._board.check("SIGTERM stopped the server cleanly", code == 0)
 
     def _run_steps(self, rows: Rows) -> None:
-        self._board.heading("Start a name server and a broker in a new process")
-        nameserver = self._start().nameserver
+        nameserver = self._start()
         places = self._send(nameserver, rows)
         self._board.heading("Read them back, and compare every message with the source")
         self._consume(nameserver, TOPIC, "reader", rows, places)
@@ -86,14 +85,19 @@ class Demo:
         board.check(f"the source has {wanted:,} rows", len(rows) == wanted)
         return rows
 
-    def _start(self, *arguments: str) -> ServerProcess:
-        server = self._server = ServerProcess(self._store, *arguments)
+    def _start(self) -> str:
+        """Start the server; return the address of its name server."""
+        self._board.heading("Start a name server and a broker in a new process")
+        self._server = ServerProcess(self._store)
+        self._show_server(self._server)
+        return self._server.nameserver
+
+    def _show_server(self, server: ServerProcess) -> None:
         ready = server.ready
         self._board.say(
             f"process {server.pid}: name server {ready['nameserver']}, broker {ready['broker']}, "
             f"ready in {ready['started_in_ms']} ms, {server.rss_bytes() / 1e6:.0f} MB"
         )
-        return server
 
     def _send(self, nameserver: str, rows: Rows) -> Places:
         board = self._board
@@ -159,26 +163,45 @@ class Demo:
         board.check("`pocketmq inspect` read the store", done.returncode == 0)
 
     def _kill_amid_sending(self, rows: Rows) -> Places:
-        """Kill the server when half of ROWS is acknowledged, start another on the same addresses, send the rest."""
+        """Send ROWS once more; when half of them is acknowledged another thread kills the server, and starts a new one
+        on the same addresses, while this one goes on sending."""
         board, server = self._board, self._server
         assert server is not None
         board.heading("Send them again, and kill -9 the server in the middle")
         with Admin(server.nameserver) as admin:
             admin.create_topic(TOPIC_KILLED, queues=QUEUES)
         acknowledged: list[Acknowledged] = []
-        with Producer(server.nameserver) as producer:
-            sending = _sent(producer, TOPIC_KILLED, rows)
-            with board.bar("send until the kill", len(rows) // 2) as bar:
-                acknowledged += _until(sending, bar, len(rows) // 2)
-            server.kill()
-            board.say(f"killed process {server.pid} with {IN_FLIGHT} batches under way")
-            self._show_recovery(self._start(*_ports(server)))
-            with board.bar("send the rest", len(rows) - bar.count) as rest:
-                acknowledged += _until(sending, rest, len(rows))
+        with (
+            Producer(server.nameserver) as producer,
+            board.bar("send through a kill", len(rows)) as bar,
+            ThreadPoolExecutor(1) as other_thread,
+        ):
+            killing: Future[int] | None = None
+            for batch in _until(_sent(producer, TOPIC_KILLED, rows), bar, len(rows)):
+                acknowledged.append(batch)
+                if killing is None and bar.count >= len(rows) // 2:
+                    killing = other_thread.submit(self._kill_and_start, bar)
+        assert killing is not None, "half is less than all"
+        board.say(
+            f"killed process {server.pid} at {killing.result():,} acknowledgements; "
+            f"the longest wait for one was {bar.longest_pause_s:.2f} s"
+        )
+        self._show_recovery()
         return _placed(acknowledged)
 
-    def _show_recovery(self, server: ServerProcess) -> None:
-        report = server.ready["recovery"]
+    def _kill_and_start(self, bar: Bar) -> int:
+        """Kill the server, start another on its addresses; return what BAR showed at the kill."""
+        assert self._server is not None
+        ports = _ports(self._server)
+        self._server.kill()
+        count = bar.count
+        self._server = ServerProcess(self._store, *ports)
+        return count
+
+    def _show_recovery(self) -> None:
+        assert self._server is not None
+        self._show_server(self._server)
+        report = self._server.ready["recovery"]
         for line in str(report["text"]).splitlines():
             self._board.say(line)
         self._board.check("the store knows that it was not closed", not report["clean"])
