@@ -123,6 +123,9 @@ class Broker:
         try:
             await self._serve(store)
         except BaseException:
+            parts, self._running = self._running, None
+            if parts is not None:
+                await parts.timers.stop()
             store.close()
             raise
         self._started_ms = self._clock.now_ms()
@@ -154,9 +157,9 @@ class Broker:
             carrier=carrier,
         )
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
+        self._schedule(self._running)
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
-        self._schedule(self._running)
         self._register(self._running)
 
     def _state_file(self, name: str) -> StateFile:
@@ -165,7 +168,9 @@ class Broker:
     def _schedule(self, parts: _Running) -> None:
         """Hang the periodic work on the timers."""
         parts.timers.every(self._store_config.flush_interval_ms, parts.store.tick)
-        parts.timers.every(self._store_config.clean_interval_ms, _guarded(parts.store.clean))
+        clean = _guarded(parts.store.clean)
+        clean()  # A disk that is too full is known before the first send.
+        parts.timers.every(self._store_config.clean_interval_ms, clean)
         parts.timers.every(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
         parts.timers.start()
 
