@@ -10,7 +10,7 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from ..proto.record_run import RunColumns, parse_run, walk
 from .commit_log import CommitLog
 from .health import Health
 from .parts import StoreParts
-from .run import Appended, Run, check_appendable, patch, stamp
+from .run import Appended, Run, check_appendable, joined, patch, stamp
 
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
@@ -51,6 +51,51 @@ class LogWriter:
         Raises InvalidRecord, MessageTooLarge, InvalidArgument (a batch topic), StoreFull, DiskFailure, StoreClosed.
         """
         self._health.check_writable()
+        self._check(run)
+        try:
+            self.catch_up()
+            return self._append(run)
+        except DiskFailure as error:
+            self._health.fail(error)
+            raise
+
+    def append_many(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+        """Append RUNS in their order; return what became of each: the same as one by one, for less work.
+
+        One write and one pass over queues and index serve all runs, if what is left of the log file takes them.
+        """
+        outcomes: list[Appended | PocketMQError | None] = [self._refusal(run) for run in runs]
+        good = [run for run, refusal in zip(runs, outcomes, strict=True) if refusal is None]
+        done = iter(self._append_good(good))
+        return [next(done) if outcome is None else outcome for outcome in outcomes]
+
+    def _append_good(self, runs: list[Run]) -> list[Appended | PocketMQError]:
+        try:
+            self._health.check_writable()
+            self.catch_up()
+            if len(runs) > 1 and sum(len(run.records) for run in runs) <= self._log.room():
+                return list[Appended | PocketMQError](self._append_joined(runs))
+        except DiskFailure as error:
+            self._health.fail(error)
+            return [error] * len(runs)
+        except PocketMQError as error:
+            return [error] * len(runs)
+        return [self._outcome(run) for run in runs]
+
+    def _outcome(self, run: Run) -> Appended | PocketMQError:
+        try:
+            return self.append(run)
+        except PocketMQError as error:
+            return error
+
+    def _refusal(self, run: Run) -> PocketMQError | None:
+        try:
+            self._check(run)
+        except PocketMQError as error:
+            return error
+        return None
+
+    def _check(self, run: Run) -> None:
         check_appendable(run.columns)
         if self._queues.is_batch(run.topic):
             raise InvalidArgument(
@@ -59,12 +104,6 @@ class LogWriter:
                 field="topic",
                 value=run.topic,
             )
-        try:
-            self.catch_up()
-            return self._append(run)
-        except DiskFailure as error:
-            self._health.fail(error)
-            raise
 
     def _append(self, run: Run) -> Appended:
         first = self._queues.next_offset(run.topic, run.queue)
@@ -79,6 +118,41 @@ class LogWriter:
         log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
         return Appended(first, log_offsets, end, self.last_store_ms)
 
+    def _append_joined(self, runs: list[Run]) -> list[Appended]:
+        """Append RUNS, which fit the current file together, as one."""
+        self.last_store_ms = now = max(self._now_ms(), self.last_store_ms)
+        data, columns = joined(runs)
+        firsts = self._first_offsets(runs)
+        numbers = [
+            np.arange(first, first + len(run.columns))
+            for first, run in zip(firsts, runs, strict=True)
+        ]
+        begin = self._log.place(len(data))
+        patch(data, columns, np.concatenate(numbers), begin, stamp(now, self.host))
+        self._log.append(data.data)
+        self._dispatcher.dispatch(data, columns)
+        self.dispatched_offset = self._log.max_offset
+        self.last_log_offset = int(columns.log_offset[-1])
+        appended = []
+        row, end = 0, begin
+        for first, run in zip(firsts, runs, strict=True):
+            offsets = columns.log_offset[row : row + len(run.columns)]
+            row, end = row + len(run.columns), end + len(run.records)
+            appended.append(Appended(first, offsets, end, now))
+        return appended
+
+    def _first_offsets(self, runs: list[Run]) -> list[int]:
+        """Return the queue offset with which each of RUNS begins."""
+        following: dict[tuple[str, int], int] = {}
+        firsts = []
+        for run in runs:
+            name = (run.topic, run.queue)
+            first = following.get(name)
+            first = self._queues.next_offset(*name) if first is None else first
+            firsts.append(first)
+            following[name] = first + len(run.columns)
+        return firsts
+
     def _write(self, run: Run, data: NDArray[np.uint8], first: int) -> list[RunColumns]:
         """Write the run to the log, a part for each file that it touches; or cut the log back and raise."""
         stamped = stamp(self.last_store_ms, self.host)
@@ -88,7 +162,8 @@ class LogWriter:
             for columns in self._parts(run):
                 start, size = int(columns.starts[0]), int(columns.sizes.sum())
                 offset = self._log.place(size)
-                patch(data, columns, first, offset, stamped)
+                numbers = np.arange(first, first + len(columns))
+                patch(data, columns, numbers, offset, stamped)
                 self._log.append(data[start : start + size].data)
                 first += len(columns)
                 parts.append(columns)

@@ -8,6 +8,7 @@ by strides where its records have one size, by gathering their places otherwise.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,9 @@ from .disk import Buffer
 
 _OFFSETS = np.dtype([("queue_offset", ">i8"), ("log_offset", ">i8")])
 _STAMP_SIZE = 16
+_LONG = struct.Struct(">q")
+#: The columns that are positions in the buffer.
+_PLACES = frozenset(("starts", "body_start", "topic_start", "properties_start"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,16 +94,20 @@ def stamp(store_timestamp_ms: int, host: Host) -> bytes:
 
 
 def patch(
-    data: NDArray[np.uint8], columns: RunColumns, queue_offset: int, log_offset: int, stamped: bytes
+    data: NDArray[np.uint8],
+    columns: RunColumns,
+    queue_offsets: Longs,
+    log_offset: int,
+    stamped: bytes,
 ) -> None:
     """Fill the store's fields of all records in DATA and in COLUMNS.
 
-    The records get the queue offsets from QUEUE_OFFSET on, and lie end to end in the log from LOG_OFFSET on.
+    The records get QUEUE_OFFSETS, and lie end to end in the log from LOG_OFFSET on.
     """
     count = len(columns)
-    columns.queue_offset = np.arange(queue_offset, queue_offset + count, dtype=np.int64)
+    columns.queue_offset = queue_offsets
     columns.log_offset = columns.starts + (log_offset - int(columns.starts[0]))
-    columns.store_ms = np.full(count, struct.unpack_from(">q", stamped)[0], np.int64)
+    columns.store_ms = np.full(count, _LONG.unpack_from(stamped)[0], np.int64)
     stamp_at = _stamp_at(columns)
     offsets: NDArray[np.void]
     if stamp_at is not None and _equal_sized(columns):
@@ -120,6 +128,21 @@ def patch(
     offsets["log_offset"][at] = columns.log_offset
     anywhere = np.ndarray((len(data) - _STAMP_SIZE + 1,), f"V{_STAMP_SIZE}", data, strides=(1,))
     anywhere[columns.starts + _stamp_places(columns)] = np.frombuffer(stamped, f"V{_STAMP_SIZE}")
+
+
+def joined(runs: Sequence[Run]) -> tuple[NDArray[np.uint8], RunColumns]:
+    """Return the records of RUNS end to end in one writable array, and the columns of them all."""
+    data = np.frombuffer(bytearray().join([run.records for run in runs]), np.uint8)
+    if len(runs) == 1:
+        return data, runs[0].columns
+    counts = [len(run.columns) for run in runs]
+    begins = np.cumsum([0, *(len(run.records) for run in runs[:-1])])
+    shift = np.repeat(begins, counts)
+    parts = []
+    for name in RunColumns.__slots__:
+        column = np.concatenate([getattr(run.columns, name) for run in runs])
+        parts.append(column + shift if name in _PLACES else column)
+    return data, RunColumns(*parts)
 
 
 def _equal_sized(columns: RunColumns) -> bool:

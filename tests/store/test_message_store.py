@@ -249,6 +249,56 @@ def test_the_broker_appends_single_records(store: MessageStore) -> None:
     assert (found.body, found.reconsume_times, found.properties) == (b"again", 2, {"TAGS": "a"})
 
 
+def test_many_runs_go_in_as_one_by_one(tmp_path: Path) -> None:
+    runs = [
+        (("A", "B")[number % 2], number % 3, BODIES[number : number + 1 + number % 4])
+        for number in range(40)
+    ]
+    single, many = open_store(tmp_path / "single"), open_store(tmp_path / "many")
+    expected = [single.append(make_run(*run, {"KEYS": "k", "TAGS": "t"})) for run in runs]
+
+    outcomes = many.append_many([make_run(*run, {"KEYS": "k", "TAGS": "t"}) for run in runs[:9]])
+    outcomes += many.append_many([make_run(*run, {"KEYS": "k", "TAGS": "t"}) for run in runs[9:]])
+
+    for one, other in zip(outcomes, expected, strict=True):
+        assert not isinstance(one, Exception)
+        assert one.first_queue_offset == other.first_queue_offset
+        assert one.log_offsets.tolist() == other.log_offsets.tolist()
+        assert one.end_offset == other.end_offset
+    for store in (single, many):
+        store.close()
+    for path in sorted((tmp_path / "single").rglob("*")):
+        if path.is_file() and path.parent.name != "index":
+            twin = tmp_path / "many" / path.relative_to(tmp_path / "single")
+            assert twin.read_bytes() == path.read_bytes(), path
+
+
+def test_a_bad_run_among_many_is_refused_alone(store: MessageStore) -> None:
+    prepared = make_run("T", 0, [b"half"])
+    prepared.columns.sys_flag[0] = 4
+
+    first, second, third = store.append_many(
+        [make_run("T", 0, [b"a"]), prepared, make_run("T", 0, [b"b", b"c"])]
+    )
+
+    assert isinstance(second, InvalidArgument)
+    assert not isinstance(first, Exception)
+    assert not isinstance(third, Exception)
+    assert bodies_of(store, "T", 0) == [b"a", b"b", b"c"]
+
+
+def test_many_runs_on_a_full_disk_are_all_refused(store: MessageStore, disk: FaultyDisk) -> None:
+    store.append(make_run("T", 0, [b"a"]))
+    disk.run_full("commitlog")
+
+    outcomes = store.append_many([make_run("T", 0, [b"b"]), make_run("U", 0, [b"c"])])
+
+    assert [type(one) for one in outcomes] == [StoreFull, StoreFull]
+    disk.heal()
+    store.append(make_run("T", 0, [b"d"]))
+    assert bodies_of(store, "T", 0) == [b"a", b"d"]
+
+
 def test_a_store_host_of_16_bytes_is_refused(store: MessageStore) -> None:
     with pytest.raises(StoreRefused, match="IPv4"):
         store.host = Host.parse("::1", 1)

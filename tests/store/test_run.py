@@ -37,7 +37,8 @@ def test_patched_records_decode_to_the_given_fields(
     starts = starts_of(sizes)
     columns = parse_run(data, starts)
 
-    patch(data, columns, queue_offset, log_offset, stamp(123_456, STORE))
+    numbers = queue_offset + np.arange(len(sizes))
+    patch(data, columns, numbers, log_offset, stamp(123_456, STORE))
 
     for index, start in enumerate(starts.tolist()):
         record = decode_record(data.tobytes(), start)
@@ -51,11 +52,12 @@ def test_patched_records_decode_to_the_given_fields(
 def test_equal_and_unequal_sizes_patch_alike() -> None:
     equal, sizes = run_of([b"abc"] * 5, [V4] * 5)
     columns = parse_run(equal, starts_of(sizes))
-    patch(equal, columns, 7, 1000, stamp(5, STORE))
+    patch(equal, columns, np.arange(7, 12), 1000, stamp(5, STORE))
     single = []
     for index in range(5):
         data, size = run_of([b"abc"], [V4])
-        patch(data, parse_run(data, starts_of(size)), 7 + index, 1000 + index * size[0], stamp(5, STORE))  # fmt: skip
+        columns = parse_run(data, starts_of(size))
+        patch(data, columns, np.array([7 + index]), 1000 + index * size[0], stamp(5, STORE))
         single.append(data.tobytes())
 
     assert equal.tobytes() == b"".join(single)
