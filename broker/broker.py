@@ -27,7 +27,7 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
-from .config import BrokerConfig, store_address
+from .config import BrokerConfig
 from .fetch import Fetches
 from .groups import Groups
 from .lookup import Lookups
@@ -132,7 +132,7 @@ class Broker:
         logger.info("broker listens address=%s store=%s", self.address, self._store_config.path)
 
     async def _serve(self, store: MessageStore) -> None:
-        store.host = Host.parse(store_address(self._config.host), self._config.port)
+        store.host = Host.parse(self._config.store_host, self._config.port)
         now_ms = self._clock.now_ms
         topics = Topics(self._state_file("topics.json"), self._config, now_ms)
         groups = Groups(self._state_file("subscriptionGroup.json"), self._config, now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +75,7 @@ class BrokerConfig:
                 check_topic(getattr(self, name))  # Both are names of system topics.
             except InvalidName as error:
                 raise ConfigError(f"broker.{name}: {error.message}", field=name) from error
+        self._check_addresses()
         if self.fetch_bytes_default > self.fetch_bytes_max:
             raise ConfigError(
                 f"broker.fetch_bytes_default is {self.fetch_bytes_default}: must not exceed"
@@ -81,6 +83,33 @@ class BrokerConfig:
                 field="fetch_bytes_default",
             )
 
+    def _check_addresses(self) -> None:
+        for address in self.nameservers:
+            _check_address("nameservers", address)
+        if self.advertised_address:
+            _check_address("advertised_address", self.advertised_address)
+        elif self.host in ("", "0.0.0.0", "::"):
+            raise ConfigError(
+                f"broker.host is {self.host!r}, which clients cannot connect to: set"
+                " broker.advertised_address to the host:port that they reach the broker at",
+                field="advertised_address",
+            )
+
+    @property
+    def store_host(self) -> str:
+        """Return the IPv4 address that records, and so message ids, carry as their store host."""
+        return store_address(self.advertised_address.rpartition(":")[0] or self.host)
+
+
+def _check_address(field: str, address: str) -> None:
+    if _ADDRESS.fullmatch(address) is None:
+        raise ConfigError(
+            f"broker.{field}: {address!r} is not host:port", field=field, value=address
+        )
+
+
+#: A name, an IPv4 address or a bracketed IPv6 address, and a port.
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):[1-9][0-9]{0,4}")
 
 _LEAST: Final = {
     "broker_id": 0,

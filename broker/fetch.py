@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ..proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError, QueueNotFound
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record import FIXED_SIZE_V4
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .offsets import Offsets
@@ -77,7 +78,7 @@ class Fetches:
 class _Fetch:
     """One fetch: an operation of the purgatory."""
 
-    __slots__ = ("_done", "_limits", "_request", "_store")
+    __slots__ = ("_done", "_limits", "_log_offset_enough", "_request", "_store")
 
     def __init__(
         self, request: pb.FetchRequest, limits: tuple[int, int], store: MessageStore, done: Done
@@ -86,17 +87,21 @@ class _Fetch:
         self._limits = limits
         self._store = store
         self._done = done
+        #: While the log ends before it there cannot be enough: a try that failed is not repeated in vain.
+        self._log_offset_enough = 0
 
     def try_complete(self) -> bool:
         request = self._request
-        low, high = self._store.queue_bounds(request.topic, request.queue)
-        if request.offset == high and low <= high:
+        _, high = self._store.queue_bounds(request.topic, request.queue)
+        if request.offset == high or self._store.max_log_offset < self._log_offset_enough:
             return False
         reply = self._read()
-        enough = min(request.min_bytes, self._limits[1])
-        is_over = reply.error.name or reply.next_offset - request.offset >= self._limits[0]
+        missing_bytes = min(request.min_bytes, self._limits[1]) - len(reply.records)
+        missing_messages = self._limits[0] - (reply.next_offset - request.offset)
         stuck = not reply.records and reply.next_offset > request.offset  # stepped over a hole
-        if not (is_over or stuck or len(reply.records) >= enough):
+        if missing_bytes > 0 and missing_messages > 0 and not stuck and not reply.error.name:
+            growth = min(missing_bytes, missing_messages * FIXED_SIZE_V4)
+            self._log_offset_enough = self._store.max_log_offset + growth
             return False
         self._done(reply)
         return True

@@ -6,7 +6,6 @@ offset id or a Java client's unique id: the first is tried first.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -17,7 +16,8 @@ from ..proto.record import Record, decode_record
 from ..store.message_store import MessageStore
 from .topics import Topics
 
-_LIMIT: Final = 64
+#: Bytes of one answer: the newest that fit, at least one.
+_ANSWER_BYTES: Final = 16 * 1024 * 1024
 _END_OF_TIME: Final = (1 << 63) - 1
 
 
@@ -45,8 +45,12 @@ class Lookups:
 
     def _by_id(self, request: pb.LookupRequest) -> pb.LookupReply:
         found = None
-        with contextlib.suppress(InvalidArgument):  # Not an offset id: perhaps a unique one.
+        try:
             found = self._store.by_message_id(request.message_id)
+        except InvalidArgument:
+            if not request.topic:
+                raise
+            # Not an offset id: perhaps a unique one, which the index of a topic knows.
         if found is not None and self._is(found, request):
             return pb.LookupReply(records=found)
         if request.topic:
@@ -63,24 +67,21 @@ class Lookups:
     def _by_text(
         self, request: pb.LookupRequest, text: str, kind: Literal["K", "T"]
     ) -> pb.LookupReply:
-        limit = min(request.max_messages or _LIMIT, _LIMIT)
-        if limit < 0:
-            raise InvalidArgument(
-                f"max_messages is {request.max_messages}: must not be negative",
-                field="max_messages",
-                value=request.max_messages,
-            )
+        _check_not_negative(request)
+        most = self._store.config.lookup_results_max
+        limit = min(request.max_messages or most, most)
         offsets = self._store.lookup(
             request.topic,
             text,
-            max_results=_LIMIT,
+            max_results=most,
             begin_ms=request.begin_ms,
             end_ms=request.end_ms or _END_OF_TIME,
             kind=kind,
         )
         matching = list(self._matching(dict.fromkeys(offsets), request.topic, text, kind))
-        more = len(matching) > limit or len(offsets) >= _LIMIT
-        return pb.LookupReply(records=b"".join(matching[-limit:]), more=more)
+        newest = _newest(matching, limit)
+        more = len(newest) < len(matching) or len(offsets) >= most
+        return pb.LookupReply(records=b"".join(newest), more=more)
 
     def _matching(
         self, offsets: dict[int, None], topic: str, text: str, kind: Literal["K", "T"]
@@ -92,6 +93,25 @@ class Lookups:
                 continue
             if text in (_keys(record) if kind == "K" else [record.properties.get(TAGS)]):
                 yield data
+
+
+def _check_not_negative(request: pb.LookupRequest) -> None:
+    for field in ("max_messages", "begin_ms", "end_ms"):
+        value = getattr(request, field)
+        if value < 0:
+            raise InvalidArgument(
+                f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+            )
+
+
+def _newest(records: list[bytes], limit: int) -> list[bytes]:
+    """Return the last of RECORDS: at most LIMIT, and as many as fit an answer, but at least one."""
+    size = 0
+    for count, record in enumerate(reversed(records)):
+        size += len(record)
+        if count == limit or (count and size > _ANSWER_BYTES):
+            return records[-count:]
+    return records
 
 
 def _decoded(data: bytes) -> Record | None:

@@ -66,8 +66,10 @@ class Offsets:
         return sorted(found)
 
     def pulled(self, topic: str, group: str, queue: int, offset: int) -> None:
-        """Note where GROUP last fetched."""
-        self._pull_offsets.setdefault(_key(topic, group), {})[queue] = offset
+        """Note where GROUP last fetched, if it is one that commits: anybody may give any name with a fetch."""
+        key = _key(topic, group)
+        if key in self._offsets:
+            self._pull_offsets.setdefault(key, {})[queue] = offset
 
     def forget_topic(self, topic: str) -> None:
         """Forget every group's offsets of TOPIC."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from ..proto.errors import InvalidArgument
+from ..proto.errors import InvalidArgument, InvalidRecord
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import decode_record
 from ..proto.rpc import Call, MethodTable, Stream, bidi, service, unary
@@ -21,6 +23,8 @@ from .send import Sends
 from .topics import TYPE_ATTRIBUTE, Topics
 from .waiting import Waiting
 
+#: Queues in one request: the loop serves nobody else meanwhile.
+QUEUES_MAX: Final = 10_000
 #: Waits until the name servers know the topics as they are now.
 Announced = Callable[[], Awaitable[None]]
 
@@ -99,6 +103,7 @@ class BrokerService:
 
     def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsReply:
         """Note offsets of a group: all of them, or none if one is bad."""
+        _check_count("offsets", len(request.offsets))
         check_group(request.group)
         for one in request.offsets:
             self._topics.for_reading(one.topic, one.queue)
@@ -117,12 +122,17 @@ class BrokerService:
         return pb.CommitOffsetsReply()
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
-        """Answer what a group committed: of the queues asked for, or of all."""
+        """Answer what a group committed: of the queues asked for, or of all that are still there."""
+        _check_count("queues", len(request.queues))
         check_group(request.group)
         if not request.queues:
             known = self._offsets.of_group(request.group)
             return pb.GroupOffsetsReply(
-                offsets=[pb.GroupOffset(topic=t, queue=q, offset=o) for t, q, o in known]
+                offsets=[
+                    pb.GroupOffset(topic=topic, queue=queue, offset=offset)
+                    for topic, queue, offset in known
+                    if self._topics.has_queue(topic, queue)
+                ]
             )
         offsets = []
         for queue in request.queues:
@@ -134,6 +144,7 @@ class BrokerService:
 
     def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> pb.QueueOffsetsReply:
         """Answer where queues begin and end, and where an instant lies in them."""
+        _check_count("queues", len(request.queues))
         time_ms = request.time_ms if request.HasField("time_ms") else None
         for queue in request.queues:
             self._topics.for_reading(queue.topic, queue.queue)
@@ -150,7 +161,7 @@ class BrokerService:
         )
         if low < high:
             oldest = self._store.read_queue(topic, queue, low, 1, 1).records
-            if oldest:
+            with contextlib.suppress(InvalidRecord):  # Damaged: when it was stored is not known.
                 bounds.min_store_time_ms = decode_record(oldest).store_timestamp_ms
         if time_ms is not None:
             has_any = low < high
@@ -202,8 +213,10 @@ class _Changes:
         return pb.TopicReply(topic=topic_message(topic))
 
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicReply:
-        self._topics.delete(request.topic)
+        self._topics.check_deletable(request.topic)
+        # A store that takes no writes refuses, and then the topic stays.
         self._store.delete_topic(request.topic)
+        self._topics.delete(request.topic)
         self._offsets.forget_topic(request.topic)
         self._offsets.save()
         await self._announced()
@@ -342,6 +355,16 @@ class _Window:
             return None
         self._room = asyncio.get_running_loop().create_future()
         return self._room
+
+
+def _check_count(field: str, count: int) -> None:
+    if count > QUEUES_MAX:
+        raise InvalidArgument(
+            f"{field}: {count} in one request, the limit is {QUEUES_MAX}: ask in parts",
+            field=field,
+            limit=QUEUES_MAX,
+            value=count,
+        )
 
 
 def topic_message(topic: TopicConfig) -> pb.TopicConfig:

@@ -113,6 +113,11 @@ class Topics:
         """Did the broker make topic NAME for itself?"""
         return name in self._system or is_system_topic(name)
 
+    def has_queue(self, name: str, queue: int) -> bool:
+        """Does topic NAME exist, with a QUEUE to read?"""
+        topic = self._table.topics.get(name)
+        return topic is not None and 0 <= queue < topic.read_queues
+
     def for_reading(self, name: str, queue: int) -> TopicConfig:
         """Return topic NAME if QUEUE of it may be read; raise TopicNotFound, NotReadable or QueueNotFound."""
         topic = self.get(name)
@@ -230,11 +235,15 @@ class Topics:
         self._change({**self._table.topics, topic.name: topic})
         logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
 
-    def delete(self, name: str) -> None:
-        """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
+    def check_deletable(self, name: str) -> None:
+        """Raise TopicNotFound, or NotWritable for a topic of the system."""
         self.get(name)
         if self.is_system(name):
             raise NotWritable(f"topic {name!r} is the broker's own and stays", topic=name)
+
+    def delete(self, name: str) -> None:
+        """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
+        self.check_deletable(name)
         self._change({key: topic for key, topic in self._table.topics.items() if key != name})
         logger.info("topic deleted topic=%s", name)
 
