@@ -1,5 +1,15 @@
 """Recovery: from whatever files a stop or a crash left behind to a store that can be served."""
 
+from .recover import recover
 from .report import Finding, Kind, RecoveryPolicy, RecoveryReport
+from .verified import Verified
 
-__all__ = ["Finding", "Kind", "RecoveryPolicy", "RecoveryReport"]
+__all__ = [
+    "Finding",
+    "Kind",
+    "RecoveryPolicy",
+    "RecoveryReport",
+    "StoreParts",
+    "Verified",
+    "recover",
+]

@@ -1,0 +1,211 @@
+"""Bringing queues and index into line with the log: what they lack is derived again, what contradicts it goes.
+
+A queue is compared entry by entry with the records that the log holds (agreement.py). One that disagrees, or lacks a
+file in the middle, is made again as a whole; one that is only too short is continued. Of the index, damaged files and
+all behind them are made again, and all behind a missing one.
+
+Numbers of damaged records are not given again: where one was the last of its queue, the entry before it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
+from ...proto.record_run import PropertyRanges, RunColumns
+from ..consume_queue import ConsumeQueue
+from ..consume_queues import Queue
+from ..dispatch import by_queue
+from ..message_index import MessageIndex
+from ..parts import StoreParts
+from .agreement import QueueRecords, batch_fault, plain_fault
+from .report import Finding, Kind, RecoveryReport
+from .scan import ScannedFile
+
+Rows = NDArray[np.intp]
+Name = tuple[str, int]
+
+#: So many repeated entries at most stand at the end of a queue for damaged records.
+_PAD_MAX: Final = 1000
+
+
+class ContradictionFound(Exception):
+    """A queue contradicts the newer part of the log: the whole log has to be read."""
+
+
+class Derivation:
+    """Compares and completes queues and index of one store from FILES; WHOLE: they are all records of its log."""
+
+    def __init__(
+        self, parts: StoreParts, files: list[ScannedFile], report: RecoveryReport, *, whole: bool
+    ) -> None:
+        self._parts = parts
+        self._queues = parts.queues
+        self._files = files
+        self._report = report
+        self._whole = whole
+        self._records: dict[Name, QueueRecords] = {}
+        self._voided: dict[Name, int] = {}
+
+    def derive(self) -> None:
+        """Do all of it. Raises ContradictionFound, unless WHOLE, before anything but entries behind the log is cut."""
+        log_end = self._parts.log.max_offset
+        cut = self._queues.truncate(log_end)
+        if cut:
+            self._note(
+                Kind.CUT, "consumequeue", f"entries point behind the log's end at {log_end:,}", cut
+            )
+        for number, scanned in enumerate(self._files):
+            self._collect(number, scanned)
+        for name, found in self._records.items():
+            self._check_queue(name, found)
+        self._dispatch(self._index_begin())
+        self._pad()
+        self._queues.correct_min_offsets(self._parts.log.min_offset)
+        self._note_holes()
+
+    def _collect(self, number: int, scanned: ScannedFile) -> None:
+        """Remember which records of a file are of which queue."""
+        columns = scanned.columns
+        queued = np.flatnonzero((columns.sys_flag & SYS_PREPARED) == 0)
+        for topic, queue, rows in by_queue(scanned.file.data, columns, queued):
+            self._records.setdefault((topic, queue), QueueRecords()).add(number, columns, rows)
+        if len(queued) < len(columns):
+            voids = np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK)
+            for topic, queue, rows in by_queue(scanned.file.data, columns, voids):
+                newest = int(columns.queue_offset[rows].max())
+                self._voided[topic, queue] = max(newest, self._voided.get((topic, queue), -1))
+
+    # ---- queues
+
+    def _check_queue(self, name: Name, found: QueueRecords) -> None:
+        queue: Queue | None = self._queues.get(*name)
+        if queue is None:
+            queue = self._queues.get_batch(*name)
+        if queue is None or not queue.files.files:
+            return
+        if isinstance(queue, ConsumeQueue):
+            fault = plain_fault(queue, found, self._parts.log)
+        else:
+            fault = batch_fault(queue, found)
+        if fault is None:
+            return
+        if not self._whole:
+            raise ContradictionFound
+        count = sum(map(len, found.numbers))
+        self._note(Kind.REBUILT, queue.files.folder, f"{fault}: made again from the log", count)
+        queue.destroy()
+
+    def _dispatch(self, index_from: int) -> None:
+        """Enter what is missing; what is known is left out before any costly look at properties."""
+        lacking = self._lacking()
+        added = 0
+        for number, scanned in enumerate(self._files):
+            rows = lacking.get(number, np.zeros(0, np.intp))
+            columns = scanned.columns
+            if (
+                self._parts.index is not None
+                and len(columns)
+                and columns.log_offset[-1] >= index_from
+            ):
+                rows = np.union1d(rows, np.flatnonzero(columns.log_offset >= index_from))
+            if len(rows):
+                chosen = columns if len(rows) == len(columns) else columns.take(rows)
+                added += self._parts.dispatcher.dispatch(scanned.file.view, chosen).added
+        if added:
+            self._note(
+                Kind.REBUILT, "consumequeue", "missing entries were made again from the log", added
+            )
+
+    def _lacking(self) -> dict[int, Rows]:
+        """Return, by number of the file, the records that their queues do not reach."""
+        ends = {(one.topic, one.queue): one.max_log_end for one in self._queues}
+        missing: dict[int, list[Rows]] = {}
+        for name, found in self._records.items():
+            for number, rows in found.beyond(ends.get(name, -1)):
+                missing.setdefault(number, []).append(rows)
+        return {number: np.sort(np.concatenate(rows)) for number, rows in missing.items()}
+
+    def _pad(self) -> None:
+        for name, newest in self._voided.items():
+            queue = self._queues.get(*name)
+            if queue is None or not queue.files.files or queue.max_offset <= queue.min_offset:
+                continue
+            count = newest + 1 - queue.max_offset
+            if 0 < count <= _PAD_MAX:
+                last = queue.entries(queue.max_offset - 1, 1)
+                queue.append(queue.max_offset, *(np.repeat(column, count) for column in last))
+
+    def _note_holes(self) -> None:
+        for queue in self._queues:
+            if isinstance(queue, ConsumeQueue):
+                for begin, end in queue.holes():
+                    why = f"files are missing: queue offsets {begin:,} to {end:,} cannot be read"
+                    self._note(Kind.HOLE, queue.files.folder, why, offset=begin)
+
+    # ---- index
+
+    def _index_begin(self) -> int:
+        """Bring the index to a sound state; return the log offset from which on it lacks records."""
+        index = self._parts.index
+        if index is None:
+            return 0
+        damage = index.delete_damaged()
+        if damage is not None:
+            self._note(Kind.REBUILT, index.folder, damage.message)
+        cut = index.truncate(self._parts.log.max_offset)
+        if cut:
+            self._note(Kind.CUT, index.folder, "keys of records that are gone", cut)
+        if self._whole:
+            self._drop_incomplete(index)
+        if not index.files:
+            return 0
+        end = index.end_log_offset
+        if not self._report.clean:
+            index.truncate(end)  # the last record may have got some of its keys only
+            return end
+        return end + 1
+
+    def _drop_incomplete(self, index: MessageIndex) -> None:
+        """Delete what lies behind a missing index file."""
+        covered = -1
+        for file in index.files:
+            header = file.header
+            if header.next_entry <= 1:
+                continue
+            if self._keyed_between(covered, header.begin_log_offset):
+                why = f"keys of records before {header.begin_log_offset:,} are missing, a file is gone"
+                self._note(Kind.REBUILT, index.folder, why)
+                if covered < 0:
+                    index.delete_all()
+                else:
+                    index.truncate(covered + 1)
+                return
+            covered = header.end_log_offset
+
+    def _keyed_between(self, after: int, before: int) -> bool:
+        """Is there a record with a key between the two log offsets?"""
+        for scanned in self._files:
+            if scanned.file.end <= after or scanned.file.start >= before:
+                continue
+            offsets = scanned.columns.log_offset
+            rows = np.flatnonzero((offsets > after) & (offsets < before))
+            if len(rows) and _has_keys(scanned, scanned.columns.take(rows)):
+                return True
+        return False
+
+    def _note(
+        self, kind: Kind, path: str, why: str, records: int = 0, *, offset: int | None = None
+    ) -> None:
+        self._report.add(Finding(kind=kind, path=path, why=why, offset=offset, records=records))
+
+
+def _has_keys(scanned: ScannedFile, columns: RunColumns) -> bool:
+    ranges = PropertyRanges(scanned.file.view, columns)
+    indexed = (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
+    names: Iterable[str] = ("UNIQ_KEY", "KEYS", "TAGS")
+    return any(bool(((ranges.find(name)[1] > 0) & indexed).any()) for name in names)

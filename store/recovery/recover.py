@@ -1,0 +1,212 @@
+"""Recovery after a stop, clean or not: find what the log soundly holds, and make everything else agree with it.
+
+Policy OURS, in this order:
+
+1. Read the log: all of it, or only what is newer than the last point up to which everything was verified (verified.py).
+2. Find its end: the last sound record, or the blank behind it. Bytes behind it are cut and read as zeros from now on,
+   also where they look like records: stale ones say that they stand elsewhere, or are older than what precedes them.
+3. Make damage between sound records harmless (repair.py), keep the rest.
+4. Complete queues and index from the log (derive.py).
+
+Doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ..mapped_file import MappedFile
+from ..parts import StoreParts
+from .derive import ContradictionFound, Derivation
+from .repair import LogRepair
+from .report import Finding, Kind, RecoveryReport
+from .scan import FileScan, ScannedFile
+from .stale import stale_begin
+from .verified import Verified
+
+
+def recover(parts: StoreParts, *, clean: bool) -> RecoveryReport:
+    """Recover the store of PARTS, which were just loaded; return what was found and done.
+
+    CLEAN: its last owner left no `abort` behind. Raises StoreFull and DiskFailure; then the next opening goes on.
+    """
+    return _Recovery(parts, RecoveryReport(clean=clean)).run()
+
+
+class _Recovery:
+    """One recovery."""
+
+    def __init__(self, parts: StoreParts, report: RecoveryReport) -> None:
+        self._config = parts.config
+        self._disk = parts.disk
+        self._parts = parts
+        self._log = parts.log
+        self._checkpoint = parts.checkpoint.values
+        self._report = report
+        self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
+
+    def run(self) -> RecoveryReport:
+        if not self._log.files.files:
+            self._without_log()
+            return self._report
+        self._parts.queues.recover(None)
+        known = Verified.load(self._disk, self._config.own_folder)
+        if known is None or not known.holds(self._log, self._parts.queues, self._parts.index):
+            known = None
+        try:
+            self._recover_from(known)
+        except ContradictionFound:
+            self._recover_from(None)
+        return self._report
+
+    def _recover_from(self, known: Verified | None) -> None:
+        """Recover; what is KNOWN (None: nothing) is not read again."""
+        files = self._scan(known)
+        self._end_log(files, known)
+        self._note_log_holes()
+        self._repair_damage(files)
+        Derivation(self._parts, files, self._report, whole=known is None).derive()
+        self._finish(files, known)
+
+    def _scan(self, known: Verified | None) -> list[ScannedFile]:
+        files: list[ScannedFile] = []
+        begin, newest_ms = (0, 0) if known is None else (known.log_end, known.newest_ms)
+        for file in self._log.files.files:
+            if file.end <= begin:
+                continue
+            at = max(0, begin - file.start)
+            check_crc = self._config.check_crc_on_recover
+            scanned = FileScan(file, at=at, check_crc=check_crc, oldest_ms=newest_ms).scan()
+            newest_ms = max(newest_ms, scanned.newest_ms)
+            files.append(scanned)
+        return files
+
+    # ---- the end
+
+    def _end_log(self, files: list[ScannedFile], known: Verified | None) -> None:
+        """Set the end of the log behind the last sound record; forget the files behind it."""
+        last = max((n for n, one in enumerate(files) if len(one.columns)), default=-1)
+        if last < 0:
+            self._cut(self._log.min_offset if known is None else known.log_end)
+            files.clear()
+            return
+        newest = files[last]
+        before_ms = max((one.newest_ms for one in files[:last]), default=0)
+        stale = stale_begin(newest, before_ms)
+        if stale is not None:
+            newest.cut(stale)
+        end = newest.file.start + newest.end
+        if newest.has_blank:
+            end = newest.file.end
+        self._cut(end)
+        del files[last + 1 :]
+
+    def _cut(self, end: int) -> None:
+        files = self._log.files.files
+        lost = sum(_used_behind(file, end) for file in files)
+        if lost:
+            why = "no sound record follows: cut, and the bytes were zeroed"
+            self._note(Kind.CUT, self._config.log_folder, why, offset=end, size_bytes=lost)
+        self._log.truncate(end)
+
+    # ---- damage
+
+    def _note_log_holes(self) -> None:
+        files = self._log.files.files
+        for before, after in pairwise(files):
+            if before.end != after.start:
+                why = f"log files are missing up to {after.start:,}: what they held is gone"
+                size = after.start - before.end
+                self._note(
+                    Kind.HOLE, self._config.log_folder, why, offset=before.end, size_bytes=size
+                )
+
+    def _repair_damage(self, files: list[ScannedFile]) -> None:
+        newest_ms = 0
+        for number, scanned in enumerate(files):
+            for damage in scanned.damages:
+                self._repair.void(scanned.file, damage, newest_ms)
+                self._note(
+                    Kind.SKIPPED,
+                    scanned.file.path,
+                    f"{damage.why}: set aside in pocketmq/broken, skipped from now on",
+                    offset=scanned.file.start + damage.start,
+                    records=1 if damage.is_framed else 0,
+                    size_bytes=damage.end - damage.start,
+                )
+            if not scanned.has_blank and number < len(files) - 1:
+                self._close_file(scanned)
+            newest_ms = max(newest_ms, scanned.newest_ms)
+
+    def _close_file(self, scanned: ScannedFile) -> None:
+        self._repair.close_file(scanned.file, scanned.end)
+        self._note(
+            Kind.SKIPPED,
+            scanned.file.path,
+            "no record and no blank from here to the file's end: closed with a blank",
+            offset=scanned.file.start + scanned.end,
+            size_bytes=scanned.file.size - scanned.end,
+        )
+
+    # ---- around
+
+    def _without_log(self) -> None:
+        """Go on behind what the queues know of, so that no queue offset is given twice."""
+        queues = self._parts.queues
+        queues.recover(None)
+        end = queues.max_log_end
+        if end > 0:
+            files = self._log.files
+            file = files.start_at(-(-end // files.file_size) * files.file_size)
+            why = (
+                f"there are no log files: all messages are gone, the log goes on at {file.start:,}"
+            )
+            self._note(Kind.HOLE, self._config.log_folder, why, offset=0)
+            queues.correct_min_offsets(file.start)
+        self._report.log_begin = self._report.log_end = self._log.max_offset
+
+    def _finish(self, files: list[ScannedFile], known: Verified | None) -> None:
+        report = self._report
+        report.log_begin, report.log_end = self._log.min_offset, self._log.max_offset
+        report.scanned_records = sum(len(one.columns) for one in files)
+        report.scanned_bytes = sum(one.end for one in files)
+        if files and len(files[-1].columns):
+            columns = files[-1].columns
+            self._checkpoint.confirm_offset = int(columns.log_offset[-1])
+            newest_ms = int(columns.store_ms.max())
+            self._checkpoint.log_time_ms = max(self._checkpoint.log_time_ms, newest_ms)
+        elif known is not None:
+            self._checkpoint.confirm_offset = known.last_offset
+
+    def _note(
+        self,
+        kind: Kind,
+        path: str,
+        why: str,
+        *,
+        offset: int,
+        records: int = 0,
+        size_bytes: int = 0,
+    ) -> None:
+        finding = Finding(
+            kind=kind, path=path, why=why, offset=offset, records=records, size_bytes=size_bytes
+        )
+        self._report.add(finding)
+
+
+def _used_behind(file: MappedFile, end: int) -> int:
+    """Return how many bytes of FILE from log offset END on, up to the last that is not zero, would be cut."""
+    start = max(0, end - file.start)
+    if start >= file.size:
+        return 0
+    stop = file.mapping.data_end(start, file.size)
+    chunk = 1 << 20
+    while stop > start:
+        begin = max(start, stop - chunk)
+        used = np.flatnonzero(file.data[begin:stop])
+        if len(used):
+            return begin + int(used[-1]) + 1 - start
+        stop = begin
+    return 0

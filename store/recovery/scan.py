@@ -1,0 +1,176 @@
+"""Reading a log file as it is: sound records, and the damage between them.
+
+A record is *sound* if its lengths agree, it says that it stands where it stands, and its body fits its CRC. Behind a
+record that is not, reading goes on at the next sound one: the next position at which magic, own log offset, lengths
+and CRC agree and whose store time is not older than what came before (bytes of an earlier life of the file are). So
+one flipped bit costs one record.
+
+Pure but for reading the map. Cost for 1 KiB records: some 0.7 ms a MiB, most of it the CRC.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ...proto.record import MAGIC_BLANK
+from ...proto.record_run import RunColumns, crc_mismatches, parse_run, walk
+from ..commit_log import BLANK_SIZE
+from ..mapped_file import MappedFile
+
+_MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]", re.DOTALL)
+_PAIR = struct.Struct(">ii")
+_LONG = struct.Struct(">q")
+_MAGIC_AT: Final = 4
+_LOG_OFFSET_AT: Final = 28
+_HEAD_SIZE: Final = 36
+#: A record of an empty body, a topic of one character and no properties; damage is covered by a void of that size.
+RECORD_SIZE_LEAST: Final = 92
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [START, END) of a file that hold no sound record. IS_FRAMED: lengths agree, only the body is wrong."""
+
+    start: int
+    end: int
+    why: str
+    is_framed: bool = False
+
+
+@dataclass(slots=True)
+class ScannedFile:
+    """What a file holds. END is where its sound part ends; HAS_BLANK tells whether a blank stands there."""
+
+    file: MappedFile
+    columns: RunColumns
+    end: int
+    has_blank: bool
+    damages: list[Damage] = field(default_factory=list)
+
+    @property
+    def newest_ms(self) -> int:
+        """Return the highest store time; 0 without records."""
+        return int(self.columns.store_ms.max()) if len(self.columns) else 0
+
+    def cut(self, row: int) -> None:
+        """Let the file end in front of the record ROW."""
+        self.end = int(self.columns.starts[row])
+        self.columns = self.columns.take(slice(0, row))
+        self.has_blank = False
+        self.damages = [damage for damage in self.damages if damage.end <= self.end]
+
+
+class FileScan:
+    """Scans one file from position AT on; records before it are taken as read."""
+
+    def __init__(self, file: MappedFile, *, at: int = 0, check_crc: bool, oldest_ms: int) -> None:
+        """OLDEST_MS is the store time of the newest record before."""
+        self._file = file
+        self._view = file.view
+        self._at = at
+        self._check_crc = check_crc
+        self._oldest_ms = oldest_ms
+        self._runs: list[RunColumns] = []
+        self._damages: list[Damage] = []
+
+    def scan(self) -> ScannedFile:
+        """Return what the file holds."""
+        end = self._at
+        has_blank = False
+        while True:
+            end = self._read_run(end)
+            if self._is_blank(end):
+                has_blank = True
+                break
+            following = self._next_sound(end)
+            if following is None:
+                break
+            self._damages.append(Damage(end, following, self._why(end)))
+            end = following
+        end = self._drop_trailing_damage(end, has_blank)
+        return ScannedFile(self._file, _joined(self._runs), end, has_blank, self._damages)
+
+    def _read_run(self, at: int) -> int:
+        """Read sound records from AT on; return where the first stands that is no record."""
+        starts, end = walk(self._view, at, self._file.size)
+        if not len(starts):
+            return at
+        columns = parse_run(self._view, starts)
+        placed = columns.well_formed & (columns.log_offset == starts + self._file.start)
+        if not placed.all():
+            count = int(placed.argmin())
+            end = int(starts[count])
+            columns = columns.take(slice(0, count))
+        if self._check_crc and len(columns):
+            columns = self._without_wrong_bodies(columns)
+        if len(columns):
+            self._runs.append(columns)
+            self._oldest_ms = max(self._oldest_ms, int(columns.store_ms.max()))
+        return end
+
+    def _without_wrong_bodies(self, columns: RunColumns) -> RunColumns:
+        wrong = crc_mismatches(self._view, columns)
+        if not wrong.any():
+            return columns
+        for row in np.flatnonzero(wrong).tolist():
+            start = int(columns.starts[row])
+            end = start + int(columns.sizes[row])
+            self._damages.append(
+                Damage(start, end, "the body does not fit its CRC", is_framed=True)
+            )
+        return columns.take(~wrong)
+
+    def _is_blank(self, at: int) -> bool:
+        if at + BLANK_SIZE > self._file.size:
+            return False
+        size, magic = _PAIR.unpack_from(self._view, at)
+        return bool(magic == MAGIC_BLANK and at + size == self._file.size)
+
+    def _next_sound(self, at: int) -> int | None:
+        """Return the position behind AT of the next sound record; None if none follows in the file."""
+        end = self._file.mapping.data_end(at, self._file.size)
+        position = at + RECORD_SIZE_LEAST + _MAGIC_AT
+        while (match := _MAGIC.search(self._view, position, end)) is not None:
+            found = match.start() - _MAGIC_AT
+            if self._is_sound(found):
+                return found
+            position = match.start() + 1
+        return None
+
+    def _is_sound(self, at: int) -> bool:
+        if at + _HEAD_SIZE > self._file.size:
+            return False
+        if _LONG.unpack_from(self._view, at + _LOG_OFFSET_AT)[0] != self._file.start + at:
+            return False
+        columns = parse_run(self._view, np.array([at], np.int64))
+        if not columns.well_formed[0] or int(columns.store_ms[0]) < self._oldest_ms:
+            return False
+        return not (self._check_crc and crc_mismatches(self._view, columns)[0])
+
+    def _why(self, at: int) -> str:
+        size, magic = _PAIR.unpack_from(self._view, at)
+        columns = parse_run(self._view, np.array([at], np.int64))
+        if columns.well_formed[0]:
+            claimed = int(columns.log_offset[0])
+            return f"the record says that it stands at {claimed:,}"
+        return f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
+
+    def _drop_trailing_damage(self, end: int, has_blank: bool) -> int:
+        """Return the end without framed records of wrong bodies in front of it: nothing sound follows them."""
+        while not has_blank and self._damages and self._damages[-1].end == end:
+            end = self._damages.pop().start
+        return end
+
+
+def _joined(runs: list[RunColumns]) -> RunColumns:
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        return parse_run(b"", np.zeros(0, np.int64))
+    names = RunColumns.__slots__
+    return RunColumns(*(np.concatenate([getattr(run, name) for run in runs]) for name in names))

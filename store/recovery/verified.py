@@ -1,0 +1,101 @@
+"""Up to where everything was verified: `<root>/pocketmq/verified.json`.
+
+It says that every record before LOG_END was read and is in its queue and in the index, as of the last opening or
+clean stop. The next recovery then reads only what is newer. It is believed only if the last record before LOG_END still
+has the same bytes, and queues and index reach at least as far as then; otherwise, or without the file (a store that
+Apache wrote), the whole log is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from ..commit_log import CommitLog
+from ..consume_queues import ConsumeQueues
+from ..disk import Disk
+from ..message_index import MessageIndex
+
+_NAME: Final = "verified.json"
+_VERSION: Final = 1
+#: Bytes of the last record that are remembered (as a digest).
+_HEAD_SIZE: Final = 92
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The state at that moment. QUEUES: next queue offset by `topic/queue`; INDEX: end log offset by file."""
+
+    log_end: int
+    last_offset: int
+    last_digest: str
+    newest_ms: int
+    queues: dict[str, int] = field(default_factory=dict)
+    index: dict[str, int] = field(default_factory=dict)
+    version: int = _VERSION
+
+    @classmethod
+    def of(
+        cls,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: MessageIndex | None,
+        *,
+        last_offset: int,
+        newest_ms: int,
+    ) -> Verified:
+        """Return the present state; LAST_OFFSET and NEWEST_MS are those of the log's last record."""
+        return cls(
+            log_end=log.max_offset,
+            last_offset=last_offset,
+            last_digest=_digest(log, last_offset),
+            newest_ms=newest_ms,
+            queues={f"{one.topic}/{one.queue}": one.max_offset for one in queues},
+            index={file.name: file.header.end_log_offset for file in index.files} if index else {},
+        )
+
+    @classmethod
+    def load(cls, disk: Disk, folder: str) -> Verified | None:
+        """Return what stands in FOLDER; None for nothing that can be believed."""
+        path = os.path.join(folder, _NAME)
+        if not disk.exists(path):
+            return None
+        try:
+            found = cls(**json.loads(disk.read(path)))
+        except (ValueError, TypeError):
+            return None
+        return found if found.version == _VERSION else None
+
+    def save(self, disk: Disk, folder: str) -> None:
+        """Replace the file in FOLDER."""
+        disk.make_folders(folder)
+        disk.write_atomically(os.path.join(folder, _NAME), json.dumps(asdict(self)).encode())
+
+    def holds(self, log: CommitLog, queues: ConsumeQueues, index: MessageIndex | None) -> bool:
+        """Is what was verified still there? The parts were loaded, and the ends of the queues found."""
+        last = log.files.last
+        if last is None or not log.min_offset < self.log_end <= last.end:
+            return False
+        if not self.last_digest or _digest(log, self.last_offset) != self.last_digest:
+            return False
+        there = {f"{one.topic}/{one.queue}": one for one in queues}
+        for name, end in self.queues.items():
+            if end and (name not in there or there[name].max_offset < end):
+                return False
+        return index is None or self._index_holds(index, log.min_offset)
+
+    def _index_holds(self, index: MessageIndex, log_begin: int) -> bool:
+        there = {file.name: file.header.end_log_offset for file in index.files}
+        needed = {name: end for name, end in self.index.items() if end >= log_begin}
+        return bool(self.index) and all(there.get(name, -1) >= end for name, end in needed.items())
+
+
+def _digest(log: CommitLog, offset: int) -> str:
+    """Return the digest of the record's head at log OFFSET; empty if none is there."""
+    head = log.read(offset, _HEAD_SIZE)
+    if head is None or log.record_size(offset) is None:
+        return ""
+    return hashlib.sha256(head).hexdigest()
