@@ -36,7 +36,7 @@ from .message_index import MessageIndex
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
 from .reader import Reader
-from .recovery import RecoveryReport, recover
+from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
 from .slices import Slices
 
@@ -63,16 +63,17 @@ class MessageStore:
         clean = not disk.exists(config.abort_path)
         self.recovery: RecoveryReport = recover(parts, clean=clean)
         self._writer = LogWriter(parts, health, now_ms)
-        self._writer.last_store_ms = self._newest_store_ms()
+        self._remember_newest()
         self._reader = Reader(parts)
         self._cleaner = Cleaner(parts, health)
         self._background = Background(parts, health, self._writer)
 
-    def _newest_store_ms(self) -> int:
-        """Return the store time below which no new record is stamped."""
+    def _remember_newest(self) -> None:
+        """Tell the writer where the newest record is, and below which store time no new one is stamped."""
         values = self.parts.checkpoint.values
-        newest = store_time_ms(self.log, values.confirm_offset) or 0
-        return max(newest, values.log_time_ms)
+        newest_ms = store_time_ms(self.log, values.confirm_offset)
+        self._writer.last_log_offset = None if newest_ms is None else values.confirm_offset
+        self._writer.last_store_ms = max(newest_ms or 0, values.log_time_ms)
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -110,10 +111,21 @@ class MessageStore:
 
     def _mark_running(self) -> None:
         """Bring what recovery did to the device, then leave `abort` behind, before anything is appended."""
+        self._flush_and_remember()
+        self.disk.write_atomically(self.config.abort_path, str(os.getpid()).encode())
+
+    def _flush_and_remember(self) -> None:
+        """Bring everything to the device, and note that it is: the next recovery reads only what is newer."""
         self._background.flush_everything()
+        values = self.parts.checkpoint.values
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
-        self.disk.write_atomically(self.config.abort_path, str(os.getpid()).encode())
+        last = self._writer.last_log_offset
+        Verified.of(
+            self.parts,
+            last_offset=values.confirm_offset if last is None else last,
+            newest_ms=self._writer.last_store_ms,
+        ).save(self.disk, self.config.own_folder)
 
     def start(self, call_owner: CallOwner) -> None:
         """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
@@ -138,9 +150,7 @@ class MessageStore:
     def _settle(self) -> None:
         self._writer.catch_up()
         self.log.files.discard_spare()
-        self._background.flush_everything()
-        self.parts.checkpoint.write()
-        self.parts.checkpoint.sync()
+        self._flush_and_remember()
         self.disk.delete(self.config.abort_path)
         self.disk.sync_folder(self.config.path)
 

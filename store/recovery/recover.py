@@ -53,7 +53,7 @@ class _Recovery:
             return self._report
         self._parts.queues.recover(None)
         known = Verified.load(self._disk, self._config.own_folder)
-        if known is None or not known.holds(self._log, self._parts.queues, self._parts.index):
+        if known is not None and not known.holds(self._parts):
             known = None
         try:
             self._recover_from(known)

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from ..commit_log import CommitLog
-from ..consume_queues import ConsumeQueues
 from ..disk import Disk
 from ..message_index import MessageIndex
+from ..parts import StoreParts
 
 _NAME: Final = "verified.json"
 _VERSION: Final = 1
@@ -38,23 +38,16 @@ class Verified:
     version: int = _VERSION
 
     @classmethod
-    def of(
-        cls,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: MessageIndex | None,
-        *,
-        last_offset: int,
-        newest_ms: int,
-    ) -> Verified:
+    def of(cls, parts: StoreParts, *, last_offset: int, newest_ms: int) -> Verified:
         """Return the present state; LAST_OFFSET and NEWEST_MS are those of the log's last record."""
+        index = parts.index.files if parts.index is not None else []
         return cls(
-            log_end=log.max_offset,
+            log_end=parts.log.max_offset,
             last_offset=last_offset,
-            last_digest=_digest(log, last_offset),
+            last_digest=_digest(parts.log, last_offset),
             newest_ms=newest_ms,
-            queues={f"{one.topic}/{one.queue}": one.max_offset for one in queues},
-            index={file.name: file.header.end_log_offset for file in index.files} if index else {},
+            queues={f"{one.topic}/{one.queue}": one.max_offset for one in parts.queues},
+            index={file.name: file.header.end_log_offset for file in index},
         )
 
     @classmethod
@@ -74,14 +67,15 @@ class Verified:
         disk.make_folders(folder)
         disk.write_atomically(os.path.join(folder, _NAME), json.dumps(asdict(self)).encode())
 
-    def holds(self, log: CommitLog, queues: ConsumeQueues, index: MessageIndex | None) -> bool:
+    def holds(self, parts: StoreParts) -> bool:
         """Is what was verified still there? The parts were loaded, and the ends of the queues found."""
+        log, index = parts.log, parts.index
         last = log.files.last
         if last is None or not log.min_offset < self.log_end <= last.end:
             return False
         if not self.last_digest or _digest(log, self.last_offset) != self.last_digest:
             return False
-        there = {f"{one.topic}/{one.queue}": one for one in queues}
+        there = {f"{one.topic}/{one.queue}": one for one in parts.queues}
         for name, end in self.queues.items():
             if end and (name not in there or there[name].max_offset < end):
                 return False
