@@ -89,7 +89,7 @@ class SmallWheelModel(WheelModel):
 
 
 TestWheel = WheelModel.TestCase
-TestWheel.settings = settings(max_examples=40, stateful_step_count=30)
+TestWheel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestSmallWheel = SmallWheelModel.TestCase
 TestSmallWheel.settings = TestWheel.settings
 
