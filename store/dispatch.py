@@ -22,7 +22,8 @@ from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
-from .message_index import MessageIndex, has_keys
+from .message_index import MessageIndex
+from .message_keys import has_keys
 
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60 * _SECOND_MS

@@ -63,12 +63,6 @@ class IndexHeader:
     next_entry: int = 1
 
 
-def key_hashes(hashes: Ints) -> Ints:
-    """Return what the index stores for Java HASHES: their absolute value, 0 for the one that has none."""
-    positive: Ints = np.maximum(np.abs(hashes), 0)
-    return positive
-
-
 class IndexFile:
     """The file at PATH, of SLOTS hash slots and ENTRIES entries. `header` is what the file's first bytes say."""
 

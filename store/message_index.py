@@ -1,8 +1,8 @@
 """The message index: a row of index files, the newest being filled.
 
 Files are named by the local time of their creation, yyyyMMddHHmmssSSS, and never share a name or step back behind the
-newest one. A file that is full is followed by a new one, which begins where the full one ended. Every record gives,
-in this order, the keys `topic#UNIQ_KEY`, `topic#word` for each word of KEYS, and `topic#T#TAGS`.
+newest one. A file that is full is followed by a new one, which begins where the full one ended. Which keys a record
+has: message_keys.py.
 
 A record is left out if it lies before the end of the newest file (it is there already) or is a rollback of a
 transaction; of the record *at* the end only those keys are entered that are missing. (Apache enters that record
@@ -19,14 +19,14 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.byte_ranges import CELLS_MAX, left_aligned, split
 from ..proto.errors import CorruptIndex, StoreRefused
-from ..proto.java_hash import hash_ranges, java_hash
+from ..proto.java_hash import java_hash
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import PropertyRanges, RunColumns, as_bytes
+from ..proto.record_run import PropertyRanges, RunColumns
 from .disk import Disk, Entry
-from .index_file import IndexFile, key_hashes
+from .index_file import IndexFile
 from .mapped_files import FolderSync, Syncable
+from .message_keys import MessageKeys, key_hashes, keys_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
-_SPACE: Final = 0x20
 _NAME_FORMAT: Final = "%Y%m%d%H%M%S%f"
 _NAME_DIGITS: Final = 17
 _LONG_MAX: Final = (1 << 63) - 1
@@ -116,7 +115,7 @@ class MessageIndex:
         if not len(columns):
             return 0
         file = self._writable(now_ms)
-        keys = _keys_of(data, columns, topic, properties)
+        keys = keys_of(data, columns, topic, properties)
         rows = self._accepted(keys, columns, file)
         hashes = keys.hashes if rows is None else keys.hashes[rows]
         owners = keys.rows if rows is None else keys.rows[rows]
@@ -137,7 +136,7 @@ class MessageIndex:
                 return file
 
     def _accepted(
-        self, keys: _Keys, columns: RunColumns, file: IndexFile
+        self, keys: MessageKeys, columns: RunColumns, file: IndexFile
     ) -> NDArray[np.intp] | None:
         """Return which of KEYS are entered; None for all: no rollback, nothing that is indexed already."""
         end = file.header.end_log_offset
@@ -314,98 +313,6 @@ class MessageIndex:
         """Close every file. Nothing is synced."""
         for file in self.files:
             file.close()
-
-
-def has_keys(data: Buffer | Bytes, columns: RunColumns) -> bool:
-    """Has any of the records a key?"""
-    return bool(len(_keys_of(data, columns, None, None).rows))
-
-
-class _Keys:
-    """Keys of records: their hashes, and the row of the record that each belongs to, in order of rows."""
-
-    def __init__(self, hashes: Ints, rows: NDArray[np.intp]) -> None:
-        self.hashes = hashes
-        self.rows = rows
-
-    def one_each(self, count: int) -> bool:
-        """Has each of COUNT records exactly one key?"""
-        return len(self.rows) == count and bool((self.rows[1:] > self.rows[:-1]).all())
-
-
-def _keys_of(
-    data: Buffer | Bytes,
-    columns: RunColumns,
-    topic: str | None,
-    properties: PropertyRanges | None,
-) -> _Keys:
-    """Return the keys of all records, in the order in which Apache enters them."""
-    array = as_bytes(data)
-    properties = PropertyRanges(array, columns) if properties is None else properties
-    plain: int | Ints
-    tagged: int | Ints
-    if topic is None:
-        topics = hash_ranges(array, columns.topic_start, columns.topic_size)
-        plain, tagged = _continued(topics, "#"), _continued(topics, "#T#")
-    else:
-        plain, tagged = java_hash(f"{topic}#"), java_hash(f"{topic}#T#")
-    kinds = [
-        _single(array, *properties.find("UNIQ_KEY"), plain),
-        _words(array, *properties.find("KEYS"), plain),
-        _single(array, *properties.find("TAGS"), tagged),
-    ]
-    kinds = [kind for kind in kinds if len(kind.rows)]
-    return _in_order(kinds, len(columns))
-
-
-def _continued(hashes: Ints, text: str) -> Ints:
-    """Return the hash of each prefix with TEXT behind it."""
-    grown = hashes.view(np.uint32)
-    for unit in text.encode("ascii"):
-        grown = grown * np.uint32(31) + np.uint32(unit)
-    return grown.view(np.int32)
-
-
-def _single(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> _Keys:
-    """Return one key for each record whose range is not empty."""
-    (rows,) = (sizes > 0).nonzero()
-    if len(rows) < len(sizes):
-        starts, sizes = starts[rows], sizes[rows]
-        seed = seed[rows] if isinstance(seed, np.ndarray) else seed
-    return _Keys(key_hashes(hash_ranges(array, starts, sizes, seed=seed)), rows)
-
-
-def _words(array: Bytes, starts: Longs, sizes: Longs, seed: int | Ints) -> _Keys:
-    """Return a key for each word of each range."""
-    if not _has_space(array, starts, sizes):
-        return _single(array, starts, sizes, seed)
-    parts = split(array, starts, sizes, _SPACE)
-    seeds = seed[parts.rows] if isinstance(seed, np.ndarray) else seed
-    hashes = hash_ranges(array, parts.starts, parts.ends - parts.starts, seed=seeds)
-    return _Keys(key_hashes(hashes), parts.rows)
-
-
-def _has_space(array: Bytes, starts: Longs, sizes: Longs) -> bool:
-    """May a space stand in one of the ranges? False is certain."""
-    width = int(sizes.max())
-    if width * len(sizes) > CELLS_MAX:
-        return True
-    return bool((left_aligned(array, starts, sizes, width) == _SPACE).any())
-
-
-def _in_order(kinds: list[_Keys], count: int) -> _Keys:
-    """Merge the KINDS of keys of COUNT records: by record, and for one record in the order of the kinds."""
-    if len(kinds) <= 1:
-        return kinds[0] if kinds else _Keys(np.empty(0, np.int32), np.empty(0, np.int64))
-    if all(kind.one_each(count) for kind in kinds):
-        merged = np.empty((count, len(kinds)), np.int32)
-        for place, kind in enumerate(kinds):
-            merged[:, place] = kind.hashes
-        return _Keys(merged.reshape(-1), np.repeat(kinds[0].rows, len(kinds)))
-    rows = np.concatenate([kind.rows for kind in kinds])
-    narrow = rows.astype(np.int16) if count <= 1 << 15 else rows  # sorted in linear time
-    order = np.argsort(narrow, kind="stable")
-    return _Keys(np.concatenate([kind.hashes for kind in kinds])[order], rows[order])
 
 
 def _is_long(name: str) -> bool:

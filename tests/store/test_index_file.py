@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pocketmq.proto.errors import CorruptIndex
 from pocketmq.store import index_file
 from pocketmq.store.config import index_file_size
-from pocketmq.store.index_file import IndexFile, IndexHeader, key_hashes
+from pocketmq.store.index_file import IndexFile, IndexHeader
+from pocketmq.store.message_keys import key_hashes
 from pocketmq.store.os_disk import OsDisk
 
 SLOTS = 7
