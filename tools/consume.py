@@ -47,12 +47,21 @@ def consume(
             for message in messages:
                 _print(message, as_json)
             sys.stdout.flush()
-            consumer.commit()
+            _commit(consumer)
             printed += len(messages)
     if count is not None and printed < count:
         raise RequestTimeout(
             f"{printed} of {count} messages came; none came for {timeout_s:g} s", topic=topic
         )
+
+
+def _commit(consumer: PullConsumer) -> None:
+    """Commit what was printed, also when an interrupt comes at this moment."""
+    try:
+        consumer.commit()
+    except KeyboardInterrupt:
+        consumer.commit()
+        raise
 
 
 def _batches(
