@@ -138,14 +138,16 @@ class _NameServerLink:
                 await self._clock.sleep_until(self._clock.now_ms() + jittered_ms)
 
     async def _register(self, stream: Any) -> None:
-        """Send states and heartbeats until the stream breaks."""
+        """Send states and heartbeats until the stream breaks, which ends a pause as well."""
+        stream.add_done_callback(lambda _: self._wake.set())
         try:
             whole = True
-            while True:
+            while not stream.done():
                 self._wake.clear()
                 whole = await self._exchange(stream, whole=whole)
-                if not whole:
+                if not (whole or stream.done()):
                     await self._pause()
+            await self._raise_end(stream)
         finally:
             stream.cancel()
 
@@ -159,9 +161,7 @@ class _NameServerLink:
             await stream.write(message)
             reply = await stream.read()
         if reply is _EOF:
-            # Reading the status raises what the stream ended with; a plain end is a loss as well.
-            await stream.code()
-            raise TimeoutError(f"{self.address} ended the registration: {stream.details()}")
+            await self._raise_end(stream)
         if not self._connected:
             logger.info("registered nameserver=%s", self.address)
         self._connected = True
@@ -171,6 +171,11 @@ class _NameServerLink:
         self.taken_once.set()
         self._release_up_to(version)
         return False
+
+    async def _raise_end(self, stream: Any) -> None:
+        """Raise what STREAM ended with; a plain end is a loss as well."""
+        code, details = await stream.code(), await stream.details()
+        raise TimeoutError(f"{self.address} ended the registration: {details or code.name}")
 
     async def _pause(self) -> None:
         """Wait for the next heartbeat's time, or a change."""
