@@ -1,0 +1,101 @@
+"""Several name servers, a broker and clients: any name server may be lost, and comes back with all there is to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc.aio
+
+from pocketmq.broker.broker import Broker
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.client import AsyncAdmin, AsyncProducer, Message
+from pocketmq.nameserver import NameServer, NameServerConfig
+from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.os_disk import OsDisk
+
+from .whole_broker import store_config
+
+
+async def name_server(port: int = 0) -> NameServer:
+    server = NameServer.build(NameServerConfig(port=port), clock=SystemClock())
+    await server.start()
+    return server
+
+
+async def brokers_of(server: NameServer, topic: str) -> list[str]:
+    """Ask SERVER alone where TOPIC is."""
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        call = channel.unary_unary(
+            "/pocketmq.v1.NameServer/Route",
+            pb.RouteRequest.SerializeToString,
+            pb.RouteReply.FromString,
+        )
+        reply = await call(pb.RouteRequest(topics=[topic]))
+    return [queue.broker_name for route in reply.routes for queue in route.queues]
+
+
+async def until(server: NameServer, topic: str, brokers: list[str]) -> None:
+    """Ask until the answer is BROKERS; the test's time limit is the bound."""
+    while await brokers_of(server, topic) != brokers:
+        pass
+
+
+def broker_of(folder: Path, *servers: NameServer) -> Broker:
+    config = BrokerConfig(port=0, nameservers=tuple(server.address for server in servers))
+    return Broker.build(config, store_config(folder), disk=OsDisk(), clock=SystemClock())
+
+
+async def test_any_name_server_may_be_lost_and_come_back(tmp_path: Path) -> None:
+    first, second = await name_server(), await name_server()
+    port = first.port
+    addresses = f"{first.address},{second.address}"
+    broker = broker_of(tmp_path, first, second)
+    await broker.start()
+    async with AsyncAdmin(addresses) as admin, AsyncProducer(addresses) as producer:
+        await admin.create_topic("T")
+        await until(first, "T", ["broker-a"])
+        await until(second, "T", ["broker-a"])
+
+        await first.stop(grace_s=0)
+        await producer.send(Message("T", b"one"))
+
+        first = await name_server(port)
+        await until(first, "T", ["broker-a"])
+        await second.stop(grace_s=0)
+        await admin.create_topic("U")
+        await producer.send(Message("U", b"two"))
+        assert await brokers_of(first, "U") == ["broker-a"]
+    await broker.stop()
+    await first.stop()
+
+
+async def test_a_stopped_broker_is_gone_at_once_from_all(tmp_path: Path) -> None:
+    first, second = await name_server(), await name_server()
+    broker = broker_of(tmp_path, first, second)
+    await broker.start()
+    await until(first, "broker-a", ["broker-a"])
+    await until(second, "broker-a", ["broker-a"])
+
+    await broker.stop()
+
+    await until(first, "broker-a", [])
+    await until(second, "broker-a", [])
+    await first.stop()
+    await second.stop()
+
+
+async def test_a_broker_starts_without_any_name_server_and_registers_when_one_comes(
+    tmp_path: Path,
+) -> None:
+    absent = await name_server()
+    port = absent.port
+    await absent.stop(grace_s=0)
+    broker = broker_of(tmp_path, absent)
+    await broker.start()
+
+    late = await name_server(port)
+
+    await until(late, "broker-a", ["broker-a"])
+    await broker.stop()
+    await late.stop()
