@@ -38,16 +38,25 @@ class ContradictionFound(Exception):
 
 
 class Derivation:
-    """Compares and completes queues and index of one store from FILES; WHOLE: they are all records of its log."""
+    """Compares and completes queues and index of one store from FILES, its records from log offset BEGIN on.
+
+    BEGIN is None if they are all records of the log.
+    """
 
     def __init__(
-        self, parts: StoreParts, files: list[ScannedFile], report: RecoveryReport, *, whole: bool
+        self,
+        parts: StoreParts,
+        files: list[ScannedFile],
+        report: RecoveryReport,
+        *,
+        begin: int | None,
     ) -> None:
         self._parts = parts
         self._queues = parts.queues
         self._files = files
         self._report = report
-        self._whole = whole
+        self._begin = begin or 0
+        self._whole = begin is None
         self._records: dict[Name, QueueRecords] = {}
         self._voided: dict[Name, int] = {}
 
@@ -166,7 +175,7 @@ class Derivation:
         if not index.files:
             return 0
         end = index.end_log_offset
-        if not self._report.clean:
+        if not self._report.clean and end >= self._begin:
             index.truncate(end)  # the last record may have got some of its keys only
             return end
         return end + 1

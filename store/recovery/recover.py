@@ -67,7 +67,8 @@ class _Recovery:
         self._end_log(files, known)
         self._note_log_holes()
         self._repair_damage(files)
-        Derivation(self._parts, files, self._report, whole=known is None).derive()
+        begin = None if known is None else known.log_end
+        Derivation(self._parts, files, self._report, begin=begin).derive()
         self._finish(files, known)
 
     def _scan(self, known: Verified | None) -> list[ScannedFile]:
