@@ -7,8 +7,10 @@ that is new starts with the oldest message. Without --json only bodies are print
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -44,10 +46,11 @@ def consume(
     with PullConsumer(group, topic, nameserver, auto_commit=False) as consumer:
         consumer.queues(topic)  # Says at once that the topic, or the name server, is not there.
         for messages in _batches(consumer, count, timeout_s):
-            for message in messages:
-                _print(message, as_json)
-            sys.stdout.flush()
-            _commit(consumer)
+            with _interrupts_held():
+                for message in messages:
+                    _print(message, as_json)
+                sys.stdout.flush()
+                consumer.commit()
             printed += len(messages)
     if count is not None and printed < count:
         raise RequestTimeout(
@@ -55,13 +58,23 @@ def consume(
         )
 
 
-def _commit(consumer: PullConsumer) -> None:
-    """Commit what was printed, also when an interrupt comes at this moment."""
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block, so that what is printed is committed; a second one does not wait."""
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        consumer.commit()
-    except KeyboardInterrupt:
-        consumer.commit()
-        raise
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _batches(
