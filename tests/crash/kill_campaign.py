@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import random
 import subprocess
 import sys
@@ -271,6 +272,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)  # That sends are lost to a kill is no news here.
     click.echo(f"seed {arguments.seed}, {arguments.kills} kills")
     with tempfile.TemporaryDirectory() as folder:
         campaign = Campaign(
