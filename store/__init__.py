@@ -1,1 +1,23 @@
 """One directory of files becomes a message store: synchronous, no asyncio, no network."""
+
+from .config import StoreConfig, apply_apache_settings
+from .disk import Disk
+from .message_store import MessageStore
+from .os_disk import OsDisk
+from .overlay_disk import OverlayDisk
+from .run import Appended, Run
+from .sizes import config_of
+from .slices import Slices
+
+__all__ = [
+    "MessageStore",
+    "StoreConfig",
+    "Run",
+    "Appended",
+    "Slices",
+    "Disk",
+    "OsDisk",
+    "OverlayDisk",
+    "config_of",
+    "apply_apache_settings",
+]

@@ -31,7 +31,7 @@ class LogWriter:
     """The writing half of a store. `host` stands in every record as its store host; set it once the port is known.
 
     dispatched_offset: everything before it is in the queues and the index;  last_store_ms: store time of the newest
-    record, below which none is ever stamped;  last_log_offset: where the last appended record begins (None before any).
+    record, below which none is ever stamped;  last_log_offset: where that record begins (None in an empty log).
     """
 
     def __init__(self, parts: StoreParts, health: Health, now_ms: Callable[[], int]) -> None:

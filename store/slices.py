@@ -1,26 +1,27 @@
 """Reading a queue: entries, then the records they point to, in as few copies as the log's layout allows.
 
 Entries whose records lie end to end in one file become one slice; all slices are joined in one copy. A record that
-is not where its entry says (its file is gone, or damage overwrote it) is left out with a warning, so that a reader
-gets past it: `next_offset` counts it as read.
+is not where its entry says (its file is gone, or damage overwrote it), or is of a kind that queues never deliver
+(recovery turns damaged records into rolled-back ones), is left out with a warning, so that a reader gets past it:
+`next_offset` counts it as read.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.record import MAGIC_V1, MAGIC_V2
+from ..proto.record import MAGIC_V1, MAGIC_V2, SYS_PREPARED
 from ..proto.record_run import Longs
 from .commit_log import CommitLog
+from .mapped_file import MappedFile
 
 logger = logging.getLogger(__name__)
 
-_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4")])
+_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("others", "V28"), ("sys_flag", ">i4")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,64 +65,59 @@ class Entries:
 
 def read_entries(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
     """Return the records of ENTRIES that are there, joined, and which entries these are."""
-    offsets, sizes = entries.log_offsets, entries.sizes
-    breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1]) + 1
     pieces: list[memoryview] = []
-    missing: list[int] = []
-    for begin, end in pairwise([0, *breaks.tolist(), len(entries)]):
-        piece = _stretch(log, entries, begin, end) if end - begin > 1 else None
-        if piece is not None:
-            pieces.append(piece)
-        else:
-            missing += _one_by_one(log, entries, begin, end, pieces)
-    rows = np.arange(len(entries))
-    if missing:
-        _warn(entries, missing)
-        rows = np.delete(rows, missing)
+    found = np.zeros(len(entries), np.bool_)
+    row = 0
+    while row < len(entries):
+        file = log.files.file_at(int(entries.log_offsets[row]))
+        if file is None:
+            row += 1
+            continue
+        end = row + _leading(entries.log_offsets[row:], file)
+        found[row:end] = _read_file(file, entries, row, end, pieces)
+        row = end
+    rows = found.nonzero()[0]
+    if len(rows) < len(entries):
+        _warn(entries, int(found.argmin()), len(entries) - len(rows))
     return b"".join(pieces), rows
 
 
-def _one_by_one(
-    log: CommitLog, entries: Entries, begin: int, end: int, pieces: list[memoryview]
-) -> list[int]:
-    """Add the records of the entries [BEGIN, END) to PIECES; return the entries whose records are not there."""
-    missing = []
-    offsets = entries.log_offsets[begin:end].tolist()
-    for row, offset, size in zip(
-        range(begin, end), offsets, entries.sizes[begin:end].tolist(), strict=True
-    ):
-        if log.record_size(offset) == size and (piece := log.read(offset, size)) is not None:
-            pieces.append(piece)
-        else:
-            missing.append(row)
-    return missing
+def _leading(log_offsets: Longs, file: MappedFile) -> int:
+    """Return how many leading offsets lie in FILE."""
+    inside = (log_offsets >= file.start) & (log_offsets < file.end)
+    return len(inside) if inside.all() else int(inside.argmin())
 
 
-def _stretch(log: CommitLog, entries: Entries, begin: int, end: int) -> memoryview | None:
-    """Return the records of the entries [BEGIN, END), which should lie end to end; None if any is not there."""
-    if int(entries.sizes[begin:end].min()) < _HEAD.itemsize:
-        return None  # Damaged entries: looked at one by one.
-    start = int(entries.log_offsets[begin])
-    size = int(entries.log_offsets[end - 1] + entries.sizes[end - 1]) - start
-    piece = log.read(start, size)
-    if piece is None:
-        return None
-    heads = np.ndarray((size - _HEAD.itemsize + 1,), _HEAD, piece, strides=(1,))
-    at = entries.log_offsets[begin:end] - start
-    if int(at[-1]) >= len(heads):
-        return None
-    found = heads[at]
-    magic = found["magic"]
-    known = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-    return piece if (known & (found["size"] == entries.sizes[begin:end])).all() else None
+def _read_file(
+    file: MappedFile, entries: Entries, begin: int, end: int, pieces: list[memoryview]
+) -> NDArray[np.bool_]:
+    """Add the records of the entries [BEGIN, END), all in FILE, to PIECES; tell which of them are there."""
+    at = entries.log_offsets[begin:end] - file.start
+    sizes = entries.sizes[begin:end]
+    good: NDArray[np.bool_] = (sizes >= _HEAD.itemsize) & (at + sizes <= file.position)
+    heads = np.ndarray((file.size - _HEAD.itemsize + 1,), _HEAD, file.data, strides=(1,))
+    head = heads[at if good.all() else np.where(good, at, 0)]
+    magic = head["magic"]
+    good &= ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (head["size"] == sizes)
+    good &= (
+        head["sys_flag"] & SYS_PREPARED
+    ) == 0  # Prepared or rolled back: what recovery made of damage.
+    if not good.all():
+        at, sizes = at[good], sizes[good]
+    ends = at + sizes
+    breaks = (at[1:] != ends[:-1]).nonzero()[0]
+    firsts = np.concatenate((at[:1], at[1:][breaks])).tolist()
+    lasts = np.concatenate((ends[:-1][breaks], ends[-1:])).tolist()
+    pieces += map(file.view.__getitem__, map(slice, firsts, lasts))
+    return good
 
 
-def _warn(entries: Entries, missing: list[int]) -> None:
+def _warn(entries: Entries, first: int, count: int) -> None:
     logger.warning(
         "records are not where their queue entries say",
         extra={
-            "count": len(missing),
-            "queue_offset": entries.first + missing[0],
-            "log_offset": int(entries.log_offsets[missing[0]]),
+            "count": count,
+            "queue_offset": entries.first + first,
+            "log_offset": int(entries.log_offsets[first]),
         },
     )

@@ -93,5 +93,5 @@ def test_every_byte_of_a_small_store(tmp_path: Path) -> None:
     assert checkpoint == struct.pack(">q", NOW).ljust(4096, b"\0")
     assert (tmp_path / "lock").read_bytes() == b"lock"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint", "commitlog", "consumequeue", "index", "lock",
+        "checkpoint", "commitlog", "consumequeue", "index", "lock", "pocketmq",
     ]  # fmt: skip
