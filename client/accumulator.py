@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 class _Lane:
     """The runs of one queue: sealed ones in order, then the open one."""
 
-    __slots__ = ("active", "filled", "open", "sealed")
+    __slots__ = ("active", "filled", "open", "queue", "sealed")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
         self.sealed: deque[Run] = deque()
         self.open: Run | None = None
         self.active = False
@@ -95,7 +96,7 @@ class Accumulator:
         """Return the open run of QUEUE, a new one if COUNT more messages do not fit."""
         lane = self._lanes.get(queue)
         if lane is None:
-            lane = self._lanes[queue] = _Lane()
+            lane = self._lanes[queue] = _Lane(queue)
         run = lane.open
         if run is not None and not self._fits(run, count, size_bytes):
             self._seal(lane, run)
@@ -139,6 +140,7 @@ class Accumulator:
                 logger.exception("delivery failed")
                 run.fail(SendFailed(f"delivery to {run.queue} failed: {error!r}"))
         lane.active = False
+        del self._lanes[lane.queue]  # An idle queue keeps nothing.
 
     async def _linger(self, lane: _Lane) -> None:
         lane.filled.clear()

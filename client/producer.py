@@ -172,10 +172,7 @@ class Producer:
         return self.send_many_nowait(messages).result()
 
     def send_many_nowait(self, messages: Iterable[Message]) -> Future[Receipts]:
-        """Start to send MESSAGES, as the buffer allows, and return a future of their receipts.
-
-        An iterable that is no list is used up first, here, so that its code runs on the caller's thread.
-        """
+        """Start to send MESSAGES, as the buffer allows, and return a future of their receipts."""
         self._sender.check_open()
         checked = checked_messages(messages)
         outcome: Future[Receipts] = Future()
@@ -216,7 +213,7 @@ def checked_messages(messages: Iterable[Message]) -> list[Message]:
             "send_many takes several messages: write send_many([message]) or send(message)",
             field="messages",
         )
-    row = messages if isinstance(messages, list) else list(messages)
+    row = list(messages)  # A copy: the caller may go on with his list while it is sent.
     for message in row:
         if type(message) is not Message:
             checked_message(message)

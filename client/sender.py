@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -88,16 +88,19 @@ class Sender:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
         self._take_in(_Parcel((message,), size_bytes, outcome, single=True))
 
-    def accept_many(self, messages: Iterable[Message], outcome: Outcome) -> None:
+    def accept_many(self, messages: list[Message], outcome: Outcome) -> None:
         """Send MESSAGES as the budget allows; OUTCOME gets Receipts."""
-        self._bring(self._feed(messages, Gathered(outcome)))
+        if self._disconnected:
+            outcome.set_exception(_closed_before())
+        else:
+            self._bring(self._feed(messages, Gathered(outcome)))
 
     def _bring(self, work: Coroutine[object, object, None]) -> None:
         task = self._session.tasks.spawn(work)
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
-    async def _feed(self, messages: Iterable[Message], gathered: Gathered) -> None:
+    async def _feed(self, messages: list[Message], gathered: Gathered) -> None:
         try:
             for part, size_bytes in self._parts(messages):
                 await self.budget.take_within(size_bytes, self.config.max_block_ms)
@@ -108,12 +111,10 @@ class Sender:
         except asyncio.CancelledError:
             gathered.no_more_parts(ClientClosed("the producer was closed while sending"))
             raise
-        except Exception as error:  # A caller's iterable may raise anything; it hears of it.
-            gathered.no_more_parts(error)
         else:
             gathered.no_more_parts()
 
-    def _parts(self, messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:
+    def _parts(self, messages: list[Message]) -> Iterator[tuple[list[Message], int]]:
         """Cut MESSAGES into parts for one topic and queue that fit a run; yield them with their sizes."""
         if not self._choice.for_a_run:
             for message in messages:
@@ -143,19 +144,24 @@ class Sender:
         yield from self._sized(messages[middle:], size_bytes - first_bytes)
 
     def _take_in(self, parcel: _Parcel) -> None:
-        try:
-            if self._disconnected:
-                raise ClientClosed("the producer was closed before it could take the message")
-            topic = parcel.messages[0].topic
-            route = self._session.routes.known(topic)
-            if route is None or topic in self._unrouted:
-                self._wait_for_route(topic, parcel)
-            else:
-                self._place(parcel, route)
-        except PocketMQError as error:
-            self._fail(parcel, error)
+        if self._disconnected:
+            return self._fail(parcel, _closed_before())
+        topic = parcel.messages[0].topic
+        route = self._session.routes.known(topic)
+        if route is None or topic in self._unrouted:
+            self._wait_for_route(topic, parcel)
+        else:
+            self._place(parcel, route)
 
     def _place(self, parcel: _Parcel, route: Route) -> None:
+        try:
+            self._add(parcel, route)
+        except (
+            Exception
+        ) as error:  # The application's queue choice may raise anything: its sender hears of it.
+            self._fail(parcel, error)
+
+    def _add(self, parcel: _Parcel, route: Route) -> None:
         accumulator = self._accumulator
         assert accumulator is not None
         messages, size_bytes = parcel.messages, parcel.size_bytes
@@ -170,7 +176,7 @@ class Sender:
         else:
             accumulator.add_many(queue, messages, size_bytes, parcel.outcome)
 
-    def _fail(self, parcel: _Parcel, error: PocketMQError) -> None:
+    def _fail(self, parcel: _Parcel, error: Exception) -> None:
         self.budget.give(parcel.size_bytes)
         if not parcel.outcome.done():
             parcel.outcome.set_exception(error)
@@ -191,10 +197,7 @@ class Sender:
                 self._fail(parcel, error)
             return
         for parcel in self._unrouted.pop(topic, ()):
-            try:
-                self._place(parcel, route)
-            except PocketMQError as error:
-                self._fail(parcel, error)
+            self._place(parcel, route)
 
     async def flush(self) -> None:
         """Return once what was accepted before has been acknowledged or has failed."""
@@ -229,6 +232,10 @@ class Sender:
         for parcel in waiting:
             self._fail(parcel, error)
         self._accumulator.fail_all(error)
+
+
+def _closed_before() -> ClientClosed:
+    return ClientClosed("the producer was closed before it could take the message")
 
 
 def checked_message(message: object) -> Message:

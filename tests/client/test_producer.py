@@ -381,6 +381,21 @@ async def test_an_iterable_that_raises_fails_its_sending() -> None:
             await sending.send_many(broken())
 
 
+async def test_a_choice_that_fails_is_told_to_the_sender() -> None:
+    class Broken:
+        for_a_run = True
+
+        def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
+            raise LookupError("no idea")
+
+    async with producer(FakeCluster.of_one("orders"), queue_choice=Broken()) as sending:
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no idea"):
+                await sending.send(Message("orders", b"x"))
+        with pytest.raises(LookupError, match="no idea"):
+            await sending.send_many(messages(3))
+
+
 async def test_something_else_than_a_message_is_refused() -> None:
     async with producer(FakeCluster.of_one("orders")) as sending:
         with pytest.raises(InvalidArgument, match="not bytes"):
