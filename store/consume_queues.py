@@ -7,7 +7,7 @@ queue.type=BatchCQ) and it has no files yet. Not thread-safe: the store's owner 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 
 from ..proto.errors import StoreRefused
 from .batch_consume_queue import BatchConsumeQueue
@@ -15,39 +15,34 @@ from .config import StoreConfig
 from .consume_queue import ConsumeQueue
 from .disk import Disk
 from .mapped_files import Syncable
+from .queue_kinds import batch_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
 Queue = ConsumeQueue | BatchConsumeQueue
 
 
-def _no_batches(topic: str) -> bool:
-    return False
-
-
 class ConsumeQueues:
     """All queues of one store."""
 
     def __init__(
-        self, disk: Disk, config: StoreConfig, has_batches: Callable[[str], bool] = _no_batches
+        self, disk: Disk, config: StoreConfig, batch_topics: Collection[str] = frozenset()
     ) -> None:
-        """HAS_BATCHES tells by name whether a topic without files gets batch queues."""
+        """BATCH_TOPICS are those that get batch queues if they have no files yet."""
         self._disk = disk
         self._config = config
-        self._has_batches = has_batches
+        self._batch_topics = batch_topics
         self._plain: dict[str, dict[int, ConsumeQueue]] = {}
         self._batch: dict[str, dict[int, BatchConsumeQueue]] = {}
         self._deleted: list[Syncable] = []
 
     @classmethod
-    def load(
-        cls, disk: Disk, config: StoreConfig, has_batches: Callable[[str], bool] = _no_batches
-    ) -> ConsumeQueues:
+    def load(cls, disk: Disk, config: StoreConfig) -> ConsumeQueues:
         """Open every queue that has a folder; other names in the folders are left alone.
 
         StoreRefused for files that do not belong, and for a topic that has queues of both kinds.
         """
-        table = cls(disk, config, has_batches)
+        table = cls(disk, config, batch_topics(disk, config.state_folder))
         for topic, queue in _queue_folders(disk, config.queue_folder):
             table._open_plain(topic, queue)
         for topic, queue in _queue_folders(disk, config.batch_queue_folder):
@@ -92,7 +87,7 @@ class ConsumeQueues:
 
     def is_batch(self, topic: str) -> bool:
         """Does TOPIC have batch queues?"""
-        return topic in self._batch or (topic not in self._plain and self._has_batches(topic))
+        return topic in self._batch or (topic not in self._plain and topic in self._batch_topics)
 
     def get(self, topic: str, queue: int) -> ConsumeQueue | None:
         """Return a plain queue; None if there is none."""

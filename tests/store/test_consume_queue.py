@@ -15,6 +15,7 @@ from pocketmq.store.consume_queue import ConsumeQueue, Placed
 from pocketmq.store.consume_queues import ConsumeQueues
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_tables import TopicConfig, TopicTable, render_topics
 
 from ..fakes import FaultyDisk
 
@@ -353,7 +354,13 @@ def test_the_kind_of_a_topic_is_that_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "batchconsumequeue" / "OnDisk" / "0").mkdir(parents=True)
     (tmp_path / "consumequeue" / "Plain" / "0").mkdir(parents=True)
 
-    table = ConsumeQueues.load(OsDisk(), config(tmp_path), {"Plain", "Told"}.__contains__)
+    kinds_told = {
+        name: TopicConfig(name=name, attributes={"queue.type": "BatchCQ"})
+        for name in ("Plain", "Told")
+    }
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text(render_topics(TopicTable(topics=kinds_told)))
+    table = ConsumeQueues.load(OsDisk(), config(tmp_path))
 
     kinds = {topic: table.is_batch(topic) for topic in ("OnDisk", "Plain", "Told", "Other")}
     assert kinds == {"OnDisk": True, "Plain": False, "Told": True, "Other": False}

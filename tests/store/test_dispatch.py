@@ -27,7 +27,7 @@ class Derived:
 
     def __init__(self, config: StoreConfig, *, batch_topics: frozenset[str] = frozenset()) -> None:
         disk = OsDisk()
-        self.queues = ConsumeQueues.load(disk, config, batch_topics.__contains__)
+        self.queues = ConsumeQueues(disk, config, batch_topics)
         self.index = MessageIndex.load(
             disk, config.index_folder, slots=config.index_slots, entries=config.index_entries
         )
