@@ -78,4 +78,4 @@ def load_settings(file: Path | None) -> Settings:
 
 def sample() -> str:
     """Return the text of the sample file."""
-    return files(__package__.rpartition(".")[0]).joinpath("pocketmq.yaml").read_text("utf-8")
+    return files(__name__.partition(".")[0]).joinpath("pocketmq.yaml").read_text("utf-8")
