@@ -56,6 +56,18 @@ def right_aligned(data: Bytes, starts: Longs, sizes: Longs, width: int) -> Bytes
     return cells
 
 
+def bytes_at(data: Bytes, at: Longs, wanted: bytes) -> NDArray[np.bool_]:
+    """Tell for each position whether the bytes WANTED stand there."""
+    size = len(wanted)
+    if len(data) < size:
+        return np.zeros(len(at), np.bool_)
+    last = len(data) - size
+    all_windows = np.ndarray((last + 1,), f"V{size}", data, strides=(1,))
+    found = all_windows[np.minimum(np.maximum(at, 0), last)]
+    equal: NDArray[np.bool_] = found == np.frombuffer(wanted, f"V{size}")[0]
+    return equal & (at <= last)
+
+
 class Parts:
     """Ranges, each split at a separator: part i belongs to range `rows[i]`; rows and parts are in order.
 

@@ -19,9 +19,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .byte_ranges import split
+from .byte_ranges import bytes_at
 from .errors import InvalidRecord, MessageTooLarge
-from .java_hash import hash_ranges
+from .property_ranges import PropertyRanges as PropertyRanges
+from .property_ranges import property_values as property_values
+from .property_ranges import tags_codes as tags_codes
 from .record import (
     CRC_MASK,
     HOST_V6_EXTRA,
@@ -321,19 +323,7 @@ def topic_is(data: Buffer | Bytes, columns: RunColumns, topic: str) -> NDArray[n
     """Tell for each record whether it is of TOPIC."""
     wanted = topic.encode()
     same_size: NDArray[np.bool_] = columns.topic_size == len(wanted)
-    return _bytes_at(as_bytes(data), columns.topic_start, wanted) & same_size
-
-
-def _bytes_at(array: Bytes, at: Longs, wanted: bytes) -> NDArray[np.bool_]:
-    """Tell for each position whether the bytes WANTED stand there."""
-    size = len(wanted)
-    if len(array) < size:
-        return np.zeros(len(at), np.bool_)
-    inside = at <= len(array) - size
-    windows = np.ndarray((len(array) - size + 1,), f"V{size}", array, strides=(1,))
-    found = windows[_clip(at, len(array) - size)]
-    equal: NDArray[np.bool_] = found == np.frombuffer(wanted, f"V{size}")[0]
-    return equal & inside
+    return bytes_at(as_bytes(data), columns.topic_start, wanted) & same_size
 
 
 def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> RunColumns:
@@ -395,59 +385,6 @@ def _require_small(sizes: Longs, name: str, limit: int) -> None:
             limit=limit,
             value=int(sizes[index]),
         )
-
-
-class PropertyRanges:
-    """Finds the values of properties in all records of a run; the separators are looked for once."""
-
-    def __init__(self, data: Buffer | Bytes, columns: RunColumns) -> None:
-        self._array = as_bytes(data)
-        self._count = len(columns)
-        self._pairs = split(self._array, columns.properties_start, columns.properties_size, 2)
-        self._found: dict[str, tuple[Longs, Longs]] = {}
-
-    def find(self, name: str) -> tuple[Longs, Longs]:
-        """Return start and size of the value of property NAME in each record; size −1 where it has none.
-
-        By Apache's reader: an empty value is none, a later duplicate wins. Found once, remembered: do not change it.
-        """
-        if name not in self._found:
-            self._found[name] = self._find(name)
-        return self._found[name]
-
-    def _find(self, name: str) -> tuple[Longs, Longs]:
-        wanted = name.encode() + b"\x01"
-        pairs = self._pairs
-        word = int.from_bytes(wanted[:8], "little")
-        mask = (1 << 8 * min(8, len(wanted))) - 1
-        (hits,) = ((pairs.words & np.uint64(mask)) == np.uint64(word)).nonzero()
-        value_at = pairs.starts[hits] + len(wanted)
-        found = value_at < pairs.ends[hits]
-        if len(wanted) > 8:
-            found &= _bytes_at(self._array, pairs.starts[hits] + 8, wanted[8:])
-        if not found.all():
-            hits, value_at = hits[found], value_at[found]
-        rows = pairs.rows[hits]
-        starts = np.zeros(self._count, np.int64)
-        sizes = np.full(self._count, -1, np.int64)
-        starts[rows] = value_at
-        sizes[rows] = pairs.ends[hits] - value_at
-        return starts, sizes
-
-
-def property_values(data: Buffer | Bytes, columns: RunColumns, name: str) -> tuple[Longs, Longs]:
-    """Return start and size of the value of property NAME in each record; size −1 where it has none."""
-    return PropertyRanges(data, columns).find(name)
-
-
-def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:
-    """Return the tags code of each record: the sign-extended Java hash of TAGS, 0 without tags."""
-    starts, sizes = ranges.find("TAGS")
-    tagged = np.flatnonzero(sizes > 0)
-    codes = np.zeros(len(starts), np.int64)
-    if len(tagged):
-        codes[tagged] = hash_ranges(as_bytes(data), starts[tagged], sizes[tagged])
-    return codes
 
 
 _FRONT = struct.Struct(">iii")

@@ -1,0 +1,130 @@
+"""Where the values of properties stand in the records of a run, found for all records at once.
+
+Most runs come from one client: every record has the same names in the same order, with values of the same lengths.
+Then one record's layout is that of all, which one comparison of all property strings with the first one proves.
+Otherwise the strings are split at their separators (see properties.py for the format). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .byte_ranges import CELLS_MAX, Parts, bytes_at, split, windows
+from .java_hash import hash_ranges
+
+if TYPE_CHECKING:
+    from .record import Buffer
+    from .record_run import RunColumns
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+_END_OF_NAME: Final = 1
+_END_OF_PAIR: Final = 2
+_LAYOUT_LEAST: Final = 8  # records; for fewer a comparison is not worth it
+
+
+class PropertyRanges:
+    """Finds the values of properties in all records of a run."""
+
+    def __init__(self, data: Buffer | Bytes, columns: RunColumns) -> None:
+        self._array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        self._starts = columns.properties_start
+        self._sizes = columns.properties_size
+        self._count = len(columns)
+        self._pairs: Parts | None = None
+        self._layout = self._common_layout()
+        self._found: dict[str, tuple[Longs, Longs]] = {}
+
+    def find(self, name: str) -> tuple[Longs, Longs]:
+        """Return start and size of the value of property NAME in each record; size −1 where it has none.
+
+        By Apache's reader: an empty value is none, a later duplicate wins. Found once, remembered: do not change it.
+        """
+        if name not in self._found:
+            by_layout = self._layout is not None
+            self._found[name] = self._in_layout(name) if by_layout else self._in_pairs(name)
+        return self._found[name]
+
+    # --- one layout for all records ------------------------------------------------------------------------------
+
+    def _common_layout(self) -> dict[bytes, tuple[int, int]] | None:
+        """Return where each property's value stands in every property string, and its size; None if they differ."""
+        if self._count < _LAYOUT_LEAST:
+            return None
+        width = int(self._sizes[0])
+        if not 0 < width <= CELLS_MAX // self._count or (self._sizes != width).any():
+            return None
+        if int(self._starts.max()) + width > len(self._array):
+            return None
+        strings = windows(self._array, self._starts, width)
+        layout: dict[bytes, tuple[int, int]] = {}
+        fixed = np.full(width, 0xFF, np.uint8)  # where all strings must have the first one's bytes
+        for name, start, size in _pairs_of(strings[0].tobytes()):
+            layout[name] = (start, size)
+            fixed[start : start + size] = 0
+        ends = strings == _END_OF_PAIR
+        if int(np.count_nonzero(ends)) != self._count * int(np.count_nonzero(ends[0])):
+            return None
+        strings ^= strings[0].copy()
+        strings &= fixed
+        return None if strings.any() else layout
+
+    def _in_layout(self, name: str) -> tuple[Longs, Longs]:
+        assert self._layout is not None
+        start, size = self._layout.get(name.encode(), (0, -1))
+        sizes = np.full(self._count, size, np.int64)
+        return self._starts + start, sizes
+
+    # --- any records ---------------------------------------------------------------------------------------------
+
+    def _in_pairs(self, name: str) -> tuple[Longs, Longs]:
+        if self._pairs is None:
+            self._pairs = split(self._array, self._starts, self._sizes, _END_OF_PAIR)
+        pairs = self._pairs
+        wanted = name.encode() + bytes((_END_OF_NAME,))
+        word = int.from_bytes(wanted[:8], "little")
+        mask = (1 << 8 * min(8, len(wanted))) - 1
+        (hits,) = ((pairs.words & np.uint64(mask)) == np.uint64(word)).nonzero()
+        value_at = pairs.starts[hits] + len(wanted)
+        found = value_at < pairs.ends[hits]
+        if len(wanted) > 8:
+            found &= bytes_at(self._array, pairs.starts[hits] + 8, wanted[8:])
+        if not found.all():
+            hits, value_at = hits[found], value_at[found]
+        rows = pairs.rows[hits]
+        starts = np.zeros(self._count, np.int64)
+        sizes = np.full(self._count, -1, np.int64)
+        starts[rows] = value_at
+        sizes[rows] = pairs.ends[hits] - value_at
+        return starts, sizes
+
+
+def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, start and size of the value of each property in STRING that has both."""
+    at = 0
+    for pair in string.split(bytes((_END_OF_PAIR,))):
+        name, separator, value = pair.partition(bytes((_END_OF_NAME,)))
+        if separator and name and value:
+            yield name, at + len(name) + 1, len(value)
+        at += len(pair) + 1
+
+
+def property_values(data: Buffer | Bytes, columns: RunColumns, name: str) -> tuple[Longs, Longs]:
+    """Return start and size of the value of property NAME in each record; size −1 where it has none."""
+    return PropertyRanges(data, columns).find(name)
+
+
+def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:
+    """Return the tags code of each record: the sign-extended Java hash of TAGS, 0 without tags."""
+    starts, sizes = ranges.find("TAGS")
+    (tagged,) = (sizes > 0).nonzero()
+    codes = np.zeros(len(starts), np.int64)
+    if len(tagged):
+        array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        codes[tagged] = hash_ranges(array, starts[tagged], sizes[tagged])
+    return codes
