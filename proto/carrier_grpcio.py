@@ -12,7 +12,9 @@ A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to
 are refused, receivers hear `on_end` and may finish what is pending, and whatever is open when the grace is
 over fails with ShuttingDown. A stream that ends during a stop ends with ShuttingDown even if it `finish`es.
 
-Costs, measured on one loopback connection with a client in another process on two cores: see docs/status.md.
+Costs in CPU time of the server, measured on loopback with the client in another process (2 cores, Python 3.11, grpcio
+1.85): a unary call 390 µs, 170 µs of many at once; a message and its answer on an open stream 90 µs; streams of 1 MiB
+messages carry 1 GB/s. Nearly all of it is spent in grpc.aio.
 """
 
 from __future__ import annotations
