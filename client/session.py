@@ -22,6 +22,8 @@ from .tasks import Tasks
 
 Value = TypeVar("Value")
 
+_LOCAL_HOST_TIMEOUT_S = 1.0
+
 
 class Session:
     """The shared parts of one client."""
@@ -71,15 +73,17 @@ class Session:
 async def local_host(address: str) -> Host:
     """Return this machine's own address on the way to ADDRESS, with port 0; the null host if there is no way.
 
-    Nothing is sent: connecting a datagram socket only asks the routing table. gRPC keeps its own port to itself.
+    Nothing is sent but a question for the name of a host: connecting a datagram socket only asks the routing table.
+    gRPC keeps its own port to itself.
     """
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:
-        transport, _ = await loop.create_datagram_endpoint(
-            asyncio.DatagramProtocol, remote_addr=(host.strip("[]"), int(port))
-        )
-    except OSError:
+        async with asyncio.timeout(_LOCAL_HOST_TIMEOUT_S):
+            transport, _ = await loop.create_datagram_endpoint(
+                asyncio.DatagramProtocol, remote_addr=(host.strip("[]"), int(port))
+            )
+    except (OSError, TimeoutError):
         return NO_HOST
     try:
         own = ipaddress.ip_address(transport.get_extra_info("sockname")[0])

@@ -160,6 +160,13 @@ async def test_all_name_servers_are_asked_and_lost_ones_left_out() -> None:
         await servers.ask_all("Cluster", pb.ClusterRequest(), pb.ClusterReply)
 
 
-async def test_the_own_address_is_the_one_towards_the_server() -> None:
+async def test_the_own_address_is_the_one_towards_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert await local_host("127.0.0.1:9") == Host(bytes((127, 0, 0, 1)), 0)
-    assert await local_host("no-such-host.invalid:9") == NO_HOST
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_datagram_endpoint", refuse)
+    assert await local_host("127.0.0.1:9") == NO_HOST
