@@ -13,12 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..proto.errors import StoreError
+from .disk import Disk
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .health import Health
 from .index_file import IndexFile
 from .log_writer import LogWriter
 from .mapped_files import Syncable
 from .parts import StoreParts
+from .recovery import Verified
+
+
+class _Saved:
+    """Saving what was verified, as something that a flusher does behind what it tells of."""
+
+    def __init__(self, verified: Verified, disk: Disk, folder: str) -> None:
+        self._verified = verified
+        self._disk = disk
+        self._folder = folder
+
+    def sync(self) -> None:
+        self._verified.save(self._disk, self._folder)
 
 
 class Background:
@@ -30,6 +44,7 @@ class Background:
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
         self._writer = writer
         self._checkpoint = parts.checkpoint
+        self._disk = parts.disk
         self._log_flusher = Flusher("pocketmq-flush-log")
         self._rest_flusher = Flusher("pocketmq-flush-queues")
         self.group = GroupCommit(self._collect_log, self._log_flusher)
@@ -37,8 +52,14 @@ class Background:
         self.group.on_failed = health.fail
         self.group.on_flushed.append(self._note_log)
         self._collected_ms = 0
+        self._verified: Verified | None = None
         self._rest_busy = False
         self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
+
+    def expect_flush(self, verified: Verified | None) -> None:
+        """Nothing is surely on the device. Once all that is there now is, save VERIFIED."""
+        self.group.flushed_offset = self._log.min_offset
+        self._verified = verified
 
     def start(self, call_owner: CallOwner) -> None:
         """Start both threads; CALL_OWNER runs a function in the owner's thread (`loop.call_soon_threadsafe`)."""
@@ -82,6 +103,10 @@ class Background:
             self._thorough_due_ms = now_ms + self._config.flush_queues_thorough_interval_ms
             if not first:
                 landed.append(self._note_queues())
+        if self._verified is not None and self.group.flushed_offset >= self._verified.log_end:
+            parts += self._index.take_dirty() if self._index is not None else []
+            parts.append(_Saved(self._verified, self._disk, self._config.own_folder))
+            self._verified = None
         for file in self._index.take_full() if self._index is not None else []:
             parts.append(file)
             landed.append(self._note_index(file))

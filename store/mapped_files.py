@@ -259,6 +259,13 @@ class MappedFiles:
         self._folders_to_sync.clear()
         return folders + self._take_dirty_files()
 
+    def mark_dirty(self) -> None:
+        """Distrust the device: after a kill, what the last owner wrote may still be in the page cache only."""
+        for file in self.files:
+            file.dirty = True
+        if self.files:
+            self._folders_to_sync.append(self.folder)
+
     def _take_dirty_files(self) -> list[Syncable]:
         spare = [] if self._spare is None else [self._spare]
         dirty = [file for file in self.files + spare if file.dirty]

@@ -110,22 +110,42 @@ class MessageStore:
         return store
 
     def _mark_running(self) -> None:
-        """Bring what recovery did to the device, then leave `abort` behind, before anything is appended."""
-        self._flush_and_remember()
-        self.disk.write_atomically(self.config.abort_path, str(os.getpid()).encode())
+        """Leave `abort` behind, on the device, before anything is appended.
+
+        After a clean stop what recovery changed is little and goes to the device now. After a kill gigabytes may
+        still be in the page cache only: they go there with the first flush, and a start does not wait for it.
+        """
+        if self.recovery.clean:
+            self._flush_and_remember()
+            self.disk.write_atomically(self.config.abort_path, _process_id())
+        else:
+            self._distrust_device()
+            self.disk.write_file(self.config.abort_path, _process_id())
+
+    def _distrust_device(self) -> None:
+        self.log.files.mark_dirty()
+        for queue in self.queues:
+            queue.files.mark_dirty()
+        for file in self.index.files if self.index is not None else []:
+            file.dirty = True
+        self._background.expect_flush(self._verified())
 
     def _flush_and_remember(self) -> None:
         """Bring everything to the device, and note that it is: the next recovery reads only what is newer."""
         self._background.flush_everything()
-        values = self.parts.checkpoint.values
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
+        self._verified().save(self.disk, self.config.own_folder)
+
+    def _verified(self) -> Verified:
+        """Return the present state: what the next recovery may rely on, once it is on the device."""
         last = self._writer.last_log_offset
-        Verified.of(
+        confirmed = self.parts.checkpoint.values.confirm_offset
+        return Verified.of(
             self.parts,
-            last_offset=values.confirm_offset if last is None else last,
+            last_offset=confirmed if last is None else last,
             newest_ms=self._writer.last_store_ms,
-        ).save(self.disk, self.config.own_folder)
+        )
 
     def start(self, call_owner: CallOwner) -> None:
         """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
@@ -317,6 +337,10 @@ class MessageStore:
         """Delete the queues of TOPIC; its records stay in the log until their files go."""
         self.health.check_changeable()
         self.queues.delete_topic(topic)
+
+
+def _process_id() -> bytes:
+    return str(os.getpid()).encode()
 
 
 def _load(config: StoreConfig, disk: Disk, now_ms: Callable[[], int]) -> StoreParts:
