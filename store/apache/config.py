@@ -99,10 +99,22 @@ def _string_keys(value: Any) -> Any:
 
 
 class ConfigLoader:
-    """Loads the files in the order of Apache's broker: first `metadata`, and after the message store the rest."""
+    """Loads the files in the order of Apache's broker: first `metadata`, and after the message store the rest.
 
-    def __init__(self, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> None:
+    ASIDE is a folder that files go to that do not parse; without it they are deleted, as by Apache.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        now_ms: int,
+        *,
+        aside: str | None = None,
+    ) -> None:
         self._disk = disk
+        self._aside = aside
         self._folder = posixpath.join(root, "config")
         self._settings = settings
         self._now_ms = now_ms
@@ -187,13 +199,21 @@ class ConfigLoader:
                     return parse_text(data.decode("utf-8", "replace"))
                 except ValueError:
                     pass  # Apache goes on with the backup, and so does its model
-            self._disk.delete(path)
+            self._remove(path)
         backup = path + ".bak"
         data = self._disk.read(backup) if self._disk.exists(backup) else b""
         try:
             return parse_text(data.decode("utf-8", "replace")) if data else None
         except ValueError:
             raise Refused from None
+
+    def _remove(self, path: str) -> None:
+        if self._aside is None or not self._disk.size(path):
+            self._disk.delete(path)
+            return
+        self._disk.make_folders(self._aside)
+        name = f"{posixpath.basename(path)}.1"
+        self._disk.rename(path, posixpath.join(self._aside, name))
 
 
 def _bean(text: str) -> dict[str | int, Any]:

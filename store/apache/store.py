@@ -55,13 +55,14 @@ class ApacheStore:
     def open(self) -> None:
         """Load and recover."""
         try:
-            self._load()
+            self.load()
             self._recover()
         except ValueError:
             raise Refused from None
         self._touch_side_files()
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """Open all files; every one counts as full, but index files that an unclean stop left are deleted."""
         if not self.log.load():
             raise Refused
         for kind, folder in (("SimpleCQ", "consumequeue"), ("BatchCQ", "batchconsumequeue")):

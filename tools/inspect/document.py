@@ -1,7 +1,8 @@
 """The description of a store as one JSON document, field for field that of `java-store dump`.
 
-`describe_apache` says what the broker of Apache RocketMQ 5.5.0 would see after its own load and recovery; nothing is
-written, all changes stay in an overlay. NOW_MS is the time of day that such a broker would have.
+`describe_apache` says what the broker of Apache RocketMQ 5.5.0 would see after its own load and recovery, and
+`describe_ours` (ours.py) what ours would; nothing is written, all changes stay in an overlay. NOW_MS is the time of day
+that such a broker would have.
 
 Keys: `accepted` and `refusal` are the verdict. `filesBefore`, `filesAfter`: every file with its length.
 `checkpointBefore`, `checkpoint`. `minPhyOffset`, `maxPhyOffset`, `records`, `blanks`, `broken`: the commit log in
@@ -19,6 +20,7 @@ from typing import Any, Final
 from ...proto.errors import CorruptRecord, InvalidArgument
 from ...proto.record import Host, Record, decompress_body
 from ...store.apache.broker import ApacheBroker
+from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.apache.index import TAG_TYPE, JavaIndexFile, index_key
 from ...store.apache.queue import JavaQueue
@@ -42,21 +44,27 @@ def describe_apache(
 ) -> Document:
     """Return the description of the store ROOT; GIVEN are the settings by Apache's names, repeated in the document."""
     disk = OverlayDisk()
-    document: Document = {
-        "oracle": ORACLE,
+    document = head(disk, root, given, ORACLE)
+    before = checkpoint_before(disk, root)
+    try:
+        broker = ApacheBroker(disk, root, settings, now_ms)
+    except Refused as refusal:
+        return document | {"accepted": False, "refusal": refusal.text}
+    document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
+    document |= Description(broker.store).parts()
+    return document | side_tables(broker.config, broker.timers)
+
+
+def head(disk: Disk, root: str, given: Mapping[str, str], oracle: str) -> Document:
+    """Return the keys that stand before the verdict's consequences."""
+    return {
+        "oracle": oracle,
         "settings": dict(sorted(given.items())),
         "accepted": True,
         "refusal": None,
         "abortPresent": disk.exists(posixpath.join(root, "abort")),
         "filesBefore": files(disk, root),
     }
-    before = _checkpoint_before(disk, root)
-    try:
-        broker = ApacheBroker(disk, root, settings, now_ms)
-    except Refused as refusal:
-        return document | {"accepted": False, "refusal": refusal.text}
-    document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
-    return document | _Description(broker.store).parts() | _side_tables(broker)
 
 
 def files(disk: Disk, root: str) -> dict[str, int]:
@@ -74,14 +82,16 @@ def files(disk: Disk, root: str) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _side_tables(broker: ApacheBroker) -> Document:
-    tables: Document = {"config": broker.config.to_json()}
-    if broker.timers is not None:
-        tables["timer"] = _timer(broker.timers, broker.config.timers_pending)
+def side_tables(config: JavaConfig, timers: JavaTimers | None) -> Document:
+    """Return `config`, and `timer` if there is a timer store."""
+    tables: Document = {"config": config.to_json()}
+    if timers is not None:
+        tables["timer"] = _timer(timers, config.timers_pending)
     return tables
 
 
-def _checkpoint_before(disk: Disk, root: str) -> Document | None:
+def checkpoint_before(disk: Disk, root: str) -> Document | None:
+    """Return the checkpoint as it is on disk; None without one."""
     path = posixpath.join(root, "checkpoint")
     return checkpoint(Checkpoint.read(disk, path)) if disk.exists(path) else None
 
@@ -98,7 +108,7 @@ def checkpoint(values: Checkpoint) -> Document:
     }
 
 
-class _Description:
+class Description:
     """Walks one opened store."""
 
     def __init__(self, store: ApacheStore) -> None:
@@ -137,7 +147,8 @@ class _Description:
             if not crc_ok:
                 checked = store.records.check(data, 0, crc=False)
             if checked.is_record:
-                records.append(self._record(data[: checked.size], at, crc_ok))
+                described = self.record(data[: checked.size], at, crc_ok)
+                (broken if "why" in described else records).append(described)
                 at += checked.size
                 continue
             if checked.is_blank:
@@ -149,14 +160,16 @@ class _Description:
             at = store.log.roll_next(at)
         return {"records": records, "blanks": blanks, "broken": broken}
 
-    def _record(self, data: memoryview, at: int, crc_ok: bool) -> Document:
+    def record(self, data: memoryview, at: int, crc_ok: bool) -> Document:
+        """Return the description of the record DATA, which stands at AT; its keys will be looked up."""
         record = decode(data)
         if record is None:
             raise CorruptRecord(f"the record at {at} has a port that is none", offset=at)
-        self._collect_keys(record)
+        self.collect_keys(record)
         return record_document(record, at, crc_ok)
 
-    def _collect_keys(self, record: Record) -> None:
+    def collect_keys(self, record: Record) -> None:
+        """Remember the keys of RECORD for the look-ups."""
         unique = record.properties.get("UNIQ_KEY")
         if unique is not None:
             self._keys[record.topic, unique, ""] = None

@@ -1,0 +1,59 @@
+"""The file sizes of a store where nobody says them, from the lengths of its files.
+
+All files of a row have one length; where they differ, the most frequent counts. The length of an index file is 40 + 4 ×
+slots + 20 × entries and does not tell both; Apache's default and its usual ratio of four entries a slot are tried.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from ...store.apache.settings import ApacheSettings
+from ...store.disk import Disk
+
+_INDEX_HEADER = 40
+_BYTES_A_SLOT = 4 + 4 * 20
+
+
+def settings_of(disk: Disk, root: str, given: Mapping[str, str]) -> ApacheSettings:
+    """Return the settings GIVEN by Apache's names, with what the files of the store ROOT tell for the rest."""
+    found: dict[str, int] = {}
+    rows = {
+        "log_file_size": [posixpath.join(root, "commitlog")],
+        "queue_file_size": _queue_folders(disk, posixpath.join(root, "consumequeue")),
+        "batch_queue_file_size": _queue_folders(disk, posixpath.join(root, "batchconsumequeue")),
+        "timer_log_file_size": [posixpath.join(root, "timerlog")],
+    }
+    for name, folders in rows.items():
+        size = _usual_size(disk, folders)
+        if size:
+            found[name] = size
+    index = _usual_size(disk, [posixpath.join(root, "index")])
+    if index and (index - _INDEX_HEADER) % _BYTES_A_SLOT == 0:
+        found["index_slots"] = (index - _INDEX_HEADER) // _BYTES_A_SLOT
+        found["index_entries"] = found["index_slots"] * 4
+    if {"maxHashSlotNum", "maxIndexNum"} & set(given):
+        found.pop("index_slots", None)
+        found.pop("index_entries", None)
+    return ApacheSettings.of(given, **found)
+
+
+def _queue_folders(disk: Disk, root: str) -> list[str]:
+    return [
+        posixpath.join(root, topic.name, queue.name)
+        for topic in disk.list(root)
+        if topic.is_folder
+        for queue in disk.list(posixpath.join(root, topic.name))
+    ]
+
+
+def _usual_size(disk: Disk, folders: Iterable[str]) -> int:
+    sizes = Counter(
+        entry.size
+        for folder in folders
+        for entry in disk.list(folder)
+        if entry.size and not entry.is_folder and entry.name.isdigit()
+    )
+    return sizes.most_common(1)[0][0] if sizes else 0

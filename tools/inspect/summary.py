@@ -1,0 +1,126 @@
+"""A description of a store for people."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_TOPICS_MAX = 50
+_PLACES_MAX = 20
+
+
+def print_summary(store: str, document: dict[str, Any]) -> None:
+    """Print DOCUMENT, which describes STORE."""
+    console = Console(highlight=False, soft_wrap=True)
+    stop = "unclean (abort is there)" if document["abortPresent"] else "clean"
+    console.print(f"[bold]{store}[/bold]  as {document['oracle']} would open it; last stop: {stop}")
+    if not document["accepted"]:
+        console.print(f"[red]refused[/red]: {document['refusal']}")
+        console.print(_files(document["filesBefore"]))
+        return
+    console.print(_log_line(document))
+    console.print(_queues(document["queues"]))
+    console.print(_groups(document["config"]["consumerOffsets"], document["queues"]))
+    console.print(_files(document["filesAfter"]))
+    console.print(_checkpoint(document["checkpoint"]))
+    for line in _findings(document):
+        console.print(line)
+
+
+def _log_line(document: dict[str, Any]) -> str:
+    records = document["records"]
+    wrong = sum(not record["crcOk"] for record in records)
+    size = sum(record["storeSize"] for record in records)
+    text = f"log {document['minPhyOffset']:,}–{document['maxPhyOffset']:,}: {len(records):,} records, {size:,} bytes"
+    if records:
+        times = [record["storeTimestamp"] for record in records]
+        text += f", stored {_instant(min(times))} to {_instant(max(times))}"
+    return text + (f", [red]{wrong:,} with a wrong CRC[/red]" if wrong else "")
+
+
+def _instant(time_ms: int) -> str:
+    if not 0 < time_ms < 1 << 47:
+        return str(time_ms)
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _queues(queues: list[dict[str, Any]]) -> Table:
+    table = Table(title="topics", title_justify="left", box=None, pad_edge=False)
+    table.add_column("topic")
+    for name in ("queues", "offsets", "entries", "unreadable"):
+        table.add_column(name, justify="right")
+    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for queue in queues:
+        if queue["entries"] or queue["maxOffset"] > 0:
+            topics[queue["topic"]].append(queue)
+    for topic, found in sorted(topics.items())[:_TOPICS_MAX]:
+        bounds = f"{min(q['minOffset'] for q in found):,}–{max(q['maxOffset'] for q in found):,}"
+        entries = sum(len(queue["entries"]) for queue in found)
+        unreadable = sum(len(queue["unreachable"]) for queue in found)
+        table.add_row(topic, str(len(found)), bounds, f"{entries:,}", f"{unreadable:,}")
+    if len(topics) > _TOPICS_MAX:
+        table.add_row(f"… and {len(topics) - _TOPICS_MAX:,} more")
+    return table
+
+
+def _groups(offsets: dict[str, dict[str, int]], queues: list[dict[str, Any]]) -> Table:
+    table = Table(title="consumer groups", title_justify="left", box=None, pad_edge=False)
+    table.add_column("group")
+    table.add_column("topic")
+    table.add_column("behind", justify="right")
+    ends = {(queue["topic"], str(queue["queueId"])): queue["maxOffset"] for queue in queues}
+    for key, progress in sorted(offsets.items())[:_TOPICS_MAX]:
+        topic, _, group = key.partition("@")
+        behind = sum(max(0, ends.get((topic, q), 0) - offset) for q, offset in progress.items())
+        table.add_row(group, topic, f"{behind:,}")
+    return table
+
+
+def _files(files: dict[str, int]) -> Table:
+    table = Table(title="files", title_justify="left", box=None, pad_edge=False)
+    table.add_column("folder")
+    table.add_column("files", justify="right")
+    table.add_column("bytes (length)", justify="right")
+    folders: dict[str, list[int]] = defaultdict(list)
+    for path, size in files.items():
+        top = path.split("/")[0] if "/" in path else "."
+        folders[top].append(size)
+    for folder, sizes in sorted(folders.items()):
+        table.add_row(folder, f"{len(sizes):,}", f"{sum(sizes):,}")
+    return table
+
+
+def _checkpoint(values: dict[str, int]) -> str:
+    return (
+        f"checkpoint: log {_instant(values['physicMsgTimestamp'])}, queues {_instant(values['logicsMsgTimestamp'])}, "
+        f"index {_instant(values['indexMsgTimestamp'])}, last sound record at {values['confirmPhyOffset']:,}"
+    )
+
+
+def _findings(document: dict[str, Any]) -> list[str]:
+    lines = [
+        f"[yellow]{found['kind']}[/yellow]: {posixpath.basename(found['path'])}"
+        + ("" if found["offset"] is None else f" at {found['offset']:,}")
+        + f": {found['why']}"
+        for found in document.get("recovery", {}).get("findings", [])
+    ]
+    lines += [
+        f"[red]broken[/red] at {place['offset']:,}: {place['why']}" for place in document["broken"]
+    ]
+    for queue in document["queues"]:
+        for begin, end in queue["holes"]:
+            lines.append(
+                f"[red]hole[/red] in {queue['topic']}/{queue['queueId']}: {begin:,}–{end:,}"
+            )
+    before, after = set(document["filesBefore"]), set(document["filesAfter"])
+    for path in sorted(before - after):
+        if not path.startswith("rocksdbstore/"):
+            lines.append(f"recovery deletes {path}")
+    if len(lines) > _PLACES_MAX:
+        lines[_PLACES_MAX:] = [f"… and {len(lines) - _PLACES_MAX:,} more"]
+    return lines
