@@ -161,6 +161,12 @@ async def _abort(context: Any, error: PocketMQError) -> NoReturn:
     raise AssertionError("abort returned")
 
 
+def _cancelled_from_outside() -> bool:
+    """Was this task cancelled, or did a handler await something that was? The latter is an answer to give."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _unary_behaviour(method: Method, calls: OpenCalls) -> Behaviour:
     handler, decode, path = method.handler, method.decode, method.path
     is_coroutine = inspect.iscoroutinefunction(handler)
@@ -177,9 +183,11 @@ def _unary_behaviour(method: Method, calls: OpenCalls) -> Behaviour:
             return encoded
         except PocketMQError as raised:
             error = raised
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
+        except asyncio.CancelledError as cancelled:
+            if _cancelled_from_outside():
+                call.cancel()
+                raise
+            error = internal_error(path, cancelled)
         except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
             error = internal_error(path, bug)
         return await _abort(context, error)
@@ -197,6 +205,10 @@ def _server_stream_behaviour(method: Method, calls: OpenCalls, limits: Limits) -
             stream.finish()
         except PocketMQError as raised:
             stream.fail(raised)
+        except asyncio.CancelledError as cancelled:
+            if _cancelled_from_outside():
+                raise
+            stream.fail(internal_error(path, cancelled))
         except Exception as bug:  # The edge: as in `behave`.
             stream.fail(internal_error(path, bug))
 
@@ -284,6 +296,10 @@ async def _read_all(method: Method, stream: GrpcioStream, context: Any, limits: 
         stream.fail(raised)
     except aio.BaseError:  # The stream has ended while it was read: its writer knows how.
         logger.debug("stream broke while read method=%s", method.path)
+    except asyncio.CancelledError as cancelled:
+        if _cancelled_from_outside():
+            raise
+        stream.fail(internal_error(method.path, cancelled))
     except Exception as bug:  # The edge: a receiver's bug costs its own stream, not the process.
         stream.fail(internal_error(method.path, bug))
 

@@ -43,7 +43,7 @@ class _Context:
         return None if remaining_s is None else max(0, int(remaining_s * 1000))
 
 
-def internal_error(path: str, bug: Exception) -> PocketMQError:
+def internal_error(path: str, bug: BaseException) -> PocketMQError:
     """Log BUG, which the handler of PATH let out, and return what the caller hears of it."""
     logger.error("handler failed method=%s", path, exc_info=bug)
     return PocketMQError(f"internal error in {path}", method=path)

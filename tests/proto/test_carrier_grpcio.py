@@ -118,6 +118,8 @@ class EchoService:
         await asyncio.sleep(0)
         if request.topic == "refuse":
             raise QueueNotFound("no queue 9", queue=9)
+        if request.topic == "cancelled":
+            raise asyncio.CancelledError
         return REPLY(run_id=request.run_id)
 
     def count(self, request: pb.ProduceRun, stream: Stream) -> None:
@@ -135,6 +137,8 @@ class EchoService:
             await stream.drained()
         if request.topic == "bug":
             raise ZeroDivisionError("a secret")
+        if request.topic == "cancelled":
+            raise asyncio.CancelledError
 
     def endless(self, request: pb.ProduceRun, stream: Stream) -> None:
         self.streams.append(stream)
@@ -332,6 +336,23 @@ async def test_a_bug_in_a_server_stream_costs_that_stream() -> None:
             await peer.stream("CountSlowly", RUN(queue=3, topic="bug"))
         with pytest.raises(InvalidArgument, match=r"pocketmq\.v1\.ProduceRun"):
             await peer.stream("Count", b"\xff")
+
+
+async def test_a_handler_that_awaits_what_was_cancelled_is_a_bug_and_not_silence() -> None:
+    async with serving() as (echo, peer):
+        with pytest.raises(PocketMQError, match="internal error"):
+            await peer.ask("Slow", RUN(topic="cancelled"))
+        with pytest.raises(PocketMQError, match="internal error"):
+            await peer.stream("CountSlowly", RUN(queue=3, topic="cancelled"))
+
+        async def hold(message: pb.ProduceRun) -> None:
+            raise asyncio.CancelledError
+
+        call = peer.talk()
+        await echo.arrived.wait()
+        echo.receivers[0].hold = hold
+        await call.write(RUN(run_id=1))
+        assert "internal error" in (await failure(call)).message
 
 
 async def test_a_server_stream_notices_that_its_peer_goes() -> None:
