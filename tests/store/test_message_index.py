@@ -1,5 +1,6 @@
 """The message index enters the keys that Apache enters, in its order, and its files are Apache's to the byte."""
 
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.proto.errors import StoreRefused
+from pocketmq.proto.errors import StoreFull, StoreRefused
 from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
@@ -18,6 +19,7 @@ from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_index import MessageIndex
 from pocketmq.store.os_disk import OsDisk
 
+from ..fakes import FaultyDisk
 from ..recorded import recorded_store, settings
 
 NOW_MS = 1_790_000_000_000
@@ -130,7 +132,9 @@ def test_of_the_newest_record_only_missing_keys_are_entered_again(tmp_path: Path
     before = entries_of(index)
     assert put(index, data) == 0
 
-    assert len(index.files) == 5  # the last is empty: Apache makes it for a record that it then leaves out
+    assert (
+        len(index.files) == 5
+    )  # the last is empty: Apache makes it for a record that it then leaves out
     for _ in range(2):
         index.files.pop().delete()
     put(index, data)
@@ -317,6 +321,31 @@ def test_damaged_files_are_deleted_with_all_behind_them(tmp_path: Path) -> None:
     assert error is not None
     assert error.details["path"] == bad.path
     assert len(index.files) == 1
+
+
+def test_after_a_full_disk_the_missing_keys_are_entered_and_no_other(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    index = MessageIndex(disk, str(tmp_path / "index"), slots=SLOTS, entries=3)
+    data = records(*({"properties": {"UNIQ_KEY": f"u{i}", "KEYS": "a b"}} for i in range(4)))
+    for allowed in range(8):
+        creations = iter(range(allowed))
+        disk.fail_create = lambda path, left=creations: (  # type: ignore[misc]
+            StoreFull("no space left on the device") if next(left, None) is None else None
+        )
+        with contextlib.suppress(StoreFull):
+            put(index, data)
+        disk.run_full("index")
+        with contextlib.suppress(StoreFull):
+            put(index, data)
+    disk.heal()
+
+    put(index, data)
+
+    whole = new_index(tmp_path / "whole", entries=100)
+    put(whole, data)
+    assert entries_of(index) == entries_of(whole)
+    for file in index.files:
+        file.check()
 
 
 @pytest.mark.parametrize("name", ["basic", "rolled", "encodings", "delays", "transactions"])
