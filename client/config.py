@@ -67,6 +67,8 @@ class ProducerSettings(TypedDict, total=False):
 class ProducerConfig(ClientConfig):
     """Settings of a producer."""
 
+    #: One run: longer than a broker waits for its device (5 s), so that its answer is heard and not sent twice.
+    request_timeout_ms: int = 10_000
     #: What an acknowledgement promises: "memory" survives kill -9, "disk" a power cut; None: as the broker is set.
     durability: Durability | None = None
     #: Wait so long for company before a run leaves an idle queue; 0: leave at once, gather while others travel.
