@@ -35,6 +35,8 @@ DELAY_LEVELS_MS: Final = (
     *(hours * _HOUR_MS for hours in (1, 2)),
 )
 
+#: Records worked off at a time: what is looked at more than once stays in the processor's cache.
+ROWS_MAX: Final = 1 << 13
 _NAME_SIZE_MAX: Final = 255  # of a folder
 
 Bytes = NDArray[np.uint8]
@@ -65,9 +67,16 @@ class Dispatcher:
         may be of any queues, and known already. The columns hold the final log offsets, queue offsets and times.
         Raises StoreFull or DiskFailure: then a part may have been entered, and dispatching again enters the rest.
         """
-        if not len(columns):
-            return Placed()
-        array = as_bytes(data)
+        placed = Placed()
+        for at in range(0, len(columns), ROWS_MAX):
+            whole = len(columns) <= ROWS_MAX
+            part = columns if whole else columns.take(slice(at, at + ROWS_MAX))
+            placed.add(self._dispatch(as_bytes(data), part, topic, queue))
+        return placed
+
+    def _dispatch(
+        self, array: Bytes, columns: RunColumns, topic: str | None, queue: int | None
+    ) -> Placed:
         properties = PropertyRanges(array, columns)
         if topic is not None and queue is not None:
             placed = self._append(topic, queue, array, columns, properties)

@@ -10,6 +10,7 @@ from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
+from pocketmq.store import dispatch
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.consume_queue import Placed
 from pocketmq.store.consume_queues import ConsumeQueues
@@ -139,6 +140,22 @@ def test_a_run_of_one_queue_gives_what_mixed_records_give(tmp_path: Path) -> Non
     assert queue.max_offset == 25
     _, _, codes = queue.entries(20, 5)
     assert codes.tolist() == [java_hash(f"t{row}") for row in range(20, 25)]
+
+
+def test_many_records_are_worked_off_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"".join(
+        message(row, "AB"[row % 2], queue_offset=row // 2, properties={"KEYS": f"a{row} b"})
+        for row in range(25)
+    )
+    whole, sliced = Derived(small(tmp_path / "whole")), Derived(small(tmp_path / "sliced"))
+    whole.put(data)
+
+    monkeypatch.setattr(dispatch, "ROWS_MAX", 4)
+
+    assert sliced.put(data) == Placed(added=25)
+    assert files_under(tmp_path / "whole") == files_under(tmp_path / "sliced")
 
 
 def test_interleaved_records_go_to_their_queues_in_order(tmp_path: Path) -> None:
