@@ -153,8 +153,9 @@ class _Servers:
 
     async def _start_broker(self, stack: AsyncExitStack, nameserver: str | None) -> dict[str, Any]:
         from ..broker.broker import Broker
-        from ..store.os_disk import OsDisk
+        from ..store.os_disk import OsDisk, allow_many_files
 
+        allow_many_files()  # Every queue keeps files open; 1,024 are not many.
         settings = self._settings
         if nameserver is not None:
             settings = settings.with_options(nameservers=nameserver)
