@@ -98,6 +98,7 @@ class Campaign:
         *,
         kills: int,
         seed: int,
+        settings: str = CONFIG,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._folder = folder
@@ -105,7 +106,7 @@ class Campaign:
         self._random = random.Random(seed)
         self._say = say
         self._config = folder / "campaign.yaml"
-        self._config.write_text(CONFIG, encoding="utf-8")
+        self._config.write_text(settings, encoding="utf-8")
         self.ledger = Ledger()
         self.killed_in_start = 0
         self.recoveries: list[object] = []
@@ -271,12 +272,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--default-sizes", action="store_true", help="files as large as a broker's")
     arguments = parser.parse_args()
+    settings = "store:\n" if arguments.default_sizes else CONFIG
     logging.basicConfig(level=logging.ERROR)  # That sends are lost to a kill is no news here.
     click.echo(f"seed {arguments.seed}, {arguments.kills} kills")
     with tempfile.TemporaryDirectory() as folder:
         campaign = Campaign(
-            Path(folder), kills=arguments.kills, seed=arguments.seed, say=click.echo
+            Path(folder),
+            kills=arguments.kills,
+            seed=arguments.seed,
+            settings=settings,
+            say=click.echo,
         )
         ledger = asyncio.run(campaign.run())
     click.echo(
