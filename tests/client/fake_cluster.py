@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,8 @@ class FakeBroker:
     groups: dict[str, pb.GroupConfig] = field(default_factory=dict)
     #: What the next produced runs meet: an error to answer with, or "lose" (store, then break off).
     faults: deque[PocketMQError | str] = field(default_factory=deque)
+    #: Fetches without an answer yet; each is tried again when a run is stored.
+    waiting: list[Callable[[], None]] = field(default_factory=list)
     #: Run sizes in the order of their arrival.
     runs: list[tuple[str, int, int]] = field(default_factory=list)
     #: Set: replies to runs wait for it.
@@ -76,6 +79,9 @@ class FakeBroker:
             queue.append(self._patched(run.records[at : at + size], len(queue)))
             at += size
         self.stored.set()
+        waiting, self.waiting = self.waiting, []
+        for try_again in waiting:
+            try_again()
         self.runs.append((run.topic, run.queue, len(sizes)))
         if fault == "lose":
             raise Disconnected("the acknowledgement was lost")
@@ -239,7 +245,7 @@ class _Produce:
 
 
 class _Fetch:
-    """The receiving half of a fetch stream. Without anything to send, the question stays open."""
+    """The receiving half of a fetch stream. A question without an answer waits for a run, however long."""
 
     def __init__(self, broker: FakeBroker, stream: Stream) -> None:
         self._broker = broker
@@ -249,6 +255,8 @@ class _Fetch:
         reply = self._broker.fetch(message)
         if reply.records or reply.error.name or not message.max_wait_ms:
             self._stream.send(reply)
+        else:
+            self._broker.waiting.append(lambda: self.on_message(message))
 
     def on_end(self) -> None:
         self._stream.finish()
@@ -380,7 +388,10 @@ class FakeConnection:
             }
             raise error
         if not reply.records and request.max_wait_ms:
-            await asyncio.Event().wait()  # A long poll that nothing completes.
+            stored = asyncio.Event()
+            broker.waiting.append(stored.set)
+            await stored.wait()
+            return await self.fetch(request, timeout_ms)
         return reply
 
     async def close(self) -> None:
