@@ -12,7 +12,8 @@ Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one
 `PocketMQError`s, which stand in `pocketmq.proto.errors`.
 """
 
-from .admin import Admin, AsyncAdmin
+from .admin import Admin
+from .async_admin import AsyncAdmin
 from .descriptions import (
     BrokerDescription,
     GroupDescription,
