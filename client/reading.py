@@ -65,6 +65,8 @@ class Reading:
         self._positions = Positions()
         self._prefetch = Prefetch(config.prefetch_bytes_max)
         self._queues: set[Queue] = set()
+        #: Topics without a route, of which was warned.
+        self._missing: set[str] = set()
         #: Tells how far the application has finished, in the middle of a batch too.
         self._progress: Callable[[], Position | None] = lambda: None
         self._started = self._closed = False
@@ -94,8 +96,11 @@ class Reading:
         try:
             route = await self._session.routes.find(topic)
         except PocketMQError as error:
-            logger.info("waiting for topic", extra={"topic": topic, "error": str(error)})
+            level = logging.DEBUG if topic in self._missing else logging.WARNING
+            self._missing.add(topic)
+            logger.log(level, "waiting for topic", extra={"topic": topic, "error": str(error)})
             return False
+        self._missing.discard(topic)
         for queue in route.readable:
             if queue not in self._queues:
                 self._queues.add(queue)

@@ -232,12 +232,16 @@ async def test_an_offset_behind_the_end_goes_back_to_the_end() -> None:
         assert numbers(await reading.poll()) == [3]
 
 
-async def test_a_topic_that_comes_late_is_read() -> None:
+async def test_a_topic_that_comes_late_is_warned_of_once_and_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = FakeCluster.of_one()
     clock = VirtualClock()
 
     async with consumer(cluster, clock=clock) as reading:
         assert await reading.poll(timeout_ms=1) == []
+        await clock.advance(5_000)
+        assert [record.message for record in caplog.records] == ["waiting for topic"]
         add_topic(cluster.broker, "orders", 1)
         store(cluster.broker, 2)
         await clock.advance(1_000)
