@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Self
 
 import grpc.aio
 
@@ -17,10 +19,33 @@ from pocketmq.store.os_disk import OsDisk
 from .whole_broker import store_config
 
 
-async def name_server(port: int = 0) -> NameServer:
-    server = NameServer.build(NameServerConfig(port=port), clock=SystemClock())
-    await server.start()
-    return server
+class Servers:
+    """Starts servers, and stops whatever is left at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    async def name_server(self, port: int = 0) -> NameServer:
+        server = NameServer.build(NameServerConfig(port=port), clock=SystemClock())
+        await server.start()
+        self._stack.push_async_callback(server.stop, 0)
+        return server
+
+    async def broker(self, *servers: NameServer) -> Broker:
+        config = BrokerConfig(port=0, nameservers=tuple(server.address for server in servers))
+        broker = Broker.build(
+            config, store_config(self._folder), disk=OsDisk(), clock=SystemClock()
+        )
+        await broker.start()
+        self._stack.push_async_callback(broker.stop)
+        return broker
 
 
 async def brokers_of(server: NameServer, topic: str) -> list[str]:
@@ -41,61 +66,50 @@ async def until(server: NameServer, topic: str, brokers: list[str]) -> None:
         pass
 
 
-def broker_of(folder: Path, *servers: NameServer) -> Broker:
-    config = BrokerConfig(port=0, nameservers=tuple(server.address for server in servers))
-    return Broker.build(config, store_config(folder), disk=OsDisk(), clock=SystemClock())
-
-
 async def test_any_name_server_may_be_lost_and_come_back(tmp_path: Path) -> None:
-    first, second = await name_server(), await name_server()
-    port = first.port
-    addresses = f"{first.address},{second.address}"
-    broker = broker_of(tmp_path, first, second)
-    await broker.start()
-    async with AsyncAdmin(addresses) as admin, AsyncProducer(addresses) as producer:
-        await admin.create_topic("T")
-        await until(first, "T", ["broker-a"])
-        await until(second, "T", ["broker-a"])
+    async with Servers(tmp_path) as servers:
+        first, second = await servers.name_server(), await servers.name_server()
+        addresses = f"{first.address},{second.address}"
+        await servers.broker(first, second)
+        await until(first, "broker-a", ["broker-a"])
+        await until(second, "broker-a", ["broker-a"])
+        async with AsyncAdmin(addresses) as admin, AsyncProducer(addresses) as producer:
+            await admin.create_topic("T")
+            await until(first, "T", ["broker-a"])
+            await until(second, "T", ["broker-a"])
 
-        await first.stop(grace_s=0)
-        await producer.send(Message("T", b"one"))
+            await first.stop(grace_s=0)
+            await producer.send(Message("T", b"one"))
 
-        first = await name_server(port)
-        await until(first, "T", ["broker-a"])
-        await second.stop(grace_s=0)
-        await admin.create_topic("U")
-        await producer.send(Message("U", b"two"))
-        assert await brokers_of(first, "U") == ["broker-a"]
-    await broker.stop()
-    await first.stop()
+            first = await servers.name_server(first.port)
+            await until(first, "T", ["broker-a"])
+            await second.stop(grace_s=0)
+            await admin.create_topic("U")
+            await producer.send(Message("U", b"two"))
+            assert await brokers_of(first, "U") == ["broker-a"]
 
 
 async def test_a_stopped_broker_is_gone_at_once_from_all(tmp_path: Path) -> None:
-    first, second = await name_server(), await name_server()
-    broker = broker_of(tmp_path, first, second)
-    await broker.start()
-    await until(first, "broker-a", ["broker-a"])
-    await until(second, "broker-a", ["broker-a"])
+    async with Servers(tmp_path) as servers:
+        first, second = await servers.name_server(), await servers.name_server()
+        broker = await servers.broker(first, second)
+        await until(first, "broker-a", ["broker-a"])
+        await until(second, "broker-a", ["broker-a"])
 
-    await broker.stop()
+        await broker.stop()
 
-    await until(first, "broker-a", [])
-    await until(second, "broker-a", [])
-    await first.stop()
-    await second.stop()
+        await until(first, "broker-a", [])
+        await until(second, "broker-a", [])
 
 
 async def test_a_broker_starts_without_any_name_server_and_registers_when_one_comes(
     tmp_path: Path,
 ) -> None:
-    absent = await name_server()
-    port = absent.port
-    await absent.stop(grace_s=0)
-    broker = broker_of(tmp_path, absent)
-    await broker.start()
+    async with Servers(tmp_path) as servers:
+        absent = await servers.name_server()
+        await absent.stop(grace_s=0)
+        await servers.broker(absent)
 
-    late = await name_server(port)
+        late = await servers.name_server(absent.port)
 
-    await until(late, "broker-a", ["broker-a"])
-    await broker.stop()
-    await late.stop()
+        await until(late, "broker-a", ["broker-a"])

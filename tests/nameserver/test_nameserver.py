@@ -78,9 +78,11 @@ async def serving(**settings: Any) -> AsyncIterator[tuple[VirtualClock, Peer]]:
     clock = VirtualClock()
     server = NameServer.build(NameServerConfig(port=0, **settings), clock=clock)
     await server.start()
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        yield clock, Peer(channel, server.address)
-    await server.stop(grace_s=0)
+    try:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            yield clock, Peer(channel, server.address)
+    finally:
+        await server.stop(grace_s=0)
 
 
 async def until_gone(peer: Peer) -> None:

@@ -192,11 +192,13 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[EchoServi
     echo = EchoService()
     carrier = GrpcioCarrier([echo.methods()], limits=limits)
     port = await carrier.start()
-    async with grpc.aio.insecure_channel(
-        f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
-    ) as channel:
-        yield echo, Peer(channel)
-    await carrier.stop(grace_s=0)
+    try:
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
+            yield echo, Peer(channel)
+    finally:
+        await carrier.stop(grace_s=0)
 
 
 async def failure(call: Any) -> PocketMQError:
