@@ -51,7 +51,7 @@ def inspect(
     """
     given = _parsed(settings)
     chosen = settings_of(OsDisk(), store, given)
-    document = _DESCRIBE[recovery](store, given, chosen, SystemClock().now_ms())
+    document = _DESCRIBE[recovery](store, given, chosen, SystemClock().now_ms(), lookups=as_json)
     if as_json:
         click.echo(json.dumps(document, ensure_ascii=True))
     else:

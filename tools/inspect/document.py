@@ -40,9 +40,17 @@ _LOOKUP_RESULTS: Final = 64
 
 
 def describe_apache(
-    root: str, given: Mapping[str, str], settings: ApacheSettings, now_ms: int
+    root: str,
+    given: Mapping[str, str],
+    settings: ApacheSettings,
+    now_ms: int,
+    *,
+    lookups: bool = True,
 ) -> Document:
-    """Return the description of the store ROOT; GIVEN are the settings by Apache's names, repeated in the document."""
+    """Return the description of the store ROOT; GIVEN are the settings by Apache's names, repeated in the document.
+
+    Without LOOKUPS, half of the work in a large store, that key is an empty list.
+    """
     disk = OverlayDisk()
     document = head(disk, root, given, ORACLE)
     before = checkpoint_before(disk, root)
@@ -51,7 +59,7 @@ def describe_apache(
     except Refused as refusal:
         return document | {"accepted": False, "refusal": refusal.text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
-    document |= Description(broker.store).parts()
+    document |= Description(broker.store).parts(lookups=lookups)
     return document | side_tables(broker.config, broker.timers)
 
 
@@ -115,7 +123,7 @@ class Description:
         self._store = store
         self._keys: dict[tuple[str, str, str], None] = {}
 
-    def parts(self) -> Document:
+    def parts(self, *, lookups: bool) -> Document:
         """Return everything but config and timers, in the order of the document."""
         store = self._store
         parts: Document = {
@@ -125,7 +133,7 @@ class Description:
         }
         parts |= self._scan()
         parts["queues"] = [self._queue(store.queues[key]) for key in sorted(store.queues)]
-        parts["lookups"] = [self._lookup(*key) for key in self._keys]
+        parts["lookups"] = [self._lookup(*key) for key in self._keys] if lookups else []
         parts["indexFiles"] = [_index_file(file) for file in store.index.files]
         return parts
 

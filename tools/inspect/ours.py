@@ -40,9 +40,17 @@ OURS: Final = "PocketMQ"
 
 
 def describe_ours(
-    root: str, given: Mapping[str, str], settings: ApacheSettings, now_ms: int
+    root: str,
+    given: Mapping[str, str],
+    settings: ApacheSettings,
+    now_ms: int,
+    *,
+    lookups: bool = True,
 ) -> Document:
-    """Return the description of the store ROOT after our recovery; GIVEN are the settings by Apache's names."""
+    """Return the description of the store ROOT after our recovery; GIVEN are the settings by Apache's names.
+
+    Without LOOKUPS, half of the work in a large store, that key is an empty list.
+    """
     disk = OverlayDisk()
     document = head(disk, root, given, OURS)
     before = checkpoint_before(disk, root)
@@ -63,7 +71,8 @@ def describe_ours(
     timers = _timers(reading, loader, config, now_ms)
     disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
-    document |= _OurDescription(reading, disk).parts() | side_tables(config, timers)
+    document |= _OurDescription(reading, disk).parts(lookups=lookups)
+    document |= side_tables(config, timers)
     return document | {"recovery": store.recovery.to_json()}
 
 
