@@ -6,6 +6,7 @@ import asyncio
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -86,12 +87,15 @@ class Rig:
         self.notified.append(key)
         return 0
 
-    def send(self, run: pb.ProduceRun) -> None:
-        self.sends.send(run, self.replies.append)
+    async def send(self, *runs: pb.ProduceRun) -> None:
+        """Send RUNS in one turn of the loop, and let it end."""
+        for run in runs:
+            self.sends.send(run, self.replies.append)
+        await asyncio.sleep(0)
 
-    def refusal(self, run: pb.ProduceRun) -> PocketMQError:
-        """Return the error that RUN is answered with at once."""
-        self.send(run)
+    async def refusal(self, run: pb.ProduceRun) -> PocketMQError:
+        """Return the error that RUN is answered with, without a wait for the device."""
+        await self.send(run)
         reply = self.replies.pop()
         assert reply.HasField("error"), reply
         assert reply.run_id == run.run_id
@@ -114,7 +118,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 async def test_a_send_to_memory_is_answered_at_once_and_told_to_who_waits(rig: Rig) -> None:
-    rig.send(run_of(durability=pb.MEMORY))
+    await rig.send(run_of(durability=pb.MEMORY))
 
     (reply,) = rig.replies
     assert not reply.HasField("error")
@@ -124,8 +128,7 @@ async def test_a_send_to_memory_is_answered_at_once_and_told_to_who_waits(rig: R
 
 
 async def test_a_send_to_disk_is_answered_when_the_device_has_it(rig: Rig) -> None:
-    rig.send(run_of(durability=pb.DISK))
-    await asyncio.sleep(0)
+    await rig.send(run_of(durability=pb.DISK))
     assert rig.replies == []
     assert rig.sends.waiting == 1
 
@@ -137,9 +140,7 @@ async def test_a_send_to_disk_is_answered_when_the_device_has_it(rig: Rig) -> No
 
 
 async def test_sends_of_one_turn_share_a_sync(rig: Rig) -> None:
-    for run_id in range(50):
-        rig.send(run_of(run_id=run_id, durability=pb.DISK))
-    await asyncio.sleep(0)
+    await rig.send(*(run_of(run_id=run_id, durability=pb.DISK) for run_id in range(50)))
 
     rig.report()
 
@@ -147,14 +148,47 @@ async def test_sends_of_one_turn_share_a_sync(rig: Rig) -> None:
     assert rig.reports.empty()
 
 
+async def test_runs_of_one_turn_keep_their_order_whatever_their_size(rig: Rig) -> None:
+    small, large = [b"s" * 50], [b"l" * 900] * 80
+    await rig.send(*(run_of(bodies, run_id=n) for n, bodies in enumerate((small, large, small))))
+
+    assert [reply.run_id for reply in rig.replies] == [0, 1, 2]
+    assert [reply.first_queue_offset for reply in rig.replies] == [0, 1, 81]
+    assert bodies_of(rig.store, TOPIC, 0) == [*small, *large, *small]
+    assert rig.notified == [(TOPIC, 0)], "once a turn"
+
+
+async def test_a_bad_run_among_good_ones_costs_only_itself(rig: Rig) -> None:
+    await rig.send(
+        run_of([b"a"], run_id=1), run_of([b"b"], run_id=2, queue=3), run_of([b"c"], run_id=3)
+    )
+
+    answers = {reply.run_id: reply.HasField("error") for reply in rig.replies}
+    assert answers == {1: False, 2: True, 3: False}
+    assert bodies_of(rig.store, TOPIC, 0) == [b"a", b"c"]
+
+
+async def test_a_bug_in_the_store_is_answered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(runs: object) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(rig.store, "append_many", broken)
+
+    refused = await rig.refusal(run_of())
+
+    assert refused.message == "internal error in the store"
+    assert "a bug" in caplog.text
+
+
 async def test_the_stores_own_durability_serves_who_asks_for_none(tmp_path: Path) -> None:
     rig = Rig(tmp_path, flush="sync", flush_waiting_max=1)
-    rig.send(run_of())
+    await rig.send(run_of())
     assert rig.replies == []
 
-    assert isinstance(rig.refusal(run_of()), Overloaded), "its bound counts too"
+    assert isinstance(await rig.refusal(run_of()), Overloaded), "its bound counts too"
 
-    await asyncio.sleep(0)
     rig.report()
     assert [reply.durability for reply in rig.replies] == [pb.DISK]
     rig.close()
@@ -162,7 +196,7 @@ async def test_the_stores_own_durability_serves_who_asks_for_none(tmp_path: Path
 
 async def test_a_device_that_takes_too_long_is_told_and_its_late_answer_is_not(rig: Rig) -> None:
     rig.timers.start()
-    rig.send(run_of(durability=pb.DISK))
+    await rig.send(run_of(durability=pb.DISK))
     await rig.clock.advance(4_999)
     assert rig.replies == []
 
@@ -179,15 +213,13 @@ async def test_a_device_that_takes_too_long_is_told_and_its_late_answer_is_not(r
 
 async def test_a_failed_sync_fails_who_waits_and_every_later_send(rig: Rig) -> None:
     rig.disk.break_syncs("commitlog")
-    for _ in range(3):
-        rig.send(run_of(durability=pb.DISK))
-    await asyncio.sleep(0)
+    await rig.send(*[run_of(durability=pb.DISK)] * 3)
     rig.report()
     rig.disk.heal()
 
     errors = [from_wire(reply.error) for reply in rig.replies]
     assert [type(error) for error in errors] == [DiskFailure] * 3
-    later = rig.refusal(run_of(durability=pb.MEMORY))
+    later = await rig.refusal(run_of(durability=pb.MEMORY))
 
     assert isinstance(later, DiskFailure)
     assert "input/output error" in later.message, "the reason is told"
@@ -196,16 +228,15 @@ async def test_a_failed_sync_fails_who_waits_and_every_later_send(rig: Rig) -> N
 async def test_more_sends_than_may_wait_are_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path, flush_waiting_max=2)
     for _ in range(2):
-        rig.send(run_of(durability=pb.DISK))
+        await rig.send(run_of(durability=pb.DISK))
 
-    refused = rig.refusal(run_of(durability=pb.DISK))
+    refused = await rig.refusal(run_of(durability=pb.DISK))
 
     assert isinstance(refused, Overloaded)
     assert refused.details["limit"] == "2"
     assert len(bodies_of(rig.store, TOPIC, 0)) == 4, "nothing of it was stored"
-    rig.send(run_of(durability=pb.MEMORY))
+    await rig.send(run_of(durability=pb.MEMORY))
     assert rig.replies.pop().durability == pb.MEMORY
-    await asyncio.sleep(0)
     rig.report()
     rig.close()
 
@@ -231,44 +262,46 @@ async def test_more_sends_than_may_wait_are_refused(tmp_path: Path) -> None:
     ],
     ids=["durability", "name", "topic", "queue", "magic", "prepared", "inner batch"],
 )
-def test_a_bad_run_is_refused_by_field(
+async def test_a_bad_run_is_refused_by_field(
     rig: Rig, run: pb.ProduceRun, error: type[PocketMQError], field: str
 ) -> None:
-    refused = rig.refusal(run)
+    refused = await rig.refusal(run)
 
     assert isinstance(refused, error), refused
     assert refused.details["field"] == field
     assert rig.store.max_log_offset == 0
 
 
-def test_a_bad_run_makes_no_topic(rig: Rig) -> None:
-    assert isinstance(rig.refusal(run_of(topic="New")), InvalidRecord)
+async def test_a_bad_run_makes_no_topic(rig: Rig) -> None:
+    assert isinstance(await rig.refusal(run_of(topic="New")), InvalidRecord)
 
     with pytest.raises(TopicNotFound):
         rig.topics.get("New")
 
 
-def test_a_queue_that_is_not_there_is_named(rig: Rig) -> None:
-    refused = rig.refusal(run_of_record(Record(topic=TOPIC, body=b"x", queue_id=4)))
+async def test_a_queue_that_is_not_there_is_named(rig: Rig) -> None:
+    refused = await rig.refusal(run_of_record(Record(topic=TOPIC, body=b"x", queue_id=4)))
 
     assert isinstance(refused, InvalidRecord), "the run says 0, its record 4"
     data = encode_record(Record(topic=TOPIC, body=b"x", queue_id=4))
-    refused = rig.refusal(pb.ProduceRun(topic=TOPIC, queue=4, records=data, sizes=[len(data)]))
+    refused = await rig.refusal(
+        pb.ProduceRun(topic=TOPIC, queue=4, records=data, sizes=[len(data)])
+    )
     assert isinstance(refused, QueueNotFound)
 
 
-def test_a_run_that_is_too_large_is_refused(tmp_path: Path) -> None:
+async def test_a_run_that_is_too_large_is_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path, run_bytes_max=1024)
 
-    refused = rig.refusal(run_of([b"x" * 500] * 2))
+    refused = await rig.refusal(run_of([b"x" * 500] * 2))
 
     assert isinstance(refused, MessageTooLarge)
     assert refused.details["limit"] == "1024"
     rig.close()
 
 
-def test_a_run_that_crosses_files_tells_where_each_record_is(rig: Rig) -> None:
-    rig.send(run_of([b"x" * 1000] * 8))
+async def test_a_run_that_crosses_files_tells_where_each_record_is(rig: Rig) -> None:
+    await rig.send(run_of([b"x" * 1000] * 8))
 
     (reply,) = rig.replies
     stored = records_of(rig.store, TOPIC, 0)
@@ -276,7 +309,7 @@ def test_a_run_that_crosses_files_tells_where_each_record_is(rig: Rig) -> None:
     assert len(stored) == 8
 
 
-def test_a_long_topic_in_a_short_form_is_stored_in_the_long_one(rig: Rig) -> None:
+async def test_a_long_topic_in_a_short_form_is_stored_in_the_long_one(rig: Rig) -> None:
     topic = "%RETRY%" + "g" * 190
     rig.topics.create(TopicConfig(name=topic, read_queues=1, write_queues=1), update=False)
     long = encode_record(Record(topic=topic, body=b"x", properties={"KEYS": "k"}))
@@ -285,7 +318,7 @@ def test_a_long_topic_in_a_short_form_is_stored_in_the_long_one(rig: Rig) -> Non
     short[0:4] = len(short).to_bytes(4, "big")
     short[4:8] = MAGIC_V1.to_bytes(4, "big", signed=True)
 
-    rig.send(pb.ProduceRun(topic=topic, records=bytes(short), sizes=[len(short)]))
+    await rig.send(pb.ProduceRun(topic=topic, records=bytes(short), sizes=[len(short)]))
 
     (stored,) = records_of(rig.store, topic, 0)
     assert (stored.magic, stored.topic, stored.properties) == (MAGIC_V2, topic, {"KEYS": "k"})
@@ -293,7 +326,7 @@ def test_a_long_topic_in_a_short_form_is_stored_in_the_long_one(rig: Rig) -> Non
     assert list(reply.log_offsets) == [stored.log_offset]
 
 
-def test_a_broker_that_stops_refuses(rig: Rig) -> None:
+async def test_a_broker_that_stops_refuses(rig: Rig) -> None:
     rig.sends.refusal = ShuttingDown("soon")
 
-    assert isinstance(rig.refusal(run_of()), ShuttingDown)
+    assert isinstance(await rig.refusal(run_of()), ShuttingDown)
