@@ -53,7 +53,7 @@ def make_run(
 
 def small_config(path: Path, **changes: Any) -> StoreConfig:
     """Return settings with files so small that a few records roll them."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "log_file_size_bytes": 4096,
         "queue_file_size_bytes": 400,
         "index_slots": 50,
