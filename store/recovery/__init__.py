@@ -9,7 +9,6 @@ __all__ = [
     "Kind",
     "RecoveryPolicy",
     "RecoveryReport",
-    "StoreParts",
     "Verified",
     "recover",
 ]
