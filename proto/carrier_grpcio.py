@@ -27,8 +27,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 import grpc
+import grpc.aio as aio
 from google.protobuf.message import Message
-from grpc import aio
 
 from .errors import ConfigError, PocketMQError
 from .errors_wire import ERROR_KEY, to_wire
