@@ -65,7 +65,7 @@ class Demo:
         self._board.heading("Read them back, and compare every message with the source")
         self._consume(nameserver, TOPIC, "reader", rows, places)
         self._look_up(nameserver, rows)
-        self._inspect()
+        self._inspect(len(rows))
         places_killed = self._kill_amid_sending(rows)
         self._nothing_is_missing(nameserver, rows, places, places_killed)
 
@@ -153,11 +153,13 @@ class Demo:
                     _are(found, most),
                 )
 
-    def _inspect(self) -> None:
+    def _inspect(self, count: int) -> None:
         board = self._board
         board.heading("Inspect the store, while the broker has it open")
         command = [sys.executable, "-m", "pocketmq.tools.cli", "inspect", str(self._store)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        with board.bar("inspect", count) as bar:
+            done = subprocess.run(command, capture_output=True, text=True)
+            bar.add(count)
         for line in (done.stdout + done.stderr).splitlines()[:INSPECT_LINES_MAX]:
             board.say(line)
         board.check("`pocketmq inspect` read the store", done.returncode == 0)
