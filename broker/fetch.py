@@ -99,7 +99,9 @@ class _Fetch:
         missing_bytes = min(request.min_bytes, self._limits[1]) - len(reply.records)
         missing_messages = self._limits[0] - (reply.next_offset - request.offset)
         stuck = not reply.records and reply.next_offset > request.offset  # stepped over a hole
-        if missing_bytes > 0 and missing_messages > 0 and not stuck and not reply.error.name:
+        is_full = reply.next_offset < reply.max_offset  # the next record does not fit in any more
+        is_over = is_full or stuck or reply.error.name
+        if missing_bytes > 0 and missing_messages > 0 and not is_over:
             growth = min(missing_bytes, missing_messages * FIXED_SIZE_V4)
             self._log_offset_enough = self._store.max_log_offset + growth
             return False

@@ -1,0 +1,272 @@
+"""Fetches: what is answered at once, what waits, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.fetch import Fetches
+from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.timers import Timers
+from pocketmq.broker.topics import Topics
+from pocketmq.broker.waiting import Purgatory, Waiting
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import (
+    InvalidArgument,
+    NotReadable,
+    OffsetOutOfRange,
+    PocketMQError,
+    QueueNotFound,
+    TopicNotFound,
+)
+from pocketmq.proto.errors_wire import from_wire
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.record import decode_record
+from pocketmq.proto.record_run import walk
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import TopicConfig
+
+from ..runs import make_run, small_config
+
+TOPIC = "T"
+WAIT_MS = 30_000
+
+
+class Rig:
+    """Fetches over a small store, and a clock that the test moves."""
+
+    def __init__(self, path: Path, **settings: object) -> None:
+        self.clock = VirtualClock()
+        config = BrokerConfig(**settings)  # type: ignore[arg-type]
+        disk, root = OsDisk(), str(path / "store")
+        self.store = MessageStore.open(
+            small_config(path / "store", log_file_size_bytes=1 << 20),
+            disk=disk,
+            now_ms=self.clock.now_ms,
+        )
+        self.topics = Topics(StateFile(disk, root, "topics.json"), config, self.clock.now_ms)
+        self.topics.create(TopicConfig(name=TOPIC, read_queues=4, write_queues=4), update=False)
+        offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), self.clock.now_ms)
+        self.timers = Timers(self.clock)
+        self.timers.start()
+        self.purgatory = Purgatory(self.timers, limit=config.fetches_waiting_max)
+        self.fetches = Fetches(
+            config, self.topics, offsets, self.store, self.purgatory, self.clock.now_ms
+        )
+        self.replies: list[pb.FetchReply] = []
+
+    def append(self, *bodies: bytes, queue: int = 0) -> None:
+        self.store.append(make_run(TOPIC, queue, bodies))
+        self.purgatory.notify((TOPIC, queue))
+
+    def fetch(self, **fields: object) -> Waiting | None:
+        request = pb.FetchRequest(**{"fetch_id": 7, "topic": TOPIC, **fields})  # type: ignore[arg-type]
+        return self.fetches.fetch(request, self.replies.append)
+
+    def wait(self, **fields: object) -> Waiting | None:
+        """Fetch with a long poll."""
+        return self.fetch(**{"min_bytes": 1, "max_wait_ms": WAIT_MS, **fields})
+
+    def answer(self) -> pb.FetchReply:
+        (reply,) = self.replies
+        self.replies.clear()
+        assert reply.fetch_id == 7
+        return reply
+
+    def bodies(self) -> list[bytes]:
+        """Return the bodies in the one answer."""
+        records = self.answer().records
+        return [decode_record(records, start).body for start in walk(records)[0].tolist()]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    await rig.timers.stop()
+    rig.store.close()
+
+
+async def test_what_is_there_is_answered_at_once(rig: Rig) -> None:
+    rig.append(b"a", b"b", b"c")
+
+    assert rig.wait(offset=1) is None
+
+    assert rig.bodies() == [b"b", b"c"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"min_bytes": 1}, {"max_wait_ms": WAIT_MS}])
+async def test_without_a_wait_an_empty_queue_answers_empty(
+    rig: Rig, fields: dict[str, int]
+) -> None:
+    assert rig.fetch(**fields) is None
+
+    reply = rig.answer()
+    assert (reply.records, reply.next_offset, reply.error.name) == (b"", 0, "")
+
+
+async def test_a_fetch_waits_until_a_message_comes(rig: Rig) -> None:
+    rig.wait()
+    rig.append(b"elsewhere", queue=1)
+    assert rig.replies == []
+
+    rig.append(b"here")
+
+    assert rig.bodies() == [b"here"]
+    assert len(rig.purgatory) == len(rig.timers) == 0
+
+
+async def test_a_fetch_that_waits_in_vain_ends_at_its_deadline(rig: Rig) -> None:
+    rig.append(b"a")
+    rig.wait(offset=1)
+    await rig.clock.advance(WAIT_MS - 1)
+    assert rig.replies == []
+
+    await rig.clock.advance(1)
+
+    reply = rig.answer()
+    assert (reply.records, reply.next_offset, reply.max_offset) == (b"", 1, 1)
+
+
+async def test_no_fetch_waits_longer_than_the_broker_allows(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, fetch_wait_max_ms=100)
+    rig.wait(max_wait_ms=2**31 - 1)
+
+    await rig.clock.advance(100)
+
+    assert rig.answer().records == b""
+    await rig.timers.stop()
+    rig.store.close()
+
+
+async def test_beyond_the_bound_a_fetch_is_answered_instead_of_waiting(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, fetches_waiting_max=1)
+    rig.wait(fetch_id=1)
+
+    assert rig.wait() is None
+
+    assert rig.answer().records == b""
+    await rig.timers.stop()
+    rig.store.close()
+
+
+async def test_a_fetch_waits_for_its_bytes_and_reads_no_more_often_than_it_must(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    read_queue = rig.store.read_queue
+
+    def counted(topic: str, queue: int, offset: int, messages: int, size: int) -> object:
+        reads.append(offset)
+        return read_queue(topic, queue, offset, messages, size)
+
+    monkeypatch.setattr(rig.store, "read_queue", counted)
+    rig.wait(min_bytes=5_000)
+
+    for _ in range(9):
+        rig.append(b"x" * 408)  # 500 bytes with topic and lengths
+
+    assert rig.replies == []
+    assert len(reads) < 3
+    rig.append(b"x" * 408)
+    assert rig.bodies() == [b"x" * 408] * 10
+
+
+async def test_messages_enough_are_answered_though_their_bytes_are_few(rig: Rig) -> None:
+    rig.wait(min_bytes=100_000, max_messages=3)
+    for _ in range(3):
+        assert rig.replies == []
+        rig.append(b"x")
+
+    assert len(rig.bodies()) == 3
+
+
+async def test_more_bytes_than_a_reply_may_have_are_not_waited_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, fetch_bytes_max=1024, fetch_bytes_default=1024)
+    rig.wait(min_bytes=10**9, max_bytes=10**9)
+
+    rig.append(*[b"x" * 400] * 3)
+
+    assert len(rig.bodies()) == 2
+    await rig.timers.stop()
+    rig.store.close()
+
+
+async def test_a_record_larger_than_asked_for_is_returned_alone(rig: Rig) -> None:
+    rig.append(b"x" * 3000, b"y")
+
+    rig.wait(max_bytes=10)
+
+    assert rig.bodies() == [b"x" * 3000]
+
+
+@pytest.mark.parametrize(("offset", "end"), [(4, 3), (2**62, 3)])
+async def test_an_offset_outside_is_told_with_the_bounds(rig: Rig, offset: int, end: int) -> None:
+    rig.append(b"a", b"b", b"c")
+
+    assert rig.wait(offset=offset) is None
+
+    reply = rig.answer()
+    assert isinstance(from_wire(reply.error), OffsetOutOfRange)
+    assert (reply.min_offset, reply.max_offset) == (0, end)
+
+
+async def test_a_queue_that_was_never_written_begins_at_zero(rig: Rig) -> None:
+    rig.wait(queue=2, offset=5)
+
+    error = from_wire(rig.answer().error)
+    assert isinstance(error, OffsetOutOfRange)
+    assert (error.details["min_offset"], error.details["max_offset"]) == ("0", "0")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"topic": "Other"}, TopicNotFound),
+        ({"queue": 4}, QueueNotFound),
+        ({"queue": -1}, QueueNotFound),
+        ({"topic": "WriteOnly"}, NotReadable),
+        ({"offset": -1}, InvalidArgument),
+        ({"max_bytes": -1}, InvalidArgument),
+        ({"max_messages": -1}, InvalidArgument),
+        ({"min_bytes": -1}, InvalidArgument),
+        ({"max_wait_ms": -1}, InvalidArgument),
+    ],
+    ids=str,
+)
+async def test_a_bad_fetch_is_refused(
+    rig: Rig, fields: dict[str, object], error: type[PocketMQError]
+) -> None:
+    write_only = TopicConfig(name="WriteOnly", read_queues=1, write_queues=1, permission=2)
+    rig.topics.create(write_only, update=False)
+
+    assert rig.wait(**fields) is None
+
+    assert isinstance(from_wire(rig.answer().error), error)
+
+
+async def test_a_fetch_that_was_given_up_is_never_answered(rig: Rig) -> None:
+    waiting = rig.wait()
+    assert waiting is not None
+
+    waiting.cancel()
+    rig.append(b"a")
+    await rig.clock.advance(WAIT_MS)
+
+    assert rig.replies == []
+    assert len(rig.purgatory) == len(rig.timers) == 0
+
+
+async def test_all_that_wait_for_a_queue_get_the_message(rig: Rig) -> None:
+    for fetch_id in range(5):
+        rig.wait(fetch_id=fetch_id)
+
+    rig.append(b"a")
+
+    assert [reply.fetch_id for reply in rig.replies] == list(range(5))
+    assert all(reply.next_offset == 1 for reply in rig.replies)
