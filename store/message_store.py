@@ -14,6 +14,7 @@ no network, no asyncio; one thread, the owner's, calls everything. Two threads o
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Literal, Self
@@ -39,6 +40,8 @@ from .reader import Reader
 from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
 from .slices import Slices
+
+logger = logging.getLogger(__name__)
 
 
 class MessageStore:
@@ -135,7 +138,10 @@ class MessageStore:
         self._background.flush_everything()
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
-        self._verified().save(self.disk, self.config.own_folder)
+        try:
+            self._verified().save(self.disk, self.config.own_folder)
+        except StoreFull as error:  # Then the next recovery reads more; a stop stays clean.
+            logger.warning("not noted as verified", extra={"reason": error.message})
 
     def _verified(self) -> Verified:
         """Return the present state: what the next recovery may rely on, once it is on the device."""
