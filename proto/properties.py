@@ -47,9 +47,8 @@ def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
 
     Raises InvalidArgument for a name or value that is empty or holds 0x01 or 0x02: a reader would not find it again.
     """
-    items = pairs.items() if isinstance(pairs, Mapping) else pairs
     parts = []
-    for name, value in items:
+    for name, value in dict(pairs).items():
         _check(name, "name", name)
         _check(value, "value", name)
         parts.append(f"{name}{NAME_END}{value}{PAIR_END}")
