@@ -154,14 +154,18 @@ class EntryRow:
         begin = 0 if last_files is None else max(0, len(files) - last_files)
         newest = -1
         for file in files[begin:]:
-            entries = self.all_of(file)
+            entries = self._stored(file)
             good = self._leading_good(entries, newest)
             if good:
                 newest = int(entries["log_offset"][good - 1])
-            if good < len(entries):
+            if good < self.entries_per_file:
                 self.files.truncate(file.start + good * self.entry_size)
                 break
         self._find_max_log_end()
+
+    def _stored(self, file: MappedFile) -> EntryArray:
+        """Return the entries of FILE up to where it is one hole to its end: a hole's pages are not worth reading."""
+        return self.all_of(file)[: -(-file.data_end() // self.entry_size)]
 
     def _leading_good(self, entries: EntryArray, newest: int) -> int:
         """Return how many leading ENTRIES can follow one with log offset NEWEST."""
