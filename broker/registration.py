@@ -36,6 +36,9 @@ _OPTIONS: Final = [
     ("grpc.max_send_message_length", -1),
 ]
 
+#: What ends a stream, or finds it ended.
+_BROKEN: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, TimeoutError)
+
 #: Returns the whole state of the broker as it is now.
 State = Callable[[], pb.BrokerRegistration]
 
@@ -87,6 +90,8 @@ class _NameServerLink:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._connected = False
+        #: The reason of the latest failure, as it was logged.
+        self._told: str | None = None
         #: The newest version that the name server has acknowledged on this stream.
         self._known_version: int | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -131,7 +136,7 @@ class _NameServerLink:
             while True:
                 try:
                     await self._register(method())
-                except (grpc.RpcError, grpc.aio.UsageError, TimeoutError) as error:
+                except _BROKEN as error:
                     pause_ms = _PAUSE_MS if self._connected else min(2 * pause_ms, _PAUSE_MAX_MS)
                     self._lost(error)
                 jittered_ms = int(pause_ms * self._random.uniform(0.5, 1.0))
@@ -164,7 +169,7 @@ class _NameServerLink:
             await self._raise_end(stream)
         if not self._connected:
             logger.info("registered nameserver=%s", self.address)
-        self._connected = True
+        self._connected, self._told = True, None
         if reply.send_topics:
             return True
         self._known_version = version
@@ -190,10 +195,11 @@ class _NameServerLink:
             wake.cancel()
 
     def _lost(self, error: Exception) -> None:
-        if self._connected:
-            logger.warning("name server lost nameserver=%s reason=%s", self.address, _reason(error))
-        else:
-            logger.debug("no name server nameserver=%s reason=%s", self.address, _reason(error))
+        """Note that the stream broke. A reason that is told again and again is a warning once only."""
+        reason = _reason(error)
+        level = logging.DEBUG if reason == self._told else logging.WARNING
+        logger.log(level, "not registered nameserver=%s reason=%s", self.address, reason)
+        self._told = reason
         self._connected = False
         self._known_version = None
         self._release()

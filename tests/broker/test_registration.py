@@ -1,0 +1,193 @@
+"""Registering with name servers: on start, on change, every period, after a loss; the end of the stream unregisters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from pocketmq.broker.registration import Registration
+from pocketmq.proto.carrier_grpcio import GrpcioCarrier
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import Overloaded
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc import Stream, bidi, service
+
+PERIOD_MS = 30_000
+
+
+class FakeNameServer:
+    """Takes registrations, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[pb.BrokerRegistration] = asyncio.Queue()
+        self.ended = asyncio.Event()
+        self.ask_again = False
+        self.refuse = False
+        self.opened = 0
+        self.streams: list[Stream] = []
+        self._carrier: GrpcioCarrier | None = None
+        self._port = 0
+
+    async def start(self) -> str:
+        table = service(
+            "pocketmq.v1.NameServer",
+            {"Register": bidi(pb.BrokerRegistration, pb.RegistrationReply, self._open)},
+        )
+        self._carrier = GrpcioCarrier([table])
+        self._port = await self._carrier.start(port=self._port)
+        return f"127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        assert self._carrier is not None
+        await self._carrier.stop(grace_s=0)
+
+    def _open(self, stream: Stream) -> _Session:
+        self.opened += 1
+        self.streams.append(stream)
+        return _Session(self, stream)
+
+
+class _Session:
+    def __init__(self, server: FakeNameServer, stream: Stream) -> None:
+        self._server = server
+        self._stream = stream
+
+    def on_message(self, message: pb.BrokerRegistration) -> None:
+        if self._server.refuse:
+            raise Overloaded("too many brokers")
+        self._server.told.put_nowait(message)
+        again, self._server.ask_again = self._server.ask_again, False
+        self._stream.send(pb.RegistrationReply(send_topics=again))
+
+    def on_end(self) -> None:
+        self._stream.finish()
+
+    def on_close(self) -> None:
+        self._server.ended.set()
+
+
+class Rig:
+    """A registration with the state that the test gives it."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.clock = VirtualClock()
+        self.version = 1
+        self.registration = Registration(addresses, self.state, self.clock, Random(1), PERIOD_MS)
+
+    def state(self) -> pb.BrokerRegistration:
+        topics = [pb.TopicConfig(name=f"T{number}") for number in range(self.version)]
+        return pb.BrokerRegistration(
+            cluster="C", broker_name="b", address="h:1", data_version=self.version, topics=topics
+        )
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeNameServer]:
+    server = FakeNameServer()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def rig(server: FakeNameServer) -> AsyncIterator[Rig]:
+    rig = Rig(await server.start())
+    rig.registration.start()
+    yield rig
+    await rig.registration.stop()
+
+
+async def test_the_whole_state_is_told_on_start(server: FakeNameServer, rig: Rig) -> None:
+    assert await server.told.get() == rig.state()
+    await rig.registration.registered()
+
+
+async def test_a_heartbeat_follows_every_period(server: FakeNameServer, rig: Rig) -> None:
+    await server.told.get()
+    await rig.registration.registered()
+
+    for _ in range(2):
+        await rig.clock.advance(PERIOD_MS)
+        beat = await server.told.get()
+        assert (beat.unchanged, beat.data_version, list(beat.topics)) == (True, 1, [])
+
+
+async def test_a_change_is_told_at_once_and_waited_for(server: FakeNameServer, rig: Rig) -> None:
+    await rig.registration.registered()
+    await server.told.get()
+    rig.version = 2
+
+    await rig.registration.announced()
+
+    assert server.told.get_nowait() == rig.state()
+    await rig.registration.announced()
+    assert server.told.empty()
+
+
+async def test_who_asks_for_the_topics_gets_them(server: FakeNameServer, rig: Rig) -> None:
+    await rig.registration.registered()
+    await server.told.get()
+    server.ask_again = True
+
+    await rig.clock.advance(PERIOD_MS)
+
+    assert (await server.told.get()).unchanged
+    assert await server.told.get() == rig.state()
+
+
+async def test_stopping_ends_the_stream(server: FakeNameServer, rig: Rig) -> None:
+    await rig.registration.registered()
+
+    await rig.registration.stop()
+
+    await server.ended.wait()
+
+
+async def test_a_lost_stream_is_opened_again_with_the_whole_state(
+    server: FakeNameServer, rig: Rig
+) -> None:
+    await rig.registration.registered()
+    await server.told.get()
+
+    server.streams[-1].finish()
+    await server.ended.wait()
+    while server.opened < 2:
+        await rig.clock.advance(100)
+
+    assert await server.told.get() == rig.state()
+
+
+async def test_a_refusal_is_logged_once_and_tried_again(
+    server: FakeNameServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.refuse = True
+    rig = Rig(await server.start())
+    rig.registration.start()
+
+    while server.opened < 4:
+        await rig.clock.advance(100)
+    server.refuse = False
+    while server.told.empty():
+        await rig.clock.advance(100)
+    await rig.registration.registered()
+    await rig.registration.stop()
+
+    warnings = [r for r in caplog.records if "too many brokers" in r.message]
+    assert len(warnings) == 1
+
+
+async def test_nobody_waits_for_a_name_server_that_is_not_there(server: FakeNameServer) -> None:
+    live = await server.start()
+    absent = FakeNameServer()
+    gone = await absent.start()
+    await absent.stop()
+    rig = Rig(gone, live)
+    rig.registration.start()
+    await server.told.get()
+    rig.version = 2
+
+    await rig.registration.announced()
+
+    await rig.registration.stop()
