@@ -23,17 +23,12 @@ from ..proto.errors import DiskFailure, PocketMQError, StoreFull, StoreLocked, S
 from ..proto.record import Host, Record, encode_record
 from ..proto.record_run import parse_run, starts_of
 from .background import Background
-from .checkpoint import CheckpointFile
 from .cleaning import Cleaned, Cleaner
-from .commit_log import CommitLog
 from .config import StoreConfig
-from .consume_queues import ConsumeQueues
 from .disk import Disk, Lock
-from .dispatch import Dispatcher
 from .flush import CallOwner, Waiter
 from .health import Health
 from .log_writer import LogWriter, store_time_ms
-from .message_index import MessageIndex
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
 from .reader import Reader
@@ -61,15 +56,22 @@ class MessageStore:
         self.health = health
         self._lock = lock
         self._now_ms = now_ms
-        self.parts = parts = _load(config, disk, now_ms)
+        self.parts = parts = StoreParts.load(config, disk, now_ms)
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         clean = not disk.exists(config.abort_path)
         self.recovery: RecoveryReport = recover(parts, clean=clean)
+        self._forget_pages()
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
         self._reader = Reader(parts)
         self._cleaner = Cleaner(parts, health)
         self._background = Background(parts, health, self._writer)
+
+    def _forget_pages(self) -> None:
+        """Let go of what recovery read: it would count as this process's memory for as long as it runs."""
+        for row in (self.log.files, *(queue.files for queue in self.queues)):
+            for file in row.files:
+                file.mapping.forget(0, file.size)
 
     def _remember_newest(self) -> None:
         """Tell the writer where the newest record is, and below which store time no new one is stamped."""
@@ -347,32 +349,6 @@ class MessageStore:
 
 def _process_id() -> bytes:
     return str(os.getpid()).encode()
-
-
-def _load(config: StoreConfig, disk: Disk, now_ms: Callable[[], int]) -> StoreParts:
-    """Open all files of a store; nothing is judged or changed yet."""
-    log = CommitLog.load(disk, config.log_folder, config.log_file_size_bytes)
-    queues = ConsumeQueues.load(disk, config)
-    checkpoint = CheckpointFile(disk, config.checkpoint_path)
-    index = _load_index(config, disk) if config.index else None
-    return StoreParts(
-        config=config,
-        disk=disk,
-        log=log,
-        queues=queues,
-        index=index,
-        dispatcher=Dispatcher(queues, index, now_ms),
-        checkpoint=checkpoint,
-    )
-
-
-def _load_index(config: StoreConfig, disk: Disk) -> MessageIndex:
-    return MessageIndex.load(
-        disk,
-        config.index_folder,
-        slots=config.index_slots,
-        entries=config.index_entries,
-    )
 
 
 def _locked(disk: Disk, config: StoreConfig) -> Lock:
