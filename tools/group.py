@@ -29,14 +29,14 @@ def group() -> None:
 @json_option("the group")
 @nameserver_option
 def create(name: str, *, fifo: bool, retries: int, as_json: bool, nameserver: str) -> None:
-    """Create group NAME on every broker. It is an error if it exists (exit code 5)."""
+    """Create group NAME on every broker. A group that exists is changed to what is given."""
     with Admin(nameserver) as admin:
         made = admin.create_group(name, order=fifo, retry_max_times=retries)
     if as_json:
         print_json(asdict(made))
     else:
         kind = "in order" if made.order else "in any order"
-        click.echo(f"group {made.name} created: {kind}, up to {made.retry_max_times} retries")
+        click.echo(f"group {made.name}: {kind}, up to {made.retry_max_times} retries")
 
 
 @group.command("list")

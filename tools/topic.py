@@ -7,10 +7,12 @@ from typing import Any, Final
 import click
 
 from ..client import Admin, QueueDescription, TopicDescription
+from ..proto.errors import TopicExists
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_pairs, print_table
 
 _TYPES: Final = click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION"], case_sensitive=False)
+_METAVAR: Final = "NORMAL|FIFO|DELAY|TRANSACTION"
 _QUEUES: Final = click.IntRange(1, 1024)
 _PERMISSIONS: Final = {"read": 4, "write": 2, "read-write": 6}
 
@@ -22,20 +24,28 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--type", "kind", type=_TYPES, default="NORMAL", show_default=True)
+@click.option("--type", "kind", type=_TYPES, metavar=_METAVAR, default="NORMAL", show_default=True)
 @click.option("--queues", type=_QUEUES, default=8, show_default=True, help="On each broker.")
+@click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
 @json_option("the topic")
 @nameserver_option
-def create(name: str, *, kind: str, queues: int, as_json: bool, nameserver: str) -> None:
+def create(
+    name: str, *, kind: str, queues: int, if_missing: bool, as_json: bool, nameserver: str
+) -> None:
     """Create topic NAME on every broker. It is an error if it exists (exit code 5)."""
     with Admin(nameserver) as admin:
-        made = admin.create_topic(name, type=kind.upper(), queues=queues)
-    _show(made, as_json, "created")
+        try:
+            made, done = admin.create_topic(name, type=kind.upper(), queues=queues), "created"
+        except TopicExists:
+            if not if_missing:
+                raise
+            made, done = admin.describe_topic(name), "exists"
+    _show(made, as_json, done)
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--type", "kind", type=_TYPES)
+@click.option("--type", "kind", type=_TYPES, metavar=_METAVAR)
 @click.option("--queues", type=_QUEUES, help="On each broker.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="What clients may do.")
 @json_option("the topic")

@@ -89,6 +89,14 @@ def test_a_topic_that_exists_is_not_created_again(call: Call) -> None:
     assert again.err.count("\n") == 1
 
 
+def test_a_topic_that_may_exist_is_left_as_it_is(call: Call) -> None:
+    call("topic", "create", "Perhaps", "--queues", "2")
+
+    (topic,) = call("topic", "create", "Perhaps", "--if-missing", "--json").documents
+
+    assert topic["write_queues"] == 2
+
+
 def test_a_topic_is_changed_described_and_deleted(call: Call) -> None:
     call("topic", "create", "Changing", "--queues", "2")
 
@@ -122,6 +130,14 @@ def test_groups_are_created_listed_and_deleted(call: Call) -> None:
     assert listed["workers"] == created.documents[0]
     assert (listed["workers"]["order"], listed["workers"]["retry_max_times"]) == (True, 3)
     assert "workers" not in after
+
+
+def test_a_group_that_exists_is_changed(call: Call) -> None:
+    call("group", "create", "again", "--retries", "3")
+
+    (group,) = call("group", "create", "again", "--retries", "4", "--json").documents
+
+    assert group["retry_max_times"] == 4
 
 
 # ---------------------------------------------------------------- messages
