@@ -17,9 +17,17 @@ from pocketmq.proto.rpc import Stream
 class FakeStream(Stream):
     """Keeps what is sent."""
 
-    peer = "127.0.0.1:1"
-    metadata: dict[str, str] = {}  # noqa: RUF012 (as in the base class)
-    deadline_ms = None
+    @property
+    def peer(self) -> str:
+        return "127.0.0.1:1"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def deadline_ms(self) -> None:
+        return None
 
     def __init__(self) -> None:
         super().__init__()
