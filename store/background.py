@@ -10,9 +10,10 @@ Not thread-safe: the store's owner calls `tick`; results come back through `call
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from ..proto.errors import StoreError
+from ..proto.errors import StoreError, StoreFull
 from .disk import Disk
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .health import Health
@@ -21,6 +22,8 @@ from .log_writer import LogWriter
 from .mapped_files import Syncable
 from .parts import StoreParts
 from .recovery import Verified
+
+logger = logging.getLogger(__name__)
 
 
 class _Saved:
@@ -32,7 +35,10 @@ class _Saved:
         self._folder = folder
 
     def sync(self) -> None:
-        self._verified.save(self._disk, self._folder)
+        try:
+            self._verified.save(self._disk, self._folder)
+        except StoreFull as error:  # Then the next recovery reads more; nothing is lost.
+            logger.warning("not noted as verified", extra={"reason": error.message})
 
 
 class Background:
@@ -88,8 +94,7 @@ class Background:
             parts += self._queues_due(now_ms, landed)
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._config.flush_checkpoint_interval_ms
-            if self._checkpoint.write():
-                parts.append(self._checkpoint)
+            parts += self._checkpoint_due()
         if parts:
             self._submit_rest(parts, landed)
 
@@ -111,6 +116,12 @@ class Background:
             parts.append(file)
             landed.append(self._note_index(file))
         return parts
+
+    def _checkpoint_due(self) -> list[Syncable]:
+        try:
+            return [self._checkpoint] if self._checkpoint.write() else []
+        except StoreFull:  # An older checkpoint is as true: recovery begins earlier.
+            return []
 
     def _note_queues(self) -> Callable[[], None]:
         offset, time_ms = self._writer.last_log_offset, self._writer.last_store_ms

@@ -178,7 +178,7 @@ class FaultyDisk(ForwardingDisk):
         return FaultyMapping(inner, self)
 
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
-        if error := self.fail_write(path, len(data)):
+        if error := self.fail_create(path) or self.fail_write(path, len(data)):
             raise error
         self.inner.write_atomically(path, data, backup=backup)
 

@@ -529,6 +529,27 @@ def test_the_threads_flush_and_end(tmp_path: Path) -> None:
     assert not [one for one in threading.enumerate() if one.name.startswith("pocketmq-flush")]
 
 
+def test_no_room_for_notes_neither_fails_a_store_nor_a_clean_stop(
+    tmp_path: Path, disk: FaultyDisk, clock: Hand
+) -> None:
+    first = open_store(tmp_path, disk=disk, now_ms=clock)
+    first.append(make_run("T", 0, BODIES))
+    first._close_files()
+    store = open_store(tmp_path, disk=disk, now_ms=clock)
+    disk.run_full("checkpoint")
+    disk.fail_create = lambda path: StoreFull("full") if "pocketmq" in path else None
+
+    for _ in range(3):
+        clock.now_ms += 70_000
+        store.tick()
+
+    assert store.health.state == "open"
+    assert store.flushed_offset == store.max_log_offset
+    disk.heal()
+    store.close()
+    assert not (tmp_path / "abort").exists()
+
+
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
