@@ -44,7 +44,15 @@ class _Saved:
 class Background:
     """The flushing of one store. `group` is the log's group commit."""
 
-    def __init__(self, parts: StoreParts, health: Health, writer: LogWriter) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        health: Health,
+        writer: LogWriter,
+        snapshot: Callable[[], Verified],
+    ) -> None:
+        """SNAPSHOT returns what a recovery could rely on if all that is there now were on the device."""
+        self._snapshot = snapshot
         self._config = parts.config
         self._health = health
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
@@ -66,6 +74,16 @@ class Background:
         """Nothing is surely on the device. Once all that is there now is, save VERIFIED."""
         self.group.flushed_offset = self._log.min_offset
         self._verified = verified
+
+    def remember(self) -> None:
+        """Note the present state as verified once it is on the device, so that a recovery need not read it again."""
+        if self._verified is None and self._writer.dispatched_offset == self._log.max_offset:
+            self._verified = self._snapshot()
+
+    def forget(self) -> None:
+        """Queues went: what was to be noted is no longer so, what is there now will be."""
+        self._verified = None
+        self.remember()
 
     def start(self, call_owner: CallOwner) -> None:
         """Start both threads; CALL_OWNER runs a function in the owner's thread (`loop.call_soon_threadsafe`)."""
@@ -102,12 +120,12 @@ class Background:
         """Return the queues' and full index files' parts; LANDED gets what to note once they are on the device."""
         parts = self._queues.take_dirty()
         if now_ms >= self._thorough_due_ms:
-            first = (
-                self._thorough_due_ms == 0
-            )  # The first minute has to pass, as in Apache's broker.
+            # The first minute has to pass, as in Apache's broker.
+            first = self._thorough_due_ms == 0
             self._thorough_due_ms = now_ms + self._config.flush_queues_thorough_interval_ms
             if not first:
                 landed.append(self._note_queues())
+                self.remember()
         if self._verified is not None and self.group.flushed_offset >= self._verified.log_end:
             parts += self._index.take_dirty() if self._index is not None else []
             parts.append(_Saved(self._verified, self._disk, self._config.own_folder))

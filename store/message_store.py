@@ -65,7 +65,7 @@ class MessageStore:
         self._remember_newest()
         self._reader = Reader(parts)
         self._cleaner = Cleaner(parts, health)
-        self._background = Background(parts, health, self._writer)
+        self._background = Background(parts, health, self._writer, self._verified)
 
     def _forget_pages(self) -> None:
         """Let go of what recovery read: it would count as this process's memory for as long as it runs."""
@@ -345,6 +345,7 @@ class MessageStore:
         """Delete the queues of TOPIC; its records stay in the log until their files go."""
         self.health.check_changeable()
         self.queues.delete_topic(topic)
+        self._background.forget()
 
 
 def _process_id() -> bytes:

@@ -1,7 +1,8 @@
 """Up to where everything was verified: `<root>/pocketmq/verified.json`.
 
-It says that every record before LOG_END was read and is in its queue and in the index, as of the last opening or
-clean stop. The next recovery then reads only what is newer. It is believed only if the last record before LOG_END still
+It says that every record before LOG_END was read, or appended by us, and is in its queue and in the index, all of it on
+the device: as of the last opening or clean stop, and while running once a minute (with each thorough flush of the
+queues). The next recovery then reads only what is newer. It is believed only if the last record before LOG_END still
 has the same bytes, and queues and index reach at least as far as then; otherwise, or without the file (a store that
 Apache wrote), the whole log is read.
 """

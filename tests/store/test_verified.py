@@ -1,0 +1,68 @@
+"""What is noted as verified while a store runs: a recovery reads only what is newer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ..runs import Hand, bodies_of, make_run, open_store
+
+_MINUTE_MS = 60_000
+
+
+def _crashed_copy(tmp_path: Path, name: str) -> Path:
+    """Return the files of the running store as a kill would leave them."""
+    target = tmp_path / name
+    shutil.copytree(tmp_path / "store", target)
+    return target
+
+
+def test_a_recovery_reads_what_is_newer_than_the_last_minute(tmp_path: Path) -> None:
+    clock = Hand()
+    store = open_store(tmp_path / "store", now_ms=clock)
+    store.append(make_run("T", 0, [b"old"] * 50, {"KEYS": "k"}))
+    store.tick()
+    clock.now_ms += _MINUTE_MS
+    store.tick()
+    clock.now_ms += 1_000
+    store.tick()
+    store.append(make_run("T", 0, [b"new"] * 3, {"KEYS": "k"}))
+
+    recovered = open_store(_crashed_copy(tmp_path, "copy"), now_ms=clock)
+
+    assert not recovered.recovery.clean
+    assert recovered.recovery.scanned_records == 3
+    assert bodies_of(recovered, "T", 0) == [b"old"] * 50 + [b"new"] * 3
+    assert len(recovered.lookup("T", "k")) == 53
+    recovered.close()
+    store.close()
+
+
+def test_before_the_first_minute_everything_is_read(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    store.append(make_run("T", 0, [b"old"] * 50))
+    store.tick()
+
+    recovered = open_store(_crashed_copy(tmp_path, "copy"))
+
+    assert recovered.recovery.scanned_records == 50
+    recovered.close()
+    store.close()
+
+
+def test_a_deleted_topic_is_noted_with_the_next_flush(tmp_path: Path) -> None:
+    clock = Hand()
+    store = open_store(tmp_path / "store", now_ms=clock)
+    store.append(make_run("Gone", 0, [b"x"] * 5))
+    store.append(make_run("Stays", 0, [b"y"] * 5))
+    store.delete_topic("Gone")
+    for _ in range(3):
+        clock.now_ms += 1_000
+        store.tick()
+
+    recovered = open_store(_crashed_copy(tmp_path, "copy"), now_ms=clock)
+
+    assert recovered.queue_names() == [("Stays", 0)]
+    assert recovered.recovery.scanned_records == 0
+    recovered.close()
+    store.close()
