@@ -69,7 +69,11 @@ def plain_fault(queue: ConsumeQueue, records: QueueRecords, log: CommitLog) -> s
         own = entries[places]
         if not ((own["log_offset"] == offsets[low:high]) & (own["size"] == sizes[low:high])).all():
             return "entries point elsewhere than to their records"
-        if _has_strangers(entries, places, log):
+        edges = (
+            int(offsets[low - 1]) if low else -1,
+            int(offsets[high]) if high < len(offsets) else -1,
+        )
+        if _has_strangers(entries, places, edges, log):
             return "entries point to records that are damaged or of other queues"
         claimed[low:high] = True
     lacking = np.flatnonzero(~claimed)
@@ -82,19 +86,25 @@ def plain_fault(queue: ConsumeQueue, records: QueueRecords, log: CommitLog) -> s
     return None
 
 
-def _has_strangers(entries: Entries, own: Longs, log: CommitLog) -> bool:
-    """Is there an entry behind the first of OWN that points to log bytes, and repeats none of its neighbours?"""
-    if not len(own) or len(own) == len(entries) - int(own[0]):
-        return False
+def _has_strangers(entries: Entries, own: Longs, edges: tuple[int, int], log: CommitLog) -> bool:
+    """Is there an entry that is none of OWN, points to log bytes, and repeats neither of the OWN around it?
+
+    EDGES are the log offsets of the queue's records before and behind this file; −1 for none. Entries in front of the
+    queue's first record are of records that are gone.
+    """
     others = np.ones(len(entries), np.bool_)
     others[own] = False
-    others[: int(own[0])] = False
+    if edges[0] < 0:
+        others[: int(own[0]) if len(own) else len(entries)] = False
     rows = np.flatnonzero(others)
-    offsets = entries["log_offset"][rows].astype(np.int64)
+    if not len(rows):
+        return False
+    around = np.concatenate(
+        (np.array([edges[0]]), entries["log_offset"][own].astype(np.int64), np.array([edges[1]]))
+    )
     place = np.searchsorted(own, rows)
-    behind = entries["log_offset"][own[np.minimum(place, len(own) - 1)]]
-    before = entries["log_offset"][own[np.maximum(place - 1, 0)]]
-    strange = offsets[(offsets != behind) & (offsets != before)]
+    offsets = entries["log_offset"][rows].astype(np.int64)
+    strange = offsets[(offsets != around[place]) & (offsets != around[place + 1])]
     return any(log.files.index_of(offset) is not None for offset in strange.tolist())
 
 

@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
-from ...proto.record_run import PropertyRanges, RunColumns
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Record
+from ...proto.record_run import RunColumns
 from ..consume_queue import ConsumeQueue
 from ..consume_queues import Queue
 from ..dispatch import by_queue
@@ -38,10 +39,7 @@ class ContradictionFound(Exception):
 
 
 class Derivation:
-    """Compares and completes queues and index of one store from FILES, its records from log offset BEGIN on.
-
-    BEGIN is None if they are all records of the log.
-    """
+    """Compares and completes queues and index of one store from FILES; WHOLE: they are all records of its log."""
 
     def __init__(
         self,
@@ -49,25 +47,29 @@ class Derivation:
         files: list[ScannedFile],
         report: RecoveryReport,
         *,
-        begin: int | None,
+        whole: bool,
     ) -> None:
         self._parts = parts
         self._queues = parts.queues
         self._files = files
         self._report = report
-        self._begin = begin or 0
-        self._whole = begin is None
+        self._whole = whole
         self._records: dict[Name, QueueRecords] = {}
         self._voided: dict[Name, int] = {}
 
-    def derive(self) -> None:
-        """Do all of it. Raises ContradictionFound, unless WHOLE, before anything but entries behind the log is cut."""
+    def derive(self, voided: Iterable[Record]) -> None:
+        """Do all of it; VOIDED are records that were damaged.
+
+        Raises ContradictionFound, unless WHOLE, before anything but entries behind the log is cut.
+        """
         log_end = self._parts.log.max_offset
         cut = self._queues.truncate(log_end)
         if cut:
             self._note(
                 Kind.CUT, "consumequeue", f"entries point behind the log's end at {log_end:,}", cut
             )
+        for record in voided:
+            self._keep_number(record.topic, record.queue_id, record.queue_offset)
         for number, scanned in enumerate(self._files):
             self._collect(number, scanned)
         for name, found in self._records.items():
@@ -86,8 +88,10 @@ class Derivation:
         if len(queued) < len(columns):
             voids = np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK)
             for topic, queue, rows in by_queue(scanned.file.data, columns, voids):
-                newest = int(columns.queue_offset[rows].max())
-                self._voided[topic, queue] = max(newest, self._voided.get((topic, queue), -1))
+                self._keep_number(topic, queue, int(columns.queue_offset[rows].max()))
+
+    def _keep_number(self, topic: str, queue: int, number: int) -> None:
+        self._voided[topic, queue] = max(number, self._voided.get((topic, queue), -1))
 
     # ---- queues
 
@@ -172,13 +176,8 @@ class Derivation:
             self._note(Kind.CUT, index.folder, "keys of records that are gone", cut)
         if self._whole:
             self._drop_incomplete(index)
-        if not index.files:
-            return 0
-        end = index.end_log_offset
-        if not self._report.clean and end >= self._begin:
-            index.truncate(end)  # the last record may have got some of its keys only
-            return end
-        return end + 1
+        # The newest record may have got some of its keys only; the index enters those that it lacks.
+        return index.end_log_offset if index.files else 0
 
     def _drop_incomplete(self, index: MessageIndex) -> None:
         """Delete what lies behind a missing index file."""

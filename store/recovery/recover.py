@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...proto.record import Record, decode_record
 from ..mapped_file import MappedFile
 from ..parts import StoreParts
 from .derive import ContradictionFound, Derivation
@@ -66,9 +67,9 @@ class _Recovery:
         files = self._scan(known)
         self._end_log(files, known)
         self._note_log_holes()
-        self._repair_damage(files)
-        begin = None if known is None else known.log_end
-        Derivation(self._parts, files, self._report, begin=begin).derive()
+        voided = self._repair_damage(files)
+        derivation = Derivation(self._parts, files, self._report, whole=known is None)
+        derivation.derive(voided)
         self._finish(files, known)
 
     def _scan(self, known: Verified | None) -> list[ScannedFile]:
@@ -95,7 +96,7 @@ class _Recovery:
             return
         newest = files[last]
         before_ms = max((one.newest_ms for one in files[:last]), default=0)
-        stale = stale_begin(newest, before_ms)
+        stale = stale_begin(newest, before_ms, self._parts.queues)
         if stale is not None:
             newest.cut(stale)
         end = newest.file.start + newest.end
@@ -124,10 +125,14 @@ class _Recovery:
                     Kind.HOLE, self._config.log_folder, why, offset=before.end, size_bytes=size
                 )
 
-    def _repair_damage(self, files: list[ScannedFile]) -> None:
+    def _repair_damage(self, files: list[ScannedFile]) -> list[Record]:
+        """Make the damage in FILES harmless; return the records whose bodies were wrong."""
+        voided: list[Record] = []
         newest_ms = 0
         for number, scanned in enumerate(files):
             for damage in scanned.damages:
+                if damage.is_framed:
+                    voided.append(decode_record(scanned.file.view, damage.start))
                 self._repair.void(scanned.file, damage, newest_ms)
                 self._note(
                     Kind.SKIPPED,
@@ -140,6 +145,7 @@ class _Recovery:
             if not scanned.has_blank and number < len(files) - 1:
                 self._close_file(scanned)
             newest_ms = max(newest_ms, scanned.newest_ms)
+        return voided
 
     def _close_file(self, scanned: ScannedFile) -> None:
         self._repair.close_file(scanned.file, scanned.end)
@@ -176,7 +182,7 @@ class _Recovery:
         if files and len(files[-1].columns):
             columns = files[-1].columns
             self._checkpoint.confirm_offset = int(columns.log_offset[-1])
-            newest_ms = int(columns.store_ms.max())
+            newest_ms = files[-1].newest_ms
             self._checkpoint.log_time_ms = max(self._checkpoint.log_time_ms, newest_ms)
         elif known is not None:
             self._checkpoint.confirm_offset = known.last_offset
