@@ -33,7 +33,8 @@ from ..proto.record import (
     decode_record,
     encode_record,
 )
-from ..proto.record_run import RunColumns, check_run, parse_run, starts_of
+from ..proto.record_run import RunColumns, parse_run, starts_of
+from ..proto.run_check import check_run
 from ..proto.topics import TOPIC_LENGTH_MAX
 
 #: Properties that ask for what this broker does not do yet.

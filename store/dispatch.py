@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
 from ..proto.java_hash import hash_ranges
+from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import Longs, PropertyRanges, RunColumns, as_bytes, tags_codes
+from ..proto.record_run import Longs, RunColumns, as_bytes
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex, StoreRefused
 from ..proto.java_hash import java_hash
+from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import PropertyRanges, RunColumns
+from ..proto.record_run import RunColumns
 from .disk import Disk, Entry
 from .index_file import IndexFile
 from .mapped_files import FolderSync, Syncable

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import CELLS_MAX, left_aligned, split
 from ..proto.java_hash import hash_ranges, java_hash
+from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer
-from ..proto.record_run import PropertyRanges, RunColumns, as_bytes
+from ..proto.record_run import RunColumns, as_bytes
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int32]

@@ -8,7 +8,8 @@ from typing import Any
 
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, decode_record
-from pocketmq.proto.record_run import check_run, encode_run
+from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.run_check import check_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import Message
 
 from pocketmq.broker import service_v1
-from pocketmq.broker.service_v1 import FetchStream, ProduceStream
+from pocketmq.broker.streams import FetchStream, ProduceStream
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Stream

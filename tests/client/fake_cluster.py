@@ -27,8 +27,8 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.errors_wire import from_wire, to_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT, decode_record
-from pocketmq.proto.record_run import check_run
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
+from pocketmq.proto.run_check import check_run
 
 NAME_SERVER = "127.0.0.1:9876"
 

@@ -168,10 +168,7 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 #: Files and functions that are longer, with the length that they must not exceed; the lists may only shrink.
-LONG_FILES: dict[str, int] = {
-    "broker/service_v1.py": 410,
-    "proto/record_run.py": 510,
-}
+LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
 
 

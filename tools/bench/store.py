@@ -15,7 +15,8 @@ from typing import Final
 from ...proto.clock import SystemClock
 from ...proto.properties import KEYS, encode_properties
 from ...proto.record import FIXED_SIZE_V4, NO_HOST
-from ...proto.record_run import check_run, encode_run
+from ...proto.record_run import encode_run
+from ...proto.run_check import check_run
 from ...store.config import StoreConfig
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
