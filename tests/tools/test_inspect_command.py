@@ -1,0 +1,105 @@
+"""`pocketmq inspect`: what it prints, and its exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.inspect.command import inspect
+from pocketmq.tools.inspect.sizes import settings_of
+
+from ..recorded import expected, recorded_store, settings
+from ..stores import comparable, differences
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(inspect, arguments)
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*arguments, "--json").stdout)
+    return found
+
+
+def sets(given: dict[str, str]) -> list[str]:
+    return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.mark.parametrize("name", ["rolled", "damaged-torn-tail", "consumption"])
+def test_json_is_the_whole_description(name: str, tmp_path: Path) -> None:
+    store = recorded_store(name, tmp_path / "store")
+
+    found = document(str(store), *sets(settings(name)))
+
+    assert differences(comparable(expected(name)), comparable(found)) == []
+
+
+def test_sizes_come_from_the_files(tmp_path: Path) -> None:
+    store = recorded_store("rolled", tmp_path / "store")
+
+    found = settings_of(OsDisk(), str(store), {})
+
+    assert (found.log_file_size, found.queue_file_size) == (65536, 2000)
+    assert (found.index_slots, found.index_entries) == (500, 2000)
+    wanted = expected("rolled") | {"settings": {}}
+    assert differences(comparable(wanted), comparable(document(str(store)))) == []
+
+
+def test_a_refused_store_is_exit_code_1_and_still_described(tmp_path: Path) -> None:
+    store = recorded_store("damaged-odd-log-file", tmp_path / "store")
+
+    result = run(str(store), "--json")
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["refusal"] == "BrokerController.initialize returned false"
+    summary = run(str(store), "--recovery", "ours")
+    assert summary.exit_code == 1
+    assert "32,768 bytes long" in summary.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["/nowhere/at/all"],
+        ["{store}", "--set", "mappedFileSizeCommitLog"],
+        ["{store}", "--set", "mappedFileSizeCommitLog=big"],
+        ["{store}", "--set", "maxIndexNum=0"],
+        ["{store}", "--recovery", "theirs"],
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], tmp_path: Path) -> None:
+    from pocketmq.tools.cli import run as command
+
+    words = [word.format(store=tmp_path) for word in arguments]
+
+    assert command(["inspect", *words]) == 2
+
+
+def test_settings_that_change_nothing_are_accepted(tmp_path: Path) -> None:
+    store = recorded_store("consumption", tmp_path / "store")
+
+    assert run(str(store), "--set", "enablePropertyFilter=true", "--json").exit_code == 0
+
+
+@pytest.mark.parametrize("recovery", ["apache", "ours"])
+def test_the_summary_names_topics_groups_and_damage(recovery: str, tmp_path: Path) -> None:
+    store = recorded_store("damaged-flip-recent", tmp_path / "store")
+
+    result = run(str(store), "--recovery", recovery)
+
+    assert result.exit_code == 0
+    assert "Fill2" in result.stdout
+    assert "unclean" in result.stdout
+    wanted = "1 with a wrong CRC" if recovery == "ours" else "log 0–1,345,896: 2,582 records"
+    assert wanted in result.stdout
+
+
+def test_an_empty_folder_is_an_empty_store(tmp_path: Path) -> None:
+    found = document(str(tmp_path))
+
+    assert found["accepted"]
+    assert (found["minPhyOffset"], found["maxPhyOffset"], found["records"]) == (-1, 0, [])
+    assert list(tmp_path.iterdir()) == []
