@@ -36,6 +36,7 @@ class ServerProcess:
         if verb == "serve":
             command += _free_ports(arguments)
         self._log = log or (Path(os.devnull) if store is None else store.with_suffix(".log"))
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log_file:
             self._process = subprocess.Popen(
                 command,
