@@ -1,0 +1,196 @@
+"""Apache's broker opens our stores, after a clean stop, after kill -9 and after our recovery, and finds the same."""
+
+import contextlib
+import io
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.proto.clock import SystemClock
+from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.inspect.ours import describe_ours, store_config
+
+from ..recorded import recorded_store, settings
+from ..runs import Hand, make_run
+from .java_oracle import damage_tool, dumps, require_java, verify_start
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(1800)]
+
+SMALL = {
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+}
+DAMAGES = [
+    "flip-first",
+    "flip-recent+unclean",
+    "size-field+flip-middle+unclean",
+    "magic-field+torn-tail",
+    "missing-middle-log+unclean",
+    "no-queues",
+    "queue-zero-hole+garbage-index",
+    "stale-tail+unclean",
+    "no-checkpoint+unclean",
+]
+
+
+def opened(path: Path, given: dict[str, str]) -> MessageStore:
+    config = store_config(str(path), ApacheSettings.of(given))
+    return MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().now_ms)
+
+
+def fill(path: Path) -> None:
+    """Write some hundred messages of several queues into a store of small files, and stop cleanly."""
+    rng = random.Random(5)
+    clock = Hand(SystemClock().now_ms())
+    config = store_config(str(path), ApacheSettings.of(SMALL))
+    store = MessageStore.open(config, disk=OsDisk(), now_ms=clock)
+    for number in range(150):
+        clock.now_ms += rng.randrange(40)
+        topic = rng.choice(["Orders", "Bills", "%RETRY%group"])
+        bodies = [rng.randbytes(rng.randrange(1, 900)) for _ in range(rng.randrange(1, 8))]
+        properties = [
+            {
+                "KEYS": f"a{number} b{part}",
+                "TAGS": rng.choice(["x", "标签"]),
+                "UNIQ_KEY": f"{number}-{part}",
+            }
+            for part in range(len(bodies))
+        ]
+        store.append(make_run(topic, rng.randrange(3), bodies, properties))
+    store.close()
+
+
+def ours(store: Path, given: dict[str, str]) -> dict[str, Any]:
+    return describe_ours(str(store), given, ApacheSettings.of(given), SystemClock().now_ms())
+
+
+def messages(document: dict[str, Any]) -> dict[int, Any]:
+    """Return the records of DOCUMENT that can be delivered, by their place."""
+    return {
+        record["physicalOffset"]: record
+        for record in document["records"]
+        if record["crcOk"] and record["sysFlag"] & 12 != 12
+    }
+
+
+def queues(document: dict[str, Any]) -> dict[Any, Any]:
+    return {
+        (queue["topic"], queue["queueId"]): (
+            queue["minOffset"],
+            queue["maxOffset"],
+            queue["entries"],
+        )
+        for queue in document["queues"]
+        if queue["maxOffset"]
+    }
+
+
+def lookups(document: dict[str, Any]) -> dict[Any, Any]:
+    return {
+        (found["topic"], found["key"], found.get("indexType")): found["offsets"]
+        for found in document["lookups"]
+    }
+
+
+def require_same(java: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Apache finds what we find: messages, queues, keys."""
+    assert java["accepted"], java["log"]
+    assert messages(java) == messages(mine)
+    assert queues(java) == queues(mine)
+    found = lookups(java)
+    assert {key: found.get(key) for key in lookups(mine)} == lookups(mine)
+
+
+def test_after_a_clean_stop(tmp_path: Path) -> None:
+    require_java()
+    fill(tmp_path / "store")
+
+    [java] = dumps([(tmp_path / "store", SMALL)], tmp_path / "java")
+
+    mine = ours(tmp_path / "store", SMALL)
+    assert mine["recovery"]["findings"] == []
+    assert len(java["records"]) > 400
+    require_same(java, mine)
+    assert verify_start(tmp_path / "store", SMALL)["healthy"]
+
+
+_WRITER = """
+import sys
+from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.properties import encode_properties
+from pocketmq.proto.record import Host
+from pocketmq.proto.run_check import check_run
+from pocketmq.proto.record_run import encode_run
+from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.run import Run
+from pocketmq.tools.inspect.ours import store_config
+
+path, *settings = sys.argv[1:]
+config = store_config(path, ApacheSettings.of(dict(word.split("=") for word in settings)))
+store = MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().now_ms)
+for number in range(1_000_000):
+    properties = encode_properties({"KEYS": f"k{number}", "UNIQ_KEY": f"u{number}"})
+    born = Host.parse("127.0.0.1", 1)
+    run = [(b"%d" % number * 9, properties)] * (number % 5 + 1)
+    data, sizes = encode_run("Killed", number % 3, run, born_timestamp_ms=1, born_host=born)
+    columns = check_run(data, sizes, "Killed", number % 3)
+    store.append(Run(topic="Killed", queue=number % 3, records=data, columns=columns))
+    print(store.max_log_offset, flush=True)
+"""
+
+
+@pytest.mark.processes
+def test_after_a_kill(tmp_path: Path) -> None:
+    require_java()
+    store = tmp_path / "store"
+    words = [f"{name}={value}" for name, value in SMALL.items()]
+    command = [sys.executable, "-c", _WRITER, str(store), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        acknowledged = 0
+        while acknowledged < 200_000:
+            acknowledged = int(process.stdout.readline())
+        process.kill()
+        rest = process.stdout.read().split("\n")
+    acknowledged = max([acknowledged, *(int(line) for line in rest[:-1] if line)])
+
+    [java] = dumps([(store, SMALL)], tmp_path / "java")
+
+    assert java["maxPhyOffset"] >= acknowledged
+    mine = ours(store, SMALL)
+    assert messages(java) == messages(mine)
+    opened(store, SMALL).close()
+    [again] = dumps([(store, SMALL)], tmp_path / "again")
+    require_same(again, ours(store, SMALL))
+    assert verify_start(store, SMALL)["healthy"]
+
+
+def test_after_our_recovery_of_damaged_stores(tmp_path: Path) -> None:
+    require_java()
+    tool = damage_tool()
+    given = settings("rolled")
+    stores = []
+    for number, kinds in enumerate(DAMAGES):
+        source = recorded_store("rolled", tmp_path / f"source{number}")
+        target = tmp_path / f"store{number}"
+        with contextlib.redirect_stdout(io.StringIO()):
+            tool.main(kinds, str(source), str(target))
+        store = opened(target, given)
+        store.close()
+        stores.append((target, given))
+
+    found = dumps(stores, tmp_path / "java")
+
+    for (store_path, _), java in zip(stores, found, strict=True):
+        require_same(java, ours(store_path, given))
+    assert verify_start(stores[2][0], given)["healthy"]
