@@ -196,14 +196,14 @@ class ConfigLoader:
             data = self._disk.read(path)
             if data:
                 try:
-                    return parse_text(data.decode("utf-8", "replace"))
+                    return _parsed(data, parse_text)
                 except ValueError:
                     pass  # Apache goes on with the backup, and so does its model
             self._remove(path)
         backup = path + ".bak"
         data = self._disk.read(backup) if self._disk.exists(backup) else b""
         try:
-            return parse_text(data.decode("utf-8", "replace")) if data else None
+            return _parsed(data, parse_text) if data else None
         except ValueError:
             raise Refused from None
 
@@ -214,6 +214,12 @@ class ConfigLoader:
         self._disk.make_folders(self._aside)
         name = f"{posixpath.basename(path)}.1"
         self._disk.rename(path, posixpath.join(self._aside, name))
+
+
+def _parsed(data: bytes, parse_text: Callable[[str], T]) -> T | None:
+    """Return what stands in DATA; fastjson takes zero bytes around it for blanks, and `null` for nothing."""
+    text = data.decode("utf-8", "replace").strip("\0")
+    return None if text.strip() == "null" else parse_text(text)
 
 
 def _bean(text: str) -> dict[str | int, Any]:
