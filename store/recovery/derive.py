@@ -119,14 +119,11 @@ class Derivation:
         added = 0
         for number, scanned in enumerate(self._files):
             rows = lacking.get(number, np.zeros(0, np.intp))
-            columns = scanned.columns
-            if (
-                self._parts.index is not None
-                and len(columns)
-                and columns.log_offset[-1] >= index_from
-            ):
-                rows = np.union1d(rows, np.flatnonzero(columns.log_offset >= index_from))
-            if len(rows):
+            unindexed = self._parts.index is not None and scanned.last_log_offset >= index_from
+            if unindexed or len(rows):
+                columns = scanned.columns
+                if unindexed:
+                    rows = np.union1d(rows, np.flatnonzero(columns.log_offset >= index_from))
                 chosen = columns if len(rows) == len(columns) else columns.take(rows)
                 added += self._parts.dispatcher.dispatch(scanned.file.view, chosen).added
         if added:
@@ -201,9 +198,9 @@ class Derivation:
         for scanned in self._files:
             if scanned.file.end <= after or scanned.file.start >= before:
                 continue
-            offsets = scanned.columns.log_offset
-            rows = np.flatnonzero((offsets > after) & (offsets < before))
-            if len(rows) and _has_keys(scanned, scanned.columns.take(rows)):
+            columns = scanned.columns
+            rows = np.flatnonzero((columns.log_offset > after) & (columns.log_offset < before))
+            if len(rows) and _has_keys(scanned, columns.take(rows)):
                 return True
         return False
 

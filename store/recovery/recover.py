@@ -14,6 +14,7 @@ Doing it again changes nothing.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,10 @@ from .report import Finding, Kind, RecoveryReport
 from .scan import FileScan, ScannedFile
 from .stale import stale_begin
 from .verified import Verified
+
+#: Records whose parsed fields are kept for the steps behind the reading (some 150 bytes each); those of older files are
+#: parsed again. What stays of every record is some 35 bytes.
+_COLUMNS_KEPT_MAX: Final = 1_500_000
 
 
 def recover(parts: StoreParts, *, clean: bool) -> RecoveryReport:
@@ -74,6 +79,7 @@ class _Recovery:
 
     def _scan(self, known: Verified | None) -> list[ScannedFile]:
         files: list[ScannedFile] = []
+        kept = 0
         begin, newest_ms = (0, 0) if known is None else (known.log_end, known.newest_ms)
         for file in self._log.files.files:
             if file.end <= begin:
@@ -83,13 +89,18 @@ class _Recovery:
             scanned = FileScan(file, at=at, check_crc=check_crc, oldest_ms=newest_ms).scan()
             newest_ms = max(newest_ms, scanned.newest_ms)
             files.append(scanned)
+            kept += len(scanned)
+            if kept > _COLUMNS_KEPT_MAX:
+                for one in files[:-1]:
+                    one.release()
+                kept = len(scanned)
         return files
 
     # ---- the end
 
     def _end_log(self, files: list[ScannedFile], known: Verified | None) -> None:
         """Set the end of the log behind the last sound record; forget the files behind it."""
-        last = max((n for n, one in enumerate(files) if len(one.columns)), default=-1)
+        last = max((n for n, one in enumerate(files) if len(one)), default=-1)
         if last < 0:
             self._cut(self._log.min_offset if known is None else known.log_end)
             files.clear()
@@ -177,11 +188,10 @@ class _Recovery:
     def _finish(self, files: list[ScannedFile], known: Verified | None) -> None:
         report = self._report
         report.log_begin, report.log_end = self._log.min_offset, self._log.max_offset
-        report.scanned_records = sum(len(one.columns) for one in files)
+        report.scanned_records = sum(map(len, files))
         report.scanned_bytes = sum(one.end for one in files)
-        if files and len(files[-1].columns):
-            columns = files[-1].columns
-            self._checkpoint.confirm_offset = int(columns.log_offset[-1])
+        if files and len(files[-1]):
+            self._checkpoint.confirm_offset = files[-1].last_log_offset
             newest_ms = files[-1].newest_ms
             self._checkpoint.log_time_ms = max(self._checkpoint.log_time_ms, newest_ms)
         elif known is not None:

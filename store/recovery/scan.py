@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -43,25 +43,56 @@ class Damage:
     is_framed: bool = False
 
 
-@dataclass(slots=True)
 class ScannedFile:
-    """What a file holds. END is where its sound part ends; HAS_BLANK tells whether a blank stands there."""
+    """What a file holds. END is where its sound part ends; HAS_BLANK tells whether a blank stands there.
 
-    file: MappedFile
-    columns: RunColumns
-    end: int
-    has_blank: bool
-    damages: list[Damage] = field(default_factory=list)
+    Its length is the number of its sound records. `columns` are theirs; what `release` let go is parsed again when
+    it is asked for, so that a long log needs a few bytes a record.
+    """
+
+    __slots__ = ("_columns", "_starts", "damages", "end", "file", "has_blank", "newest_ms")
+
+    def __init__(
+        self,
+        file: MappedFile,
+        columns: RunColumns,
+        end: int,
+        has_blank: bool,
+        damages: list[Damage],
+    ) -> None:
+        self.file = file
+        self.end = end
+        self.has_blank = has_blank
+        self.damages = damages
+        self._keep(columns)
+
+    def _keep(self, columns: RunColumns) -> None:
+        self._columns: RunColumns | None = columns
+        self._starts = columns.starts
+        #: The second highest store time (one may be damaged); 0 without records.
+        self.newest_ms = _second_highest(columns.store_ms)
+
+    def __len__(self) -> int:
+        return len(self._starts)
 
     @property
-    def newest_ms(self) -> int:
-        """Return the second highest store time (one may be damaged); 0 without records."""
-        return _second_highest(self.columns.store_ms)
+    def columns(self) -> RunColumns:
+        """The fields of the sound records; positions count from the file's beginning."""
+        return parse_run(self.file.view, self._starts) if self._columns is None else self._columns
+
+    @property
+    def last_log_offset(self) -> int:
+        """Log offset of the last sound record; −1 without records."""
+        return self.file.start + int(self._starts[-1]) if len(self._starts) else -1
+
+    def release(self) -> None:
+        """Keep no more of the columns than where the records are."""
+        self._columns = None
 
     def cut(self, row: int) -> None:
         """Let the file end in front of the record ROW."""
-        self.end = int(self.columns.starts[row])
-        self.columns = self.columns.take(slice(0, row))
+        self.end = int(self._starts[row])
+        self._keep(self.columns.take(slice(0, row)))
         self.has_blank = False
         self.damages = [damage for damage in self.damages if damage.end <= self.end]
 
