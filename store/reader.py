@@ -12,6 +12,7 @@ import numpy as np
 
 from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
+from ..proto.record import SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
 from .batch_consume_queue import BatchConsumeQueue
 from .consume_queues import Queue
 from .log_writer import store_time_ms
@@ -140,7 +141,7 @@ class Reader:
             found = self._index.find(
                 topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms, kind=kind
             )
-            there = [offset for offset in found if self._log.record_size(offset) is not None]
+            there = [offset for offset in found if self._is_served(offset)]
             if there or not found:
                 return there
             # All of them are gone: look for older ones, as Apache does.
@@ -149,6 +150,14 @@ class Reader:
                 return []
             end_ms = oldest
         return []
+
+    def _is_served(self, log_offset: int) -> bool:
+        """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
+        if self._log.record_size(log_offset) is None:
+            return False
+        flags = self._log.read(log_offset + SYS_FLAG_AT, 4)
+        assert flags is not None, "a whole record is there"
+        return int.from_bytes(flags) & SYS_TRANSACTION != SYS_ROLLBACK
 
     def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
         """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""

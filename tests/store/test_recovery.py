@@ -247,6 +247,7 @@ def test_a_damaged_record_is_set_aside_and_becomes_a_void(tmp_path: Path) -> Non
     assert left is not None
     assert decode_record(left).sys_flag & SYS_ROLLBACK == SYS_ROLLBACK
     assert decode_record(left).crc_ok
+    assert record.log_offset not in store.lookup(record.topic, record.properties["KEYS"])
     [finding] = [found for found in store.recovery.findings if found.kind is Kind.SKIPPED]
     assert (finding.offset, finding.records) == (record.log_offset, 1)
     assert "CRC" in store.recovery.text()
