@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...proto.errors import CorruptRecord, InvalidArgument
-from ...proto.record import Host, Record, decompress_body
+from ...proto.record import Host, Record, decode_record, decompress_body
 from ...store.apache.broker import ApacheBroker
 from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.apache.index import TAG_TYPE, JavaIndexFile, index_key
 from ...store.apache.queue import JavaQueue
-from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import ApacheStore
 from ...store.apache.timers import JavaTimers
@@ -58,6 +57,8 @@ def describe_apache(
         broker = ApacheBroker(disk, root, settings, now_ms)
     except Refused as refusal:
         return document | {"accepted": False, "refusal": refusal.text}
+    except IsADirectoryError:
+        return document | {"accepted": False, "refusal": Refused().text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= Description(broker.store).parts(lookups=lookups)
     return document | side_tables(broker.config, broker.timers)
@@ -170,9 +171,7 @@ class Description:
 
     def record(self, data: memoryview, at: int, crc_ok: bool) -> Document:
         """Return the description of the record DATA, which stands at AT; its keys will be looked up."""
-        record = decode(data)
-        if record is None:
-            raise CorruptRecord(f"the record at {at} has a port that is none", offset=at)
+        record = decode_record(data)  # the check has shown that it can be decoded
         self.collect_keys(record)
         return record_document(record, at, crc_ok)
 

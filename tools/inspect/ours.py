@@ -67,6 +67,9 @@ def describe_ours(
         return document | {"accepted": False, "refusal": text.message}
     except StoreError as error:
         return document | {"accepted": False, "refusal": error.message}
+    except IsADirectoryError as error:
+        text = f"{error.filename} is a folder where a file should be: move it away"
+        return document | {"accepted": False, "refusal": text}
     reading = _reading(disk, store, settings, config, now_ms)
     timers = _timers(reading, loader, config, now_ms)
     disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
