@@ -12,6 +12,7 @@ for each key and tag of the records returns. `indexFiles`, `config`, `timer`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import posixpath
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ from ...store.timer_log import TimerBlank, TimerRecord
 
 Document = dict[str, Any]
 
+#: What reading or mapping a folder fails with.
+NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
 ORACLE: Final = "Apache RocketMQ 5.5.0"
 _LOOKUP_RESULTS: Final = 64
 
@@ -52,12 +55,14 @@ def describe_apache(
     """
     disk = OverlayDisk()
     document = head(disk, root, given, ORACLE)
-    before = checkpoint_before(disk, root)
     try:
+        before = checkpoint_before(disk, root)
         broker = ApacheBroker(disk, root, settings, now_ms)
     except Refused as refusal:
         return document | {"accepted": False, "refusal": refusal.text}
-    except IsADirectoryError:
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
         return document | {"accepted": False, "refusal": Refused().text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= Description(broker.store).parts(lookups=lookups)

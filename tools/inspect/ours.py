@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Final
 
-from ...proto.errors import CorruptState, StoreError
+from ...proto.errors import StoreError
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...store.apache.batch_queue import BatchQueue
 from ...store.apache.config import ConfigLoader, JavaConfig
@@ -27,6 +27,7 @@ from ...store.disk import Disk
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from .document import (
+    NO_FILE,
     Description,
     Document,
     checkpoint_before,
@@ -53,25 +54,27 @@ def describe_ours(
     """
     disk = OverlayDisk()
     document = head(disk, root, given, OURS)
-    before = checkpoint_before(disk, root)
     loader = ConfigLoader(
         disk, root, settings, now_ms, aside=posixpath.join(root, "pocketmq/broken")
     )
     try:
+        before = checkpoint_before(disk, root)
         config = loader.metadata()
         store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
+        reading = _reading(disk, store, settings, config, now_ms)
+        timers = _timers(reading, loader, config, now_ms)
     except Refused:
-        text = CorruptState(
-            f"a file in {root}/config and its .bak cannot be read: repair one of them"
-        )
-        return document | {"accepted": False, "refusal": text.message}
+        text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
+        return document | {"accepted": False, "refusal": text}
     except StoreError as error:
         return document | {"accepted": False, "refusal": error.message}
-    except IsADirectoryError as error:
-        text = f"{error.filename} is a folder where a file should be: move it away"
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        text = (
+            f"{error.filename or root} is, or holds, a folder where a file should be: move it away"
+        )
         return document | {"accepted": False, "refusal": text}
-    reading = _reading(disk, store, settings, config, now_ms)
-    timers = _timers(reading, loader, config, now_ms)
     disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= _OurDescription(reading, disk).parts(lookups=lookups)
