@@ -67,6 +67,7 @@ class Background:
         self.group.on_flushed.append(self._note_log)
         self._collected_ms = 0
         self._verified: Verified | None = None
+        self._remembered_end = -1
         self._rest_busy = False
         self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
 
@@ -77,12 +78,16 @@ class Background:
 
     def remember(self) -> None:
         """Note the present state as verified once it is on the device, so that a recovery need not read it again."""
-        if self._verified is None and self._writer.dispatched_offset == self._log.max_offset:
+        end = self._log.max_offset
+        is_news = end != self._remembered_end and self._writer.dispatched_offset == end
+        if self._verified is None and is_news:
             self._verified = self._snapshot()
+            self._remembered_end = end
 
     def forget(self) -> None:
         """Queues went: what was to be noted is no longer so, what is there now will be."""
         self._verified = None
+        self._remembered_end = -1
         self.remember()
 
     def start(self, call_owner: CallOwner) -> None:
