@@ -12,7 +12,8 @@ def comparable(document: Document) -> Document:
     """Return DOCUMENT without what depends on the run instead of the store.
 
     That is: Apache's log, names under rocksdbstore/, names of index files that recovery made, the version of a file of
-    static topics that is not there, and up to where timers were read, which depends on today's date.
+    static topics that is not there, up to where timers were read, which depends on today's date, and the checkpoint's
+    index time where recovery filled several index files: Apache's threads race for it.
     """
     kept = {key: value for key, value in document.items() if key not in ("log", "oracle")}
     before = kept["filesBefore"]
@@ -27,6 +28,8 @@ def comparable(document: Document) -> Document:
         return kept
     made = {n: s for n, s in document["filesAfter"].items() if _is_new_index(n, before)}
     kept["sizes of new index files"] = [size for _, size in sorted(made.items())]
+    if len(made) > 2:
+        kept["checkpoint"] = kept["checkpoint"] | {"indexMsgTimestamp": "raced for"}
     kept["indexFiles"] = [
         file | ({} if f"index/{file['name']}" in before else {"name": "new"})
         for file in kept["indexFiles"]

@@ -6,6 +6,7 @@ missing means defaults. Values are plain JSON with strings as keys, as `java-sto
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from ..state_tables import (
     parse_groups,
     parse_topics,
 )
+from . import beans
 from .files import Refused
 from .settings import ApacheSettings
 
@@ -133,10 +135,9 @@ class ConfigLoader:
         if topics is not None:
             config.topics |= topics.topics
             config.topics_version = topics.version
-        mappings = self._load("topicQueueMapping.json", _bean)
+        mappings = self._load("topicQueueMapping.json", _queue_mappings)
         if mappings is not None:
-            config.queue_mappings = _bean_of(mappings, "topicQueueMappingInfoMap")
-            config.queue_mappings_version = DataVersion.of(mappings)
+            config.queue_mappings, config.queue_mappings_version = mappings
         offsets = self._load("consumerOffset.json", parse_consumer_offsets)
         if offsets is not None:
             config.consumer_offsets = offsets.offsets
@@ -149,32 +150,21 @@ class ConfigLoader:
         return config
 
     def _load_consumers(self, config: JavaConfig) -> None:
-        filters = self._load("consumerFilter.json", _bean)
-        if filters is not None:
-            config.filters = self._with_deaths(_bean_of(filters, "filterDataByTopic"))
-        order = self._load("consumerOrderInfo.json", _bean)
-        if order is not None:
-            config.order = _known_orders(_bean_of(order, "table"), config)
-
-    def _with_deaths(self, topics: dict[str, Any]) -> dict[str, Any]:
-        """Every consumer counts as dead after a start: at the latest 30 s ago."""
-        for topic in topics.values():
-            for one in _bean_of(topic, "groupFilterData").values():
-                if not one.get("deadTime"):
-                    one["deadTime"] = max(
-                        self._now_ms - _DEAD_AFTER_LOAD_MS, one.get("bornTime", 0)
-                    )
-                one["dead"] = one["deadTime"] >= one.get("bornTime", 0)
-        return topics
+        dead_since_ms = self._now_ms - _DEAD_AFTER_LOAD_MS
+        filters = self._load(
+            "consumerFilter.json", lambda text: beans.filters(_bean(text), dead_since_ms)
+        )
+        config.filters = filters or {}
+        orders = self._load("consumerOrderInfo.json", lambda text: beans.orders(_bean(text)))
+        config.order = _known_orders(orders or {}, config)
 
     def timers(self, config: JavaConfig) -> bool:
         """Load the numbers of pending timers; False where Java's load says false."""
         try:
-            metrics = self._load("timermetrics", _bean)
+            counts = self._load("timermetrics", lambda text: beans.counts(_bean(text)))
         except Refused:
             return False
-        counts = {} if metrics is None else _bean_of(metrics, "timingCount")
-        config.timers_pending = {topic: count.get("count", 0) for topic, count in counts.items()}
+        config.timers_pending = counts or {}
         return True
 
     def delays(self, config: JavaConfig) -> None:
@@ -183,12 +173,14 @@ class ConfigLoader:
         config.delay_offsets = {} if table is None else table.offsets
 
     def request_modes(self, config: JavaConfig) -> None:
-        """Load the request modes; a broken file is no reason not to start."""
-        try:
-            modes = self._load("messageRequestMode.json", _bean)
-        except Refused:
-            return
-        config.request_modes = {} if modes is None else _bean_of(modes, "messageRequestModeMap")
+        """Load request modes and open transactions; a broken file is no reason not to start."""
+        with contextlib.suppress(Refused):
+            self._load("transactionMetrics", _bean)
+        with contextlib.suppress(Refused):
+            modes = self._load(
+                "messageRequestMode.json", lambda text: beans.request_modes(_bean(text))
+            )
+            config.request_modes = modes or {}
 
     def _load(self, name: str, parse_text: Callable[[str], T]) -> T | None:
         path = posixpath.join(self._folder, name)
@@ -229,9 +221,9 @@ def _bean(text: str) -> dict[str | int, Any]:
     return value
 
 
-def _bean_of(bean: dict[Any, Any], name: str) -> dict[str, Any]:
-    value = bean.get(name)
-    return value if isinstance(value, dict) else {}
+def _queue_mappings(text: str) -> tuple[dict[str, Any], DataVersion]:
+    document = _bean(text)
+    return beans.queue_mappings(document), DataVersion.of(document)
 
 
 def _known_orders(table: dict[str, Any], config: JavaConfig) -> dict[str, Any]:

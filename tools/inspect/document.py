@@ -301,7 +301,7 @@ def _timer(timers: JavaTimers, pending: Mapping[str, int]) -> Document:
     slots = [
         {
             "index": number,
-            "timeMs": slot.time * precision,
+            "timeMs": (slot.time * precision + (1 << 63)) % (1 << 64) - (1 << 63),  # Java's long
             "firstPos": slot.first,
             "lastPos": slot.last,
             "num": slot.count,
