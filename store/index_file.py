@@ -31,7 +31,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import CorruptIndex
 from .config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
 from .disk import Disk
 
@@ -225,7 +224,7 @@ class IndexFile:
         stop = min(self.header.next_entry, self.entry_count)
         while stop > 1:
             start = max(1, stop - _SCAN_ENTRIES)
-            below = np.flatnonzero(self._column("log_offset", start, stop) < log_offset)
+            below = np.flatnonzero(self.column("log_offset", start, stop) < log_offset)
             if len(below):
                 return start + int(below[-1]) + 1
             stop = start
@@ -237,9 +236,9 @@ class IndexFile:
         """Return the hashes of the newest entries, as long as they point to LOG_OFFSET."""
         stop = min(self.header.next_entry, self.entry_count)
         start = max(1, stop - _SCAN_ENTRIES)
-        others = np.flatnonzero(self._column("log_offset", start, stop) != log_offset)
+        others = np.flatnonzero(self.column("log_offset", start, stop) != log_offset)
         first = start + int(others[-1]) + 1 if len(others) else start
-        hashes: list[int] = self._column("key_hash", first, stop).tolist()
+        hashes: list[int] = self.column("key_hash", first, stop).tolist()
         return hashes
 
     def covers(self, begin_ms: int, end_ms: int) -> bool:
@@ -281,19 +280,18 @@ class IndexFile:
         stop = min(newest + 1, self.entry_count)
         while stop > 1 and len(found) < limit:
             start = max(1, stop - _SCAN_ENTRIES)
-            hits = start + np.flatnonzero(self._column("key_hash", start, stop) == key_hash)[::-1]
+            hits = start + np.flatnonzero(self.column("key_hash", start, stop) == key_hash)[::-1]
             times = (
-                self.header.begin_ms
-                + self._column("seconds", 0, None)[hits].astype(np.int64) * 1000
+                self.header.begin_ms + self.column("seconds", 0, None)[hits].astype(np.int64) * 1000
             )
             chosen = hits[(times >= begin_ms) & (times <= end_ms)]
-            found += self._column("log_offset", 0, None)[chosen].tolist()
+            found += self.column("log_offset", 0, None)[chosen].tolist()
             if len(times) and int(times[-1]) < begin_ms:
                 break
             stop = start
         return found[:limit]
 
-    def _column(self, name: str, start: int, stop: int | None) -> NDArray[np.int64]:
+    def column(self, name: str, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return a field of the entries [START, STOP), as a view."""
         entries = np.frombuffer(
             self.mapping.view, _ENTRIES, self.entry_count, offset=self._entries_at
@@ -301,62 +299,10 @@ class IndexFile:
         column: NDArray[np.int64] = entries[name][start:stop]
         return column
 
-    # --- checking ------------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Compare header, slots and entries with each other; CorruptIndex says what disagrees and where."""
-        self._check_header()
-        header = self.header
-        used = header.next_entry
-        slots = np.frombuffer(self.mapping.view, ">i4", self.slot_count, offset=INDEX_HEADER_SIZE)
-        self._require(
-            (slots >= 0) & (slots < used), slots, "slot", INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
-        )
-        if int(np.count_nonzero(slots)) != header.slots_used:
-            raise self._corrupt(
-                32, f"slots in use {header.slots_used:,}, found {np.count_nonzero(slots):,}"
-            )
-        hashes = self._column("key_hash", 1, used)
-        first_at = self._entries_at + INDEX_ENTRY_SIZE
-        self._require(hashes >= 0, hashes, "key hash", first_at, INDEX_ENTRY_SIZE)
-        links = self._column("previous", 1, used)
-        sound = (links >= 0) & (links < np.arange(1, used))
-        self._require(sound, links, "previous entry", first_at + 16, INDEX_ENTRY_SIZE)
-        offsets = self._column("log_offset", 1, used)
-        inside = (offsets >= header.begin_log_offset) & (offsets <= header.end_log_offset)
-        self._require(inside, offsets, "log offset", first_at + 4, INDEX_ENTRY_SIZE)
-
-    def _check_header(self) -> None:
-        header = self.header
-        if not 1 <= header.next_entry <= self.entry_count:
-            raise self._corrupt(
-                36, f"next entry {header.next_entry:,}, the file has {self.entry_count:,}"
-            )
-        if not 0 <= header.slots_used <= min(self.slot_count, header.next_entry - 1):
-            raise self._corrupt(
-                32, f"{header.slots_used:,} slots in use, {header.next_entry - 1:,} keys"
-            )
-        if not 0 <= header.begin_log_offset <= header.end_log_offset:
-            raise self._corrupt(
-                16, f"log offsets from {header.begin_log_offset:,} to {header.end_log_offset:,}"
-            )
-        if header.begin_ms < 0 or header.end_ms < 0:
-            raise self._corrupt(0, f"times from {header.begin_ms} to {header.end_ms}")
-
-    def _require(
-        self, sound: NDArray[np.bool_], values: Longs, what: str, at: int, step: int
-    ) -> None:
-        if not sound.all():
-            index = int(sound.argmin())
-            raise self._corrupt(at + index * step, f"{what} {values[index]}")
-
-    def _corrupt(self, at: int, what: str) -> CorruptIndex:
-        return CorruptIndex(
-            f"{self.path}: {what} at byte {at} cannot be: delete the file and it is built again from the log,"
-            " or open the store with the sizes that it was written with",
-            path=self.path,
-            offset=at,
-        )
+    @property
+    def slots(self) -> NDArray[np.int32]:
+        """The newest entry of each chain, 0 for none; a view."""
+        return np.frombuffer(self.mapping.view, ">i4", self.slot_count, offset=INDEX_HEADER_SIZE)
 
     # --- the file ------------------------------------------------------------------------------------------------
 

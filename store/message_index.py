@@ -23,8 +23,9 @@ from ..proto.errors import CorruptIndex, StoreRefused
 from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
-from ..proto.record_run import RunColumns
+from ..proto.record_run import Longs, RunColumns
 from .disk import Disk, Entry
+from .index_check import LogPlaces, check_index_file
 from .index_file import IndexFile
 from .mapped_files import FolderSync, Syncable
 from .message_keys import MessageKeys, key_hashes, keys_of
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 _NAME_FORMAT: Final = "%Y%m%d%H%M%S%f"
 _NAME_DIGITS: Final = 17
@@ -258,14 +258,16 @@ class MessageIndex:
             self._delete([last])
         return gone
 
-    def delete_damaged(self) -> CorruptIndex | None:
+    def delete_damaged(self, log: LogPlaces | None = None) -> CorruptIndex | None:
         """Delete the first file that contradicts itself, and all behind it; return what was wrong.
+
+        LOG tells where records are, if that is known: then links and places are compared too.
 
         What was deleted must be indexed again, from `end_log_offset` on. Apache reads damaged files as they are.
         """
         for index, file in enumerate(self.files):
             try:
-                file.check()
+                check_index_file(file, log)
             except CorruptIndex as error:
                 self._delete(self.files[index:])
                 return error

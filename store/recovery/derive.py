@@ -21,6 +21,7 @@ from ...proto.record_run import RunColumns
 from ..consume_queue import ConsumeQueue
 from ..consume_queues import Queue
 from ..dispatch import by_queue
+from ..index_check import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
 from .agreement import QueueRecords, batch_fault, plain_fault
@@ -165,7 +166,7 @@ class Derivation:
         if index is None:
             return 0
         trusted = self._report.clean and not self._whole
-        damage = None if trusted else index.delete_damaged()
+        damage = None if trusted else index.delete_damaged(self._log_places())
         if damage is not None:
             self._note(Kind.REBUILT, index.folder, damage.message)
         cut = index.truncate(self._parts.log.max_offset)
@@ -175,6 +176,19 @@ class Derivation:
             self._drop_incomplete(index)
         # The newest record may have got some of its keys only; the index enters those that it lacks.
         return index.end_log_offset if index.files else 0
+
+    def _log_places(self) -> LogPlaces | None:
+        """Return where all sound records are; None if only the newest were read."""
+        if not self._whole:
+            return None
+        nothing = np.zeros(0, np.int64)
+        records = np.concatenate([nothing, *(scanned.log_offsets for scanned in self._files)])
+        log_files = self._parts.log.files
+
+        def is_gone(offset: int) -> bool:
+            return log_files.index_of(offset) is None
+
+        return LogPlaces(log_files.min_offset, records, is_gone)
 
     def _drop_incomplete(self, index: MessageIndex) -> None:
         """Delete what lies behind a missing index file."""

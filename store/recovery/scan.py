@@ -81,6 +81,12 @@ class ScannedFile:
         return parse_run(self.file.view, self._starts) if self._columns is None else self._columns
 
     @property
+    def log_offsets(self) -> Longs:
+        """Log offsets of the sound records, in order."""
+        offsets: Longs = self._starts + self.file.start
+        return offsets
+
+    @property
     def last_log_offset(self) -> int:
         """Log offset of the last sound record; −1 without records."""
         return self.file.start + int(self._starts[-1]) if len(self._starts) else -1

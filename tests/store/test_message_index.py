@@ -15,6 +15,7 @@ from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
+from pocketmq.store.index_check import check_index_file
 from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_index import MessageIndex
 from pocketmq.store.os_disk import OsDisk
@@ -59,7 +60,7 @@ def entries_of(index: MessageIndex) -> list[tuple[int, int]]:
     found = []
     for file in index.files:
         used = file.header.next_entry
-        hashes, offsets = file._column("key_hash", 1, used), file._column("log_offset", 1, used)
+        hashes, offsets = file.column("key_hash", 1, used), file.column("log_offset", 1, used)
         found += list(zip(hashes.tolist(), offsets.tolist(), strict=True))
     return found
 
@@ -164,7 +165,7 @@ def test_a_full_file_is_followed_by_one_that_begins_where_it_ended(tmp_path: Pat
     assert index.take_full() == []
     assert second.header.begin_log_offset == first.header.end_log_offset
     for file in index.files:
-        file.check()
+        check_index_file(file)
     assert len(index.find("T", "k", limit=64)) == 12
     assert index.find("T", "u5", limit=64) == [int(walk(data)[0][5])]
 
@@ -180,7 +181,7 @@ def test_the_first_key_of_a_following_file_is_measured_against_the_file_before(
 
     index.put_run(data, columns, now_ms=NOW_MS)
 
-    assert index.files[1]._column("seconds", 1, 2).tolist() == [5]
+    assert index.files[1].column("seconds", 1, 2).tolist() == [5]
     assert index.files[1].header.begin_ms == 15_500
 
 
@@ -345,7 +346,7 @@ def test_after_a_full_disk_the_missing_keys_are_entered_and_no_other(tmp_path: P
     put(whole, data)
     assert entries_of(index) == entries_of(whole)
     for file in index.files:
-        file.check()
+        check_index_file(file)
 
 
 @pytest.mark.parametrize("name", ["basic", "rolled", "encodings", "delays", "transactions"])
