@@ -114,11 +114,6 @@ def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
         at += len(pair) + 1
 
 
-def property_values(data: Buffer | Bytes, columns: RunColumns, name: str) -> tuple[Longs, Longs]:
-    """Return start and size of the value of property NAME in each record; size −1 where it has none."""
-    return PropertyRanges(data, columns).find(name)
-
-
 def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:
     """Return the tags code of each record: the sign-extended Java hash of TAGS, 0 without tags."""
     starts, sizes = ranges.find("TAGS")

@@ -113,10 +113,6 @@ class Mapping(Protocol):
         """
         ...
 
-    def will_need(self, at: int, size: int) -> None:
-        """Ask for the pages of [AT, AT + SIZE) to be read ahead."""
-        ...
-
     def forget(self, at: int, size: int) -> None:
         """Let the process's hold on the pages of [AT, AT + SIZE) go (they stay in the page cache)."""
         ...

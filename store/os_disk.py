@@ -244,16 +244,10 @@ class OsMapping:
         finally:
             os.close(fd)
 
-    def will_need(self, at: int, size: int) -> None:
-        self._advise(mmap.MADV_WILLNEED, at, size)
-
     def forget(self, at: int, size: int) -> None:
-        self._advise(mmap.MADV_DONTNEED, at, size)
-
-    def _advise(self, advice: int, at: int, size: int) -> None:
         if self._map is not None and size > 0:
             start = at // _PAGE * _PAGE
-            self._map.madvise(advice, start, min(at + size, self.size) - start)
+            self._map.madvise(mmap.MADV_DONTNEED, start, min(at + size, self.size) - start)
 
     def sync(self) -> None:
         with self._guard:

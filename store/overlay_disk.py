@@ -305,12 +305,6 @@ class PrivateMapping:
     def data_end(self, at: int, end: int) -> int:
         return max((stop for _, stop in self.extents(at, end)), default=at)
 
-    def will_need(self, at: int, size: int) -> None:
-        page = mmap.PAGESIZE
-        if self._fd >= 0 and self._map is not None and size > 0:
-            start = at // page * page
-            self._map.madvise(mmap.MADV_WILLNEED, start, min(at + size, self.size) - start)
-
     def forget(self, at: int, size: int) -> None:
         """Keep everything: dropping private pages would undo changes."""
 

@@ -57,9 +57,6 @@ class ForwardingMapping:
     def data_end(self, at: int, end: int) -> int:
         return self.inner.data_end(at, end)
 
-    def will_need(self, at: int, size: int) -> None:
-        self.inner.will_need(at, size)
-
     def forget(self, at: int, size: int) -> None:
         self.inner.forget(at, size)
 

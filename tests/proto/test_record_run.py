@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.property_ranges import PropertyRanges, property_values, tags_codes
+from pocketmq.proto.property_ranges import PropertyRanges, tags_codes
 from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record, encode_record
 from pocketmq.proto.record_run import encode_run, parse_run, starts_of, walk
 from pocketmq.proto.run_check import crc_mismatches
@@ -80,7 +80,7 @@ def test_property_ranges_are_the_values_that_a_reader_finds(
     data = b"".join(parts)
     columns = parse_run(data, walk(data)[0])
 
-    begins, sizes = property_values(data, columns, name)
+    begins, sizes = PropertyRanges(data, columns).find(name)
 
     for begin, size, record in zip(begins.tolist(), sizes.tolist(), records, strict=True):
         found = data[begin : begin + size].decode() if size >= 0 else None
@@ -92,7 +92,7 @@ def test_the_last_of_several_equal_properties_wins() -> None:
     data, _ = encode_run("T", 0, [(b"b", properties)], born_timestamp_ms=1, born_host=_HOST)
     columns = parse_run(data, walk(data)[0])
 
-    begins, sizes = property_values(data, columns, "a")
+    begins, sizes = PropertyRanges(data, columns).find("a")
 
     assert data[begins[0] : begins[0] + sizes[0]] == b"2"
 
