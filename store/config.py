@@ -18,6 +18,15 @@ INDEX_HEADER_SIZE: Final = 40
 INDEX_SLOT_SIZE: Final = 4
 INDEX_ENTRY_SIZE: Final = 20
 
+#: Apache's: seven days of seconds, but for the sixty slots that stay blank.
+TIMER_ROLL_SLOTS_MAX: Final = 7 * 86_400 - 60
+DELAY_LEVELS_MAX: Final = 64
+#: A timer log holds delays as Java's int.
+INT_MAX: Final = (1 << 31) - 1
+_DELAY_MAX_MS: Final = 31 * 86_400_000
+_DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIMER_PRECISION_MAX_MS: Final = 10_000
+
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
 
@@ -68,6 +77,13 @@ class StoreConfig:
     #: Above this, writes are refused as well.
     disk_refuse_percent: int = 90
 
+    #: Delays of the levels 1, 2, …: whole numbers with s, m, h or d, with a space between two.
+    delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    #: Messages for any time are kept in slots of so many milliseconds.
+    timer_precision_ms: int = 1_000
+    #: A message that is due after more slots than this is looked at again on the way.
+    timer_roll_window_slots: int = 172_800
+
     #: How many log files from the end Apache's recovery looks at.
     recover_files_max: int = 10
     check_crc_on_recover: bool = True
@@ -82,6 +98,11 @@ class StoreConfig:
         for name, least in _LEAST.items():
             _require(name, getattr(self, name), least, None)
         _require("delete_hour", self.delete_hour, 0, 23)
+        _require("timer_precision_ms", self.timer_precision_ms, 1, _TIMER_PRECISION_MAX_MS)
+        _require("timer_roll_window_slots", self.timer_roll_window_slots, 2, TIMER_ROLL_SLOTS_MAX)
+        window_ms = self.timer_roll_window_slots * self.timer_precision_ms
+        _require("timer_roll_window_slots * timer_precision_ms", window_ms, 2, INT_MAX)
+        parse_delay_levels(self.delay_levels)
         if self.flush not in ("async", "sync"):
             raise ConfigError(f"store.flush is {self.flush!r}: use async or sync", field="flush")
         percents = (self.disk_expire_percent, self.disk_force_percent, self.disk_refuse_percent)
@@ -114,6 +135,15 @@ class StoreConfig:
     @property
     def timer_wheel_path(self) -> str:
         return f"{self.path}/timerwheel"
+
+    @property
+    def timer_checkpoint_path(self) -> str:
+        return f"{self.state_folder}/timercheck"
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delays of the levels 1, 2, … in milliseconds."""
+        return parse_delay_levels(self.delay_levels)
 
     @property
     def checkpoint_path(self) -> str:
@@ -178,6 +208,35 @@ def _require(name: str, value: int, least: int, most: int | None) -> None:
         raise ConfigError(f"store.{name} is {value}: must be {limit}", field=name, value=value)
 
 
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Return the delays in TEXT ("1s 5s 2h") in milliseconds; ConfigError for anything else.
+
+    1 to DELAY_LEVELS_MAX levels, each from a second to 31 days.
+    """
+    words = text.split(" ")
+    if len(words) > DELAY_LEVELS_MAX:
+        raise ConfigError(
+            f"store.delay_levels has {len(words)} levels: at most {DELAY_LEVELS_MAX}",
+            field="delay_levels",
+            value=text,
+        )
+    return tuple(_delay_ms(word, text) for word in words)
+
+
+def _delay_ms(word: str, text: str) -> int:
+    number, unit = word[:-1], word[-1:]
+    known = unit in _DELAY_UNITS_MS and number.isascii() and number.isdigit() and len(number) < 9
+    delay_ms = int(number) * _DELAY_UNITS_MS[unit] if known else 0
+    if not 0 < delay_ms <= _DELAY_MAX_MS:
+        raise ConfigError(
+            f"store.delay_levels holds {word!r}: give delays like 1s 5m 2h 1d, up to 31 days, with one space"
+            " between two",
+            field="delay_levels",
+            value=text,
+        )
+    return delay_ms
+
+
 #: Apache's name of a setting → ours. Hours and ratios are converted by `apply_apache_settings`.
 APACHE_NAMES: Final[Mapping[str, str]] = {
     "storePathRootDir": "path",
@@ -204,6 +263,9 @@ APACHE_NAMES: Final[Mapping[str, str]] = {
     "diskMaxUsedSpaceRatio": "disk_expire_percent",
     "diskSpaceCleanForciblyRatio": "disk_force_percent",
     "diskSpaceWarningLevelRatio": "disk_refuse_percent",
+    "messageDelayLevel": "delay_levels",
+    "timerPrecisionMs": "timer_precision_ms",
+    "timerRollWindowSlot": "timer_roll_window_slots",
     "commitLogRecoverMaxNum": "recover_files_max",
     "checkCRCOnRecover": "check_crc_on_recover",
     "checkCommitLogOffsetOnRecover": "check_offset_on_recover",

@@ -9,7 +9,7 @@ Not thread-safe: the store's owner calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,16 +26,6 @@ from .consume_queues import ConsumeQueues
 from .message_index import MessageIndex
 from .message_keys import has_keys
 
-_SECOND_MS: Final = 1000
-_MINUTE_MS: Final = 60 * _SECOND_MS
-_HOUR_MS: Final = 60 * _MINUTE_MS
-#: Delays of the levels 1 to 18 (Apache's messageDelayLevel), ms.
-DELAY_LEVELS_MS: Final = (
-    *(seconds * _SECOND_MS for seconds in (1, 5, 10, 30)),
-    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-    *(hours * _HOUR_MS for hours in (1, 2)),
-)
-
 #: Records worked off at a time: what is looked at more than once stays in the processor's cache.
 ROWS_MAX: Final = 1 << 13
 _NAME_SIZE_MAX: Final = 255  # of a folder
@@ -45,14 +35,22 @@ Rows = NDArray[np.intp]
 
 
 class Dispatcher:
-    """Derives QUEUES and INDEX (None: none is kept). NOW_MS names index files."""
+    """Derives QUEUES and INDEX (None: none is kept). NOW_MS names index files.
+
+    DELAY_LEVELS_MS are the delays of the levels 1, 2, …, ms: with them queues of SCHEDULE_TOPIC get their times.
+    """
 
     def __init__(
-        self, queues: ConsumeQueues, index: MessageIndex | None, now_ms: Callable[[], int]
+        self,
+        queues: ConsumeQueues,
+        index: MessageIndex | None,
+        now_ms: Callable[[], int],
+        delay_levels_ms: Sequence[int],
     ) -> None:
         self._queues = queues
         self._index = index
         self._now_ms = now_ms
+        self._delays_ms = np.array((0, *delay_levels_ms), np.int64)
 
     def dispatch(
         self,
@@ -105,7 +103,7 @@ class Dispatcher:
         """Enter new records of one queue."""
         codes = tags_codes(array, properties)
         if topic == SCHEDULE_TOPIC:
-            _set_delivery_times(array, columns, properties, slice(None), codes)
+            self._set_delivery_times(array, columns, properties, slice(None), codes)
         offsets, sizes, first = columns.log_offset, columns.sizes, columns.queue_offset
         rows = _queued(columns)
         if rows is not None:
@@ -123,7 +121,7 @@ class Dispatcher:
                 placed.misplaced += len(rows)
                 continue
             if topic == SCHEDULE_TOPIC:
-                _set_delivery_times(array, columns, properties, rows, codes)
+                self._set_delivery_times(array, columns, properties, rows, codes)
             offsets, sizes = columns.log_offset[rows], columns.sizes[rows]
             if self._queues.is_batch(topic):
                 batches = _batches(array, properties, rows)
@@ -136,6 +134,23 @@ class Dispatcher:
                 )
             placed.add(found)
         return placed
+
+    def _set_delivery_times(
+        self,
+        array: Bytes,
+        columns: RunColumns,
+        properties: PropertyRanges,
+        rows: Rows | slice,
+        codes: Longs,
+    ) -> None:
+        """Set the tags codes of ROWS of the schedule topic to the time at which each message is due.
+
+        The level is clamped to the highest; a message without a level, or with one that is no number, keeps its code.
+        """
+        starts, sizes = properties.find("DELAY")
+        levels = _numbers(array, starts[rows], sizes[rows])
+        delays_ms = self._delays_ms[np.clip(levels, 0, len(self._delays_ms) - 1)]
+        codes[rows] = np.where(levels > 0, columns.store_ms[rows] + delays_ms, codes[rows])
 
 
 def _queued(columns: RunColumns) -> Rows | None:
@@ -179,24 +194,6 @@ def _can_be_queue(topic: str, queue: int) -> bool:
     """Can there be a folder for this queue? Only damage gives other names: the CRC does not cover the topic."""
     named = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
     return named and len(topic.encode()) <= _NAME_SIZE_MAX and queue >= 0
-
-
-def _set_delivery_times(
-    array: Bytes,
-    columns: RunColumns,
-    properties: PropertyRanges,
-    rows: Rows | slice,
-    codes: Longs,
-) -> None:
-    """Set the tags codes of ROWS of the schedule topic to the time at which each message is due.
-
-    The level is clamped to the highest; a message without a level, or with one that is no number, keeps its code.
-    """
-    starts, sizes = properties.find("DELAY")
-    levels = _numbers(array, starts[rows], sizes[rows])
-    delays = np.array((0, *DELAY_LEVELS_MS), np.int64)
-    due = columns.store_ms[rows] + delays[np.clip(levels, 0, len(DELAY_LEVELS_MS))]
-    codes[rows] = np.where(levels > 0, due, codes[rows])
 
 
 def _batches(array: Bytes, properties: PropertyRanges, rows: Rows) -> tuple[Longs, Longs]:

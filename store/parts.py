@@ -43,7 +43,7 @@ class StoreParts:
             log=log,
             queues=queues,
             index=index,
-            dispatcher=Dispatcher(queues, index, now_ms),
+            dispatcher=Dispatcher(queues, index, now_ms, config.delay_levels_ms),
             checkpoint=checkpoint,
         )
 

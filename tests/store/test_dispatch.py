@@ -1,6 +1,7 @@
 """From the records of a log come the queue and index entries that Apache makes of them."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,9 @@ class Derived:
         self.index = MessageIndex.load(
             disk, config.index_folder, slots=config.index_slots, entries=config.index_entries
         )
-        self.dispatcher = Dispatcher(self.queues, self.index, lambda: NOW_MS)
+        self.dispatcher = Dispatcher(
+            self.queues, self.index, lambda: NOW_MS, config.delay_levels_ms
+        )
 
     def put(self, data: bytes) -> Placed:
         starts, _ = walk(data)
@@ -232,6 +235,17 @@ def test_a_scheduled_message_has_its_delivery_time_for_a_tags_code(
     expected = java_hash("TagA") if delay_ms is None else NOW_MS + delay_ms
     assert scheduled.entries(0, 1)[2].tolist() == [expected]
     assert plain.entries(0, 1)[2].tolist() == [java_hash("TagA")]
+
+
+@pytest.mark.parametrize(("level", "delay_ms"), [("1", 2_000), ("2", 90_000), ("3", 90_000)])
+def test_a_store_may_have_its_own_delay_levels(level: str, delay_ms: int, tmp_path: Path) -> None:
+    derived = Derived(replace(small(tmp_path), delay_levels="2s 90s"))
+
+    derived.put(message(0, "SCHEDULE_TOPIC_XXXX", queue_id=1, properties={"DELAY": level}))
+
+    scheduled = derived.queues.get("SCHEDULE_TOPIC_XXXX", 1)
+    assert scheduled is not None
+    assert scheduled.entries(0, 1)[2].tolist() == [NOW_MS + delay_ms]
 
 
 def test_only_inner_batches_get_an_entry_in_a_batch_queue(tmp_path: Path) -> None:

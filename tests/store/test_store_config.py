@@ -18,6 +18,15 @@ def test_defaults_are_apaches() -> None:
     assert config.batch_queue_file_size_bytes == 13_800_000
     assert config.index_file_size_bytes == 420_000_040
     assert config.log_folder == "/s/commitlog"
+    assert len(config.delay_levels_ms) == 18
+    assert config.delay_levels_ms[:5] == (1_000, 5_000, 10_000, 30_000, 60_000)
+    assert config.delay_levels_ms[15:] == (1_800_000, 3_600_000, 7_200_000)
+    assert (config.timer_precision_ms, config.timer_roll_window_slots) == (1_000, 172_800)
+
+
+def test_a_roll_window_fits_the_timer_log() -> None:
+    with pytest.raises(ConfigError, match="timer_roll_window_slots"):
+        StoreConfig(path="/s", timer_precision_ms=10_000, timer_roll_window_slots=604_740)
 
 
 def test_queue_files_hold_whole_entries() -> None:
@@ -34,6 +43,15 @@ def test_queue_files_hold_whole_entries() -> None:
         ("delete_hour", 24),
         ("disk_force_percent", 95),
         ("retention_ms", -1),
+        ("delay_levels", ""),
+        ("delay_levels", "1s  5s"),
+        ("delay_levels", "1s 5"),
+        ("delay_levels", "0s"),
+        ("delay_levels", "32d"),
+        ("delay_levels", "1s " * 64 + "1s"),
+        ("timer_precision_ms", 0),
+        ("timer_roll_window_slots", 1),
+        ("timer_roll_window_slots", 604_741),
     ],
 )
 def test_nonsense_is_refused_by_name(name: str, value: object) -> None:
@@ -54,6 +72,7 @@ def test_apache_settings_are_parsed() -> None:
             "fileReservedTime": "48",
             "deleteWhen": "03",
             "messageIndexEnable": "false",
+            "messageDelayLevel": "2s 3d",
             "storePathCommitLog": "/elsewhere",
         },
     )
@@ -63,6 +82,7 @@ def test_apache_settings_are_parsed() -> None:
     assert config.retention_ms == 48 * 3_600_000
     assert config.delete_hour == 3
     assert config.index is False
+    assert config.delay_levels_ms == (2_000, 259_200_000)
     assert config.log_folder == "/elsewhere"
 
 
