@@ -55,6 +55,20 @@ class BrokerConfig:
     fetch_messages_max: int = 20_000
     fetch_wait_max_ms: int = 60_000
 
+    #: How far ahead of now a message may be due (Apache's timerMaxDelaySec); delay levels have their own lengths.
+    delay_max_ms: int = 3 * 86_400_000
+    #: Messages that may be due in one second; further ones are refused.
+    delay_slot_messages_max: int = 1_000_000
+    #: How often the progress of delayed messages is saved: so much may fire twice after a kill.
+    delay_persist_interval_ms: int = 1_000
+
+    #: When a half message is first checked, how often after that, and how many times in all.
+    transaction_timeout_ms: int = 6_000
+    transaction_check_interval_ms: int = 30_000
+    transaction_checks_max: int = 15
+    #: Half messages without an outcome; further ones are refused.
+    transactions_open_max: int = 100_000
+
     offsets_persist_interval_ms: int = 5_000
     #: How long a stop waits for sends and fetches under way.
     stop_grace_ms: int = 3_000
@@ -127,6 +141,13 @@ _LEAST: Final = {
     "fetch_bytes_default": 1024,
     "fetch_messages_max": 1,
     "fetch_wait_max_ms": 0,
+    "delay_max_ms": 1_000,
+    "delay_slot_messages_max": 1,
+    "delay_persist_interval_ms": 100,
+    "transaction_timeout_ms": 0,
+    "transaction_check_interval_ms": 1_000,
+    "transaction_checks_max": 0,
+    "transactions_open_max": 1,
     "offsets_persist_interval_ms": 100,
     "stop_grace_ms": 0,
 }

@@ -5,6 +5,7 @@
     ├── InvalidArgument              a request or record that breaks a rule: names field, limit and value
     │   ├── InvalidRecord
     │   ├── InvalidName
+    │   ├── InvalidDelay             a time that is past, or too far ahead
     │   └── MessageTooLarge
     ├── StoreError
     │   ├── StoreLocked              another broker has the store open
@@ -20,6 +21,10 @@
     │   ├── TopicNotFound  TopicExists  QueueNotFound  GroupNotFound
     │   ├── NotReadable  NotWritable
     │   ├── Overloaded
+    │   ├── MessageNotFound          none here, or not any more
+    │   ├── TooLate                  a delayed message that is due already cannot be recalled
+    │   ├── TransactionNotFound      no half message of this transaction
+    │   ├── TransactionResolved      it has the other outcome already
     │   ├── FlushTimeout             stored, but not on the device in time
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
@@ -73,6 +78,10 @@ class InvalidName(InvalidArgument):
 
 class MessageTooLarge(InvalidArgument):
     """A body, the properties or a whole record exceed their limit."""
+
+
+class InvalidDelay(InvalidArgument):
+    """The time at which a message is to be delivered is past, or too far ahead."""
 
 
 class StoreError(PocketMQError):
@@ -167,6 +176,24 @@ class MessageNotFound(BrokerError):
     """No message with this id."""
 
     status = "NOT_FOUND"
+
+
+class TooLate(BrokerError):
+    """The delayed message is due already: it was, or is about to be, delivered."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class TransactionNotFound(BrokerError):
+    """No half message of this transaction and group is here."""
+
+    status = "NOT_FOUND"
+
+
+class TransactionResolved(BrokerError):
+    """The transaction has another outcome already."""
+
+    status = "FAILED_PRECONDITION"
 
 
 class NotReadable(BrokerError):

@@ -12,9 +12,18 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DURABILITY_UNSPECIFIED: _ClassVar[Durability]
     MEMORY: _ClassVar[Durability]
     DISK: _ClassVar[Durability]
+
+class Resolution(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESOLUTION_UNSPECIFIED: _ClassVar[Resolution]
+    COMMIT: _ClassVar[Resolution]
+    ROLLBACK: _ClassVar[Resolution]
 DURABILITY_UNSPECIFIED: Durability
 MEMORY: Durability
 DISK: Durability
+RESOLUTION_UNSPECIFIED: Resolution
+COMMIT: Resolution
+ROLLBACK: Resolution
 
 class QueueData(_message.Message):
     __slots__ = ("broker_name", "read_queues", "write_queues", "permission")
@@ -165,7 +174,7 @@ class ProduceRun(_message.Message):
     def __init__(self, run_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., no_reply: _Optional[bool] = ...) -> None: ...
 
 class ProduceReply(_message.Message):
-    __slots__ = ("run_id", "first_queue_offset", "first_log_offset", "log_offsets", "durability", "store_timestamp_ms", "error", "store_host")
+    __slots__ = ("run_id", "first_queue_offset", "first_log_offset", "log_offsets", "durability", "store_timestamp_ms", "error", "store_host", "queue_offsets", "due_ms")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +183,8 @@ class ProduceReply(_message.Message):
     STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
     run_id: int
     first_queue_offset: int
     first_log_offset: int
@@ -182,7 +193,9 @@ class ProduceReply(_message.Message):
     store_timestamp_ms: int
     error: Error
     store_host: str
-    def __init__(self, run_id: _Optional[int] = ..., first_queue_offset: _Optional[int] = ..., first_log_offset: _Optional[int] = ..., log_offsets: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., store_timestamp_ms: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., store_host: _Optional[str] = ...) -> None: ...
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    due_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, run_id: _Optional[int] = ..., first_queue_offset: _Optional[int] = ..., first_log_offset: _Optional[int] = ..., log_offsets: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., store_timestamp_ms: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., store_host: _Optional[str] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("name", "message", "details")
@@ -356,18 +369,20 @@ class BrokerTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable")
+    __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RETRY_MAX_TIMES_FIELD_NUMBER: _ClassVar[int]
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_INTERVALS_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     retry_max_times: int
     retry_queues: int
     order: bool
     consume_enable: bool
-    def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ...) -> None: ...
+    retry_intervals_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ..., retry_intervals_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group", "update")
@@ -434,7 +449,7 @@ class BrokerStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BrokerStatusReply(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "address", "version", "started_ms", "min_log_offset", "max_log_offset", "flushed_offset", "dispatched_offset", "disk_used_ratio", "store_path", "recovery", "rss_bytes", "cpu_seconds", "writable", "not_writable_because")
+    __slots__ = ("cluster", "broker_name", "broker_id", "address", "version", "started_ms", "min_log_offset", "max_log_offset", "flushed_offset", "dispatched_offset", "disk_used_ratio", "store_path", "recovery", "rss_bytes", "cpu_seconds", "writable", "not_writable_because", "delayed_waiting", "transactions_open", "now_ms", "virtual_clock")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +467,10 @@ class BrokerStatusReply(_message.Message):
     CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     NOT_WRITABLE_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_WAITING_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_CLOCK_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -469,4 +488,224 @@ class BrokerStatusReply(_message.Message):
     cpu_seconds: float
     writable: bool
     not_writable_because: str
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., min_log_offset: _Optional[int] = ..., max_log_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., store_path: _Optional[str] = ..., recovery: _Optional[str] = ..., rss_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., writable: _Optional[bool] = ..., not_writable_because: _Optional[str] = ...) -> None: ...
+    delayed_waiting: int
+    transactions_open: int
+    now_ms: int
+    virtual_clock: bool
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., min_log_offset: _Optional[int] = ..., max_log_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., store_path: _Optional[str] = ..., recovery: _Optional[str] = ..., rss_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., writable: _Optional[bool] = ..., not_writable_because: _Optional[str] = ..., delayed_waiting: _Optional[int] = ..., transactions_open: _Optional[int] = ..., now_ms: _Optional[int] = ..., virtual_clock: _Optional[bool] = ...) -> None: ...
+
+class RecallRequest(_message.Message):
+    __slots__ = ("topic", "handle")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    handle: str
+    def __init__(self, topic: _Optional[str] = ..., handle: _Optional[str] = ...) -> None: ...
+
+class RecallReply(_message.Message):
+    __slots__ = ("message_id",)
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    def __init__(self, message_id: _Optional[str] = ...) -> None: ...
+
+class SendBackRequest(_message.Message):
+    __slots__ = ("group", "topic", "queue", "queue_offset", "log_offset", "delay_level", "retry_max_times", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    RETRY_MAX_TIMES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queue: int
+    queue_offset: int
+    log_offset: int
+    delay_level: int
+    retry_max_times: int
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., retry_max_times: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SendBackReply(_message.Message):
+    __slots__ = ("dead", "topic", "due_ms", "reconsume_times", "log_offset")
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    dead: bool
+    topic: str
+    due_ms: int
+    reconsume_times: int
+    log_offset: int
+    def __init__(self, dead: _Optional[bool] = ..., topic: _Optional[str] = ..., due_ms: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("queue_offset", "log_offset", "message_id", "origin_topic", "origin_message_id", "reason", "reconsume_times", "died_ms", "record")
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
+    DIED_MS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    queue_offset: int
+    log_offset: int
+    message_id: str
+    origin_topic: str
+    origin_message_id: str
+    reason: str
+    reconsume_times: int
+    died_ms: int
+    record: bytes
+    def __init__(self, queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., origin_topic: _Optional[str] = ..., origin_message_id: _Optional[str] = ..., reason: _Optional[str] = ..., reconsume_times: _Optional[int] = ..., died_ms: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class DeadLettersRequest(_message.Message):
+    __slots__ = ("group", "from_offset", "max_letters")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    from_offset: int
+    max_letters: int
+    def __init__(self, group: _Optional[str] = ..., from_offset: _Optional[int] = ..., max_letters: _Optional[int] = ...) -> None: ...
+
+class DeadLettersReply(_message.Message):
+    __slots__ = ("letters", "next_offset", "min_offset", "max_offset")
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class ResendDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "queue_offsets", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class ResentDeadLetter(_message.Message):
+    __slots__ = ("queue_offset", "topic", "queue", "new_queue_offset", "log_offset", "error")
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NEW_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    queue_offset: int
+    topic: str
+    queue: int
+    new_queue_offset: int
+    log_offset: int
+    error: Error
+    def __init__(self, queue_offset: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., new_queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class ResendDeadLettersReply(_message.Message):
+    __slots__ = ("letters",)
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[ResentDeadLetter]
+    def __init__(self, letters: _Optional[_Iterable[_Union[ResentDeadLetter, _Mapping]]] = ...) -> None: ...
+
+class PurgeDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "below_offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BELOW_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    below_offset: int
+    def __init__(self, group: _Optional[str] = ..., below_offset: _Optional[int] = ...) -> None: ...
+
+class PurgeDeadLettersReply(_message.Message):
+    __slots__ = ("purged", "min_offset")
+    PURGED_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    purged: int
+    min_offset: int
+    def __init__(self, purged: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
+
+class EndTransactionRequest(_message.Message):
+    __slots__ = ("group", "topic", "transaction_id", "resolution", "from_check", "half_log_offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOLUTION_FIELD_NUMBER: _ClassVar[int]
+    FROM_CHECK_FIELD_NUMBER: _ClassVar[int]
+    HALF_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    transaction_id: str
+    resolution: Resolution
+    from_check: bool
+    half_log_offset: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., transaction_id: _Optional[str] = ..., resolution: _Optional[_Union[Resolution, str]] = ..., from_check: _Optional[bool] = ..., half_log_offset: _Optional[int] = ...) -> None: ...
+
+class EndTransactionReply(_message.Message):
+    __slots__ = ("topic", "queue", "queue_offset", "log_offset", "store_timestamp_ms", "repeated")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    queue_offset: int
+    log_offset: int
+    store_timestamp_ms: int
+    repeated: bool
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., repeated: _Optional[bool] = ...) -> None: ...
+
+class TransactionListener(_message.Message):
+    __slots__ = ("group", "client_id", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    client_id: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TransactionCheck(_message.Message):
+    __slots__ = ("group", "topic", "transaction_id", "times", "half_log_offset", "record")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    HALF_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    transaction_id: str
+    times: int
+    half_log_offset: int
+    record: bytes
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., transaction_id: _Optional[str] = ..., times: _Optional[int] = ..., half_log_offset: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class ClockRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AdvanceClockRequest(_message.Message):
+    __slots__ = ("by_ms",)
+    BY_MS_FIELD_NUMBER: _ClassVar[int]
+    by_ms: int
+    def __init__(self, by_ms: _Optional[int] = ...) -> None: ...
+
+class ClockReply(_message.Message):
+    __slots__ = ("now_ms", "virtual")
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_FIELD_NUMBER: _ClassVar[int]
+    now_ms: int
+    virtual: bool
+    def __init__(self, now_ms: _Optional[int] = ..., virtual: _Optional[bool] = ...) -> None: ...

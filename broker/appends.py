@@ -1,0 +1,51 @@
+"""Appending what the broker itself moves: delayed messages whose time has come, retries, dead letters, commits.
+
+Whoever waits for messages of a queue hears of every append, whoever made it. Safe is what an answer may say has
+happened: with asynchronous flushing as soon as it is appended, with synchronous flushing once it is on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..proto.errors import PocketMQError
+from ..store.message_store import MessageStore
+from ..store.run import Appended, Run
+
+#: Told the (topic, queue) of messages that were stored.
+Listener = Callable[[], None]
+Key = tuple[str, int]
+
+
+class Appends:
+    """Appends to STORE. Not thread-safe: the event loop owns it."""
+
+    def __init__(self, store: MessageStore, notify: Callable[[Key], object]) -> None:
+        """NOTIFY wakes the fetches that wait for a queue."""
+        self._store = store
+        self._notify = notify
+        self._listeners: dict[Key, list[Listener]] = {}
+
+    def listen(self, topic: str, queue: int, listener: Listener) -> None:
+        """Call LISTENER after every append to QUEUE of TOPIC."""
+        self._listeners.setdefault((topic, queue), []).append(listener)
+
+    def append(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+        """Append RUNS in their order, each whole or not at all; return what became of each."""
+        outcomes = self._store.append_many(runs)
+        self.notify((run.topic, run.queue) for run in runs)
+        return outcomes
+
+    def notify(self, keys: Iterable[Key]) -> None:
+        """Wake everybody who waits for one of the queues KEYS."""
+        for key in dict.fromkeys(keys):
+            self._notify(key)
+            for listener in self._listeners.get(key, ()):
+                listener()
+
+    def when_safe(self, end_offset: int, done: Callable[[PocketMQError | None], None]) -> None:
+        """Call DONE once everything before END_OFFSET is as safe as the store's setting promises, or with the error."""
+        if self._store.config.flush == "sync":
+            self._store.request_sync(end_offset, done)
+        else:
+            done(None)
