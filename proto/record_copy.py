@@ -71,8 +71,8 @@ class RecordCopier:
     ) -> bytes:
         """Return record INDEX for QUEUE_ID of TOPIC with the property string PROPERTIES; None keeps what it has.
 
-        It has room for an IPv4 store host, whatever the original had; SYS_FLAG need not say what the hosts are. Raises MessageTooLarge for properties that do
-        not fit their length field.
+        It has room for an IPv4 store host, whatever the original had; SYS_FLAG need not say what the hosts are. Raises
+        MessageTooLarge for properties that do not fit their length field.
         """
         if len(properties) > PROPERTIES_SIZE_MAX:
             _refuse_properties(len(properties))
