@@ -27,6 +27,7 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
+from .appends import Appends
 from .config import BrokerConfig
 from .fetch import Fetches
 from .groups import Groups
@@ -54,7 +55,9 @@ class _Running:
     topics: Topics
     offsets: Offsets
     timers: Timers
+    wall_timers: Timers
     purgatory: Purgatory
+    appends: Appends
     sends: Sends
     carrier: GrpcioCarrier
     registration: Registration | None = None
@@ -69,12 +72,14 @@ class Broker:
         store_config: StoreConfig,
         disk: Disk,
         clock: Clock,
+        wall: Clock,
         random: Random,
     ) -> None:
         self._config = config
         self._store_config = store_config
         self._disk = disk
         self._clock = clock
+        self._wall = wall
         self._random = random
         self._running: _Running | None = None
         self._started_ms = 0
@@ -88,10 +93,16 @@ class Broker:
         *,
         disk: Disk,
         clock: Clock,
+        wall: Clock | None = None,
         random: Random | None = None,
     ) -> Broker:
-        """Put a broker together; nothing is opened yet."""
-        return cls(config, store_config, disk, clock, random or Random())
+        """Put a broker together; nothing is opened yet.
+
+        CLOCK is the messages' time: what is stored when, falls due, is tried again, expires. WALL is the time of the
+        machine and of those who are connected: flushing, heartbeats, how long a fetch waits; None: CLOCK as well.
+        They differ where messages live by a clock that somebody moves while clients go on in real time.
+        """
+        return cls(config, store_config, disk, clock, wall or clock, random or Random())
 
     @property
     def store(self) -> MessageStore:
@@ -126,6 +137,7 @@ class Broker:
             parts, self._running = self._running, None
             if parts is not None:
                 await parts.timers.stop()
+                await parts.wall_timers.stop()
             store.close()
             raise
         self._started_ms = self._clock.now_ms()
@@ -138,9 +150,11 @@ class Broker:
         groups = Groups(self._state_file("subscriptionGroup.json"), self._config, now_ms)
         offsets = Offsets(self._state_file("consumerOffset.json"), now_ms)
         timers = Timers(self._clock)
-        purgatory = Purgatory(timers, limit=self._config.fetches_waiting_max)
-        sends = Sends(self._config, topics, store, timers, purgatory.notify)
-        fetches = Fetches(self._config, topics, offsets, store, purgatory, now_ms)
+        wall_timers = timers if self._wall is self._clock else Timers(self._wall)
+        purgatory = Purgatory(wall_timers, limit=self._config.fetches_waiting_max)
+        appends = Appends(store, purgatory.notify)
+        sends = Sends(self._config, topics, store, wall_timers, purgatory.notify)
+        fetches = Fetches(self._config, topics, offsets, store, purgatory, self._wall.now_ms)
         service = BrokerService(self._config, store, topics, groups, offsets)
         table = service.methods(
             sends, fetches, Lookups(topics, store), self._announced, self._status
@@ -152,7 +166,9 @@ class Broker:
             topics=topics,
             offsets=offsets,
             timers=timers,
+            wall_timers=wall_timers,
             purgatory=purgatory,
+            appends=appends,
             sends=sends,
             carrier=carrier,
         )
@@ -167,18 +183,21 @@ class Broker:
 
     def _schedule(self, parts: _Running) -> None:
         """Hang the periodic work on the timers."""
-        parts.timers.every(self._store_config.flush_interval_ms, parts.store.tick)
+        every_so_often = parts.wall_timers.every
+        every_so_often(self._store_config.flush_interval_ms, parts.store.tick)
+        every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
         clean = _guarded(parts.store.clean)
         clean()  # A disk that is too full is known before the first send.
         parts.timers.every(self._store_config.clean_interval_ms, clean)
-        parts.timers.every(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
         parts.timers.start()
+        if parts.wall_timers is not parts.timers:
+            parts.wall_timers.start()
 
     def _register(self, parts: _Running) -> None:
         registration = Registration(
             self._config.nameservers,
             self._state,
-            self._clock,
+            self._wall,
             self._random,
             self._config.registration_interval_ms,
         )
@@ -236,6 +255,7 @@ class Broker:
         parts.store.flush_soon()
         await parts.carrier.stop(self._config.stop_grace_ms / 1000)
         await parts.timers.stop()
+        await parts.wall_timers.stop()
         self._running = None
         try:
             parts.offsets.save()
