@@ -2,6 +2,12 @@
 
 One task sleeps until the wheel's next expiry; a timer that is due before that wakes it. Every wait of a broker
 hangs here: long polls, flush deadlines, heartbeats, periodic work.
+
+Timers fire one instant after the other, by deadline, equal ones in the order in which they were added, also where the
+loop is late and finds several instants due at once: what a callback cancels does not fire any more, and what it adds
+for an instant that is still to come fires in its place. A virtual clock and a late loop see the same sequence.
+
+Bounds: `_BATCH` callbacks run in one turn of the loop, then others have theirs.
 """
 
 from __future__ import annotations
@@ -9,11 +15,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from ..proto.clock import Clock
 from .timing_wheel import Timer, TimingWheel
 
 logger = logging.getLogger(__name__)
+
+#: Callbacks in one turn of the loop.
+_BATCH: Final = 1_000
+#: What the timers wake at while callbacks run: no deadline is before it.
+_NEVER_EARLIER: Final = -(1 << 63)
+
+
+class _Periodic(Timer):
+    """A timer that is added again when it has fired; a period of 0: no more."""
+
+    __slots__ = ("period_ms",)
+
+    def __init__(self, deadline_ms: int, callback: Callable[[], None], period_ms: int) -> None:
+        super().__init__(deadline_ms, callback)
+        self.period_ms = period_ms
 
 
 class Timers:
@@ -24,10 +46,14 @@ class Timers:
         self._wheel = TimingWheel(clock.now_ms())
         self._sleeper: asyncio.Task[None] | None = None
         self._wakes_ms: int | None = None
+        #: Is a new sleep asked for at the end of this turn of the loop?
+        self._resleep: asyncio.Handle | None = None
+        #: What is due at this instant and has not run yet.
+        self._firing: set[Timer] = set()
         self._running = False
 
     def __len__(self) -> int:
-        return len(self._wheel)
+        return len(self._wheel) + len(self._firing)
 
     def start(self) -> None:
         """Begin to fire; timers that were added before count as well."""
@@ -37,6 +63,10 @@ class Timers:
     async def stop(self) -> None:
         """Fire nothing any more."""
         self._running = False
+        self._firing.clear()
+        if self._resleep is not None:
+            self._resleep.cancel()
+            self._resleep = None
         sleeper, self._sleeper = self._sleeper, None
         if sleeper is not None:
             sleeper.cancel()
@@ -45,7 +75,8 @@ class Timers:
     def at(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
         """Have CALLBACK called at DEADLINE_MS, once."""
         timer = self._wheel.add(deadline_ms, callback)
-        self._earlier(deadline_ms)
+        if self._wakes_ms is None or deadline_ms < self._wakes_ms:
+            self._wake_earlier(deadline_ms)
         return timer
 
     def after(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
@@ -53,32 +84,47 @@ class Timers:
         return self.at(self._clock.now_ms() + delay_ms, callback)
 
     def every(self, period_ms: int, callback: Callable[[], None]) -> Timer:
-        """Have CALLBACK called every PERIOD_MS, counted from the end of the last call; cancel the timer to end it."""
+        """Have CALLBACK called every PERIOD_MS (at least 1); cancel the timer to end it.
 
-        def again() -> None:
-            try:
-                callback()
-            finally:
-                self.reschedule(timer, self._clock.now_ms() + period_ms)
-
-        timer = self.after(period_ms, again)
+        The instants are start + n · PERIOD_MS, however late a call is and however long it takes. What has passed when
+        a call ends is left out: no bursts.
+        """
+        assert period_ms > 0, "a period takes time"
+        timer = _Periodic(0, callback, period_ms)
+        self.reschedule(timer, self._clock.now_ms() + period_ms)
         return timer
 
     def cancel(self, timer: Timer) -> bool:
-        """Take TIMER out; return whether it was still to fire."""
-        return self._wheel.cancel(timer)
+        """Take TIMER out; return whether it was still to fire. One that is due and has not run yet does not run."""
+        was_periodic = False
+        if isinstance(timer, _Periodic):
+            was_periodic, timer.period_ms = timer.period_ms > 0, 0
+        if self._wheel.cancel(timer):
+            return True
+        if timer in self._firing:
+            self._firing.remove(timer)
+            return True
+        return was_periodic
 
     def reschedule(self, timer: Timer, deadline_ms: int) -> None:
-        """Have TIMER fire at DEADLINE_MS instead, or again."""
+        """Have TIMER fire at DEADLINE_MS instead, or again; a periodic one goes on from there."""
+        self._firing.discard(timer)
         self._wheel.reschedule(timer, deadline_ms)
-        self._earlier(deadline_ms)
+        if self._wakes_ms is None or deadline_ms < self._wakes_ms:
+            self._wake_earlier(deadline_ms)
 
-    def _earlier(self, deadline_ms: int) -> None:
-        """Sleep anew if DEADLINE_MS comes before what is slept for."""
-        if self._running and (self._wakes_ms is None or deadline_ms < self._wakes_ms):
-            self._sleep()
+    def _wake_earlier(self, deadline_ms: int) -> None:
+        """Sleep anew at the end of this turn, once for all timers that it adds: DEADLINE_MS is before the waking."""
+        if not self._running:
+            return
+        self._wakes_ms = deadline_ms
+        if self._resleep is None:
+            self._resleep = asyncio.get_running_loop().call_soon(self._sleep)
 
     def _sleep(self) -> None:
+        self._resleep = None
+        if self._wakes_ms == _NEVER_EARLIER:
+            return  # Callbacks run: who runs them asks for the next expiry afterwards.
         if self._sleeper is not None:
             self._sleeper.cancel()
         self._wakes_ms = self._wheel.next_expiry_ms()
@@ -91,9 +137,8 @@ class Timers:
         while True:
             await self._clock.sleep_until(wakes_ms)
             # While callbacks run, new timers need not wake anybody: the next expiry is asked for below.
-            self._wakes_ms = -1
-            for timer in self._wheel.advance(self._clock.now_ms()):
-                _run(timer)
+            self._wakes_ms = _NEVER_EARLIER
+            await self._fire()
             next_ms = self._wheel.next_expiry_ms()
             self._wakes_ms = next_ms
             if next_ms is None or not self._running:
@@ -101,9 +146,29 @@ class Timers:
                 return
             wakes_ms = next_ms
 
+    async def _fire(self) -> None:
+        """Run what is due, instant by instant."""
+        wheel, firing = self._wheel, self._firing
+        room = _BATCH
+        while (next_ms := wheel.next_expiry_ms()) is not None and next_ms <= self._clock.now_ms():
+            due = wheel.advance(next_ms)
+            firing.update(due)
+            for timer in due:
+                if timer not in firing:
+                    continue  # One that ran before it cancelled it.
+                firing.remove(timer)
+                self._run(timer)
+                room -= 1
+                if not room:
+                    room = _BATCH
+                    await asyncio.sleep(0)
 
-def _run(timer: Timer) -> None:
-    try:
-        timer.callback()
-    except Exception:  # The edge of the loop: one callback's bug must not stop all timers.
-        logger.exception("timer callback failed")
+    def _run(self, timer: Timer) -> None:
+        try:
+            timer.callback()
+        except Exception:  # The edge of the loop: one callback's bug must not stop all timers.
+            logger.exception("timer callback failed")
+        if isinstance(timer, _Periodic) and timer.period_ms and not timer.active:
+            behind_ms = self._clock.now_ms() - timer.deadline_ms
+            periods = max(0, behind_ms) // timer.period_ms + 1
+            self._wheel.reschedule(timer, timer.deadline_ms + periods * timer.period_ms)

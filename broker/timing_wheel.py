@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from itertools import count
+from operator import attrgetter
 from typing import Final
 
 TICK_MS: Final = 1
 WHEEL_SIZE: Final = 64
 
+_by_order = attrgetter("order")
+_by_deadline = attrgetter("deadline_ms")
+
 
 class Timer:
     """Something to do at DEADLINE_MS. `active` until it fired or was cancelled."""
 
-    __slots__ = ("_bucket", "callback", "deadline_ms")
+    __slots__ = ("_bucket", "callback", "deadline_ms", "order")
 
     def __init__(self, deadline_ms: int, callback: Callable[[], None]) -> None:
         self.deadline_ms = deadline_ms
         self.callback = callback
+        #: Rises with each timer that is added or re-scheduled.
+        self.order = 0
         self._bucket: _Bucket | None = None
 
     @property
@@ -31,26 +36,27 @@ class Timer:
         return self._bucket is not None
 
 
-class _Bucket:
-    """The timers of one slot of one wheel. A dict is the set that keeps the order in which timers came."""
+class _Bucket(dict[Timer, None]):
+    """The timers of one slot of one wheel, in the order in which they came."""
 
-    __slots__ = ("expiry_ms", "timers")
+    __slots__ = ("expiry_ms",)
 
     def __init__(self) -> None:
+        #: When it expires, as the delay queue has it; -1: it is not there.
         self.expiry_ms = -1
-        self.timers: dict[Timer, None] = {}
 
 
 class _Wheel:
-    """SIZE buckets of TICK_MS each: it holds deadlines in [current, current + tick · size)."""
+    """SIZE buckets of TICK_MS each: it holds deadlines in [current, end), end = current + tick · size."""
 
-    __slots__ = ("buckets", "current_ms", "interval_ms", "overflow", "size", "tick_ms")
+    __slots__ = ("buckets", "current_ms", "end_ms", "interval_ms", "overflow", "size", "tick_ms")
 
     def __init__(self, tick_ms: int, size: int, now_ms: int) -> None:
         self.tick_ms = tick_ms
         self.size = size
         self.interval_ms = tick_ms * size
         self.current_ms = now_ms - now_ms % tick_ms
+        self.end_ms = self.current_ms + self.interval_ms
         self.buckets = [_Bucket() for _ in range(size)]
         self.overflow: _Wheel | None = None
 
@@ -58,6 +64,7 @@ class _Wheel:
         wheel: _Wheel | None = self
         while wheel is not None and now_ms >= wheel.current_ms + wheel.tick_ms:
             wheel.current_ms = now_ms - now_ms % wheel.tick_ms
+            wheel.end_ms = wheel.current_ms + wheel.interval_ms
             wheel = wheel.overflow
 
 
@@ -79,8 +86,9 @@ class TimingWheel:
 
     Adding, cancelling and re-scheduling cost O(m), m the number of wheels (with 64 buckets and a tick of 1 ms, 5 wheels
     cover 12 days, 7 wheels 139 years); advancing costs as much as buckets expire, not as time passes. A cancelled timer
-    leaves at once; its bucket stays in the delay queue until its expiry. A timer is late by less than a tick (plus what
-    the caller is late with `advance`), and never early.
+    leaves at once; its bucket stays in the delay queue until its expiry, so that the queue holds each bucket once at
+    most: n · m entries, whatever was added and cancelled. A timer is late by less than a tick (plus what the caller is
+    late with `advance`), and never early.
 
     Not thread-safe: the event loop owns it.
     """
@@ -91,19 +99,26 @@ class TimingWheel:
         assert tick_ms > 0, "a tick takes time"
         assert wheel_size > 1, "a wheel has buckets"
         self._lowest = _Wheel(tick_ms, wheel_size, now_ms)
+        # (expiry, tick of its wheel, bucket): no two entries have the same expiry and tick.
         self._queue: list[tuple[int, int, _Bucket]] = []
-        self._order = count()
+        self._order = 0
         self._count = 0
 
     def __len__(self) -> int:
         """Return the number of active timers."""
         return self._count
 
+    @property
+    def queue_length(self) -> int:
+        """How many buckets wait in the delay queue: at most the number of wheels times their size."""
+        return len(self._queue)
+
     def add(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
         """Return a new timer for DEADLINE_MS. A deadline that has passed is due at the next `advance`."""
         timer = Timer(deadline_ms, callback)
-        self._insert(timer)
+        self._order = timer.order = self._order + 1
         self._count += 1
+        self._insert(timer)
         return timer
 
     def cancel(self, timer: Timer) -> bool:
@@ -111,24 +126,32 @@ class TimingWheel:
         bucket = timer._bucket
         if bucket is None:
             return False
-        del bucket.timers[timer]
+        del bucket[timer]
         timer._bucket = None
         self._count -= 1
         return True
 
     def reschedule(self, timer: Timer, deadline_ms: int) -> None:
-        """Have TIMER fire at DEADLINE_MS instead, or again if it has fired."""
-        self.cancel(timer)
+        """Have TIMER fire at DEADLINE_MS instead, or again if it has fired; it counts as added now."""
+        bucket = timer._bucket
+        if bucket is None:
+            self._count += 1
+        else:
+            del bucket[timer]
         timer.deadline_ms = deadline_ms
+        self._order = timer.order = self._order + 1
         self._insert(timer)
-        self._count += 1
 
     def next_expiry_ms(self) -> int | None:
         """Return when `advance` has something to do next: never later than the earliest deadline; None: never."""
-        while self._queue and not self._queue[0][2].timers:
-            _, _, bucket = heapq.heappop(self._queue)
+        queue = self._queue
+        while queue:
+            expiry_ms, _, bucket = queue[0]
+            if bucket:
+                return expiry_ms
+            heapq.heappop(queue)
             bucket.expiry_ms = -1
-        return self._queue[0][0] if self._queue else None
+        return None
 
     def advance(self, now_ms: int) -> list[Timer]:
         """Move the clock to NOW_MS; return the timers that are due, by deadline, equal ones in the order of adding.
@@ -136,19 +159,26 @@ class TimingWheel:
         A clock that went back does nothing. The timers are inactive when this returns; the caller runs them.
         """
         due: list[Timer] = []
-        while self._queue and self._queue[0][0] <= now_ms:
-            expiry_ms, _, bucket = heapq.heappop(self._queue)
-            self._lowest.advance(expiry_ms)
-            self._flush(bucket, now_ms, due)
-        self._lowest.advance(now_ms)
-        self._count -= len(due)
-        due.sort(key=lambda timer: timer.deadline_ms)
+        queue, lowest = self._queue, self._lowest
+        while queue and queue[0][0] <= now_ms:
+            expiry_ms, _, bucket = heapq.heappop(queue)
+            bucket.expiry_ms = -1
+            if bucket:
+                lowest.advance(expiry_ms)
+                self._flush(bucket, now_ms, due)
+        lowest.advance(now_ms)
+        if due:
+            self._count -= len(due)
+            if len(due) > 1:
+                # Timers that came down from a higher wheel stand behind younger ones that went to the lower at once.
+                due.sort(key=_by_order)
+                due.sort(key=_by_deadline)
         return due
 
     def _flush(self, bucket: _Bucket, now_ms: int, due: list[Timer]) -> None:
         """Empty BUCKET: what is due joins DUE, the rest goes to the wheel that holds it now."""
-        timers, bucket.timers = bucket.timers, {}
-        bucket.expiry_ms = -1
+        timers = list(bucket)
+        bucket.clear()
         for timer in timers:
             if timer.deadline_ms <= now_ms:
                 timer._bucket = None
@@ -158,17 +188,24 @@ class TimingWheel:
 
     def _insert(self, timer: Timer) -> None:
         wheel = self._lowest
-        # Rounded up to a tick: a timer is late by less than one tick, and never early.
-        deadline_ms = max(-(-timer.deadline_ms // wheel.tick_ms) * wheel.tick_ms, wheel.current_ms)
-        while deadline_ms >= wheel.current_ms + wheel.interval_ms:
-            if wheel.overflow is None:
-                wheel.overflow = _Wheel(wheel.interval_ms, wheel.size, wheel.current_ms)
-            wheel = wheel.overflow
-        slot = deadline_ms // wheel.tick_ms
+        tick_ms = wheel.tick_ms
+        deadline_ms = timer.deadline_ms
+        if tick_ms > 1:
+            # Rounded up to a tick: a timer is late by less than one tick, and never early.
+            deadline_ms = -(-deadline_ms // tick_ms) * tick_ms
+        if deadline_ms < wheel.current_ms:
+            deadline_ms = wheel.current_ms
+        while deadline_ms >= wheel.end_ms:
+            overflow = wheel.overflow
+            if overflow is None:
+                overflow = _Wheel(wheel.interval_ms, wheel.size, wheel.current_ms)
+                wheel.overflow = overflow
+            wheel = overflow
+        tick_ms = wheel.tick_ms
+        slot = deadline_ms // tick_ms
         bucket = wheel.buckets[slot % wheel.size]
-        bucket.timers[timer] = None
+        bucket[timer] = None
         timer._bucket = bucket
-        expiry_ms = slot * wheel.tick_ms
-        if bucket.expiry_ms != expiry_ms:
-            bucket.expiry_ms = expiry_ms
-            heapq.heappush(self._queue, (expiry_ms, next(self._order), bucket))
+        if bucket.expiry_ms < 0:
+            bucket.expiry_ms = expiry_ms = slot * tick_ms
+            heapq.heappush(self._queue, (expiry_ms, tick_ms, bucket))

@@ -11,6 +11,14 @@ _START_MS = 1_000_003
 _AHEAD_MS = st.integers(-50, 100) | st.integers(0, 10**6) | st.integers(0, 10**11)
 
 
+def _wheels(tick_ms: int, size: int) -> int:
+    """Return how many wheels reach as far as the deadlines of these tests: 10¹¹ ms."""
+    wheels, interval_ms = 1, tick_ms * size
+    while interval_ms <= 10**11:
+        wheels, interval_ms = wheels + 1, interval_ms * size
+    return wheels + 1
+
+
 class WheelModel(RuleBasedStateMachine):
     """Whatever is added, moved and cancelled: each timer fires once, at its deadline, in order."""
 
@@ -21,6 +29,7 @@ class WheelModel(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = _START_MS
         self.wheel = TimingWheel(self.now_ms, tick_ms=self.tick_ms, wheel_size=self.size)
+        #: In the order of adding; re-scheduling counts as adding.
         self.pending: list[Timer] = []
 
     @rule(ahead_ms=_AHEAD_MS)
@@ -42,6 +51,20 @@ class WheelModel(RuleBasedStateMachine):
         self.wheel.reschedule(timer, self.now_ms + ahead_ms)
         self.pending.append(timer)
 
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def add_beside(self, data: st.DataObject) -> None:
+        """Equal deadlines come together from different wheels."""
+        other = data.draw(st.sampled_from(self.pending))
+        self.pending.append(self.wheel.add(other.deadline_ms, lambda: None))
+
+    @rule(ahead_ms=_AHEAD_MS)
+    def reschedule_one_that_is_out(self, ahead_ms: int) -> None:
+        timer = self.wheel.add(self.now_ms + 1, lambda: None)
+        self.wheel.cancel(timer)
+        self.wheel.reschedule(timer, self.now_ms + ahead_ms)
+        self.pending.append(timer)
+
     @rule(by_ms=_AHEAD_MS)
     def advance(self, by_ms: int) -> None:
         self.now_ms += max(0, by_ms)
@@ -58,10 +81,16 @@ class WheelModel(RuleBasedStateMachine):
     def _fire(self) -> None:
         due = self.wheel.advance(self.now_ms)
 
-        assert [t.deadline_ms for t in due] == sorted(t.deadline_ms for t in due)
+        # The sorted list; `sorted` keeps the order of adding among equals.
+        expected = sorted(
+            (timer for timer in self.pending if self._instant(timer) <= self.now_ms),
+            key=lambda timer: timer.deadline_ms,
+        )
+        # Where a tick is longer than a millisecond, others of the tick may come with them.
+        assert [timer for timer in due if self._instant(timer) <= self.now_ms] == expected
         assert all(timer.deadline_ms <= self.now_ms for timer in due)
-        late = {timer for timer in self.pending if self._instant(timer) <= self.now_ms}
-        assert late <= set(due) <= set(self.pending)
+        assert set(due) <= set(self.pending)
+        assert self.tick_ms > 1 or due == expected
         assert not any(timer.active for timer in due)
         self.pending = [timer for timer in self.pending if timer not in set(due)]
 
@@ -71,6 +100,10 @@ class WheelModel(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         assert len(self.wheel) == len(self.pending)
+
+    @invariant()
+    def the_delay_queue_is_bounded(self) -> None:
+        assert self.wheel.queue_length <= self.size * _wheels(self.tick_ms, self.size)
 
     @invariant()
     def the_next_expiry_is_never_late(self) -> None:
@@ -100,6 +133,44 @@ def test_equal_deadlines_fire_in_the_order_of_adding() -> None:
 
     assert wheel.advance(499) == []
     assert wheel.advance(500) == timers
+
+
+def test_equal_deadlines_keep_their_order_when_the_older_came_from_a_higher_wheel() -> None:
+    wheel = TimingWheel(0)
+    older = wheel.add(100, lambda: None)  # Beyond the lowest wheel.
+    assert wheel.advance(50) == []
+    younger = wheel.add(100, lambda: None)  # Within it.
+    moved = wheel.add(90, lambda: None)
+    wheel.reschedule(moved, 100)
+
+    assert wheel.advance(200) == [older, younger, moved]
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 30_000, 86_400_000])
+def test_adding_and_cancelling_leaves_nothing_behind(ahead_ms: int) -> None:
+    wheel = TimingWheel(0)
+    longest = 0
+    for now_ms in range(100_000):  # A long poll a millisecond, each answered before its deadline.
+        wheel.cancel(wheel.add(now_ms + ahead_ms, lambda: None))
+        longest = max(longest, wheel.queue_length)
+        if now_ms % 7 == 0:
+            assert wheel.advance(now_ms) == []
+
+    assert longest <= 5 * 64
+    assert wheel.next_expiry_ms() is None
+    assert (len(wheel), wheel.queue_length) == (0, 0)
+
+
+def test_a_timer_that_is_moved_again_and_again_leaves_nothing_behind() -> None:
+    wheel = TimingWheel(0)
+    timer = wheel.add(1, lambda: None)
+    for now_ms in range(50_000):
+        wheel.reschedule(timer, now_ms + 10_000)
+        assert wheel.advance(now_ms) == []
+
+    assert len(wheel) == 1
+    assert wheel.queue_length <= 5 * 64
+    assert wheel.advance(59_999) == [timer]
 
 
 def test_the_worked_example_of_the_class_comment() -> None:

@@ -2,7 +2,11 @@
 
 import asyncio
 
-from pocketmq.proto.clock import SystemClock, VirtualClock
+import pytest
+
+from pocketmq.proto import clock as clock_module
+from pocketmq.proto.clock import STEP_MAX_MS, SystemClock, VirtualClock, held
+from pocketmq.proto.errors import InvalidArgument
 
 
 async def test_the_virtual_clock_wakes_sleepers_in_order_at_their_instants() -> None:
@@ -31,3 +35,239 @@ async def test_the_system_clock_never_steps_back() -> None:
     await clock.sleep_until(first)
 
     assert clock.now_ms() >= first
+
+
+async def test_sleepers_of_one_instant_wake_together_in_the_order_of_falling_asleep() -> None:
+    clock = VirtualClock(0)
+    woken: list[int] = []
+
+    async def sleeper(number: int) -> None:
+        await clock.sleep_until(10)
+        woken.append(number)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(100):
+            group.create_task(sleeper(number))
+        await clock.advance(10)
+
+    assert woken == list(range(100))
+
+
+@pytest.mark.parametrize("length", [1, 25, 3000])
+async def test_all_that_the_loop_can_do_at_an_instant_is_done_before_the_next(length: int) -> None:
+    clock = VirtualClock(0)
+    seen: list[int] = []
+
+    def link(left: int) -> None:
+        if left:
+            asyncio.get_running_loop().call_soon(link, left - 1)
+        else:
+            seen.append(clock.now_ms())
+
+    async def sleeper(instant_ms: int) -> None:
+        await clock.sleep_until(instant_ms)
+        link(length)
+        for _ in range(length):
+            await asyncio.sleep(0)
+        seen.append(clock.now_ms())
+
+    async with asyncio.TaskGroup() as group:
+        for instant_ms in (5, 6, 7):
+            group.create_task(sleeper(instant_ms))
+        await clock.advance(7)
+
+    assert seen == [5, 5, 6, 6, 7, 7]
+
+
+async def test_held_work_keeps_its_instant(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock(0)
+    seen: list[tuple[str, int]] = []
+
+    async def sleeper(name: str, instant_ms: int) -> None:
+        await clock.sleep_until(instant_ms)
+        with held(clock):
+            await asyncio.to_thread(lambda: None)  # Real time passes.
+            seen.append((name, clock.now_ms()))
+        with held(clock), held(clock):
+            await asyncio.to_thread(lambda: None)
+        seen.append((name, clock.now_ms()))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sleeper("a", 5))
+        group.create_task(sleeper("b", 6))
+        await clock.advance(100)
+
+    assert seen == [("a", 5), ("a", 5), ("b", 6), ("b", 6)]
+    assert clock.now_ms() == 100
+
+
+async def test_a_clock_that_is_held_for_long_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_module, "_HELD_WARNING_S", 0.01)
+    clock = VirtualClock(7)
+    clock.hold()
+    moving = asyncio.create_task(clock.advance(1))
+    await asyncio.sleep(0.1)
+    clock.release()
+    await moving
+
+    assert caplog.text.count("the clock is held now_ms=7 holds=1") > 1
+    assert clock.now_ms() == 8
+
+
+async def test_moves_that_are_asked_for_at_once_follow_each_other() -> None:
+    clock = VirtualClock(0)
+    seen: list[int] = []
+
+    async def sleeper(instant_ms: int) -> None:
+        await clock.sleep_until(instant_ms)
+        seen.append(clock.now_ms())
+
+    async with asyncio.TaskGroup() as group:
+        for instant_ms in (30, 10, 20):
+            group.create_task(sleeper(instant_ms))
+        for _ in range(3):
+            group.create_task(clock.advance(10))
+
+    assert seen == [10, 20, 30]
+    assert clock.now_ms() == 30
+
+
+async def test_two_clocks_of_one_loop_move_without_waiting_for_each_other() -> None:
+    clocks = [VirtualClock(0), VirtualClock(0)]
+    sleepers = [asyncio.create_task(clock.sleep_until(10)) for clock in clocks]
+
+    started = asyncio.get_running_loop().time()
+    await asyncio.gather(*(clock.advance(10) for clock in clocks))
+
+    await asyncio.gather(*sleepers)
+    assert asyncio.get_running_loop().time() - started < 1
+
+
+@pytest.mark.parametrize("by_ms", [-1, STEP_MAX_MS + 1])
+async def test_a_step_out_of_bounds_is_refused(by_ms: int) -> None:
+    clock = VirtualClock(5)
+
+    with pytest.raises(InvalidArgument, match=f"by_ms is {by_ms}"):
+        await clock.advance(by_ms)
+
+    assert clock.now_ms() == 5
+
+
+async def test_work_that_does_not_end_is_told_and_left_behind(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_module, "TURNS_MAX", 100)
+    clock = VirtualClock(0)
+
+    async def spin() -> None:
+        while clock.now_ms() < 10:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    spinning = asyncio.create_task(spin())
+    await clock.advance(10)
+
+    await spinning
+    assert "the work of an instant does not end now_ms=0 turns=100" in caplog.text
+
+
+async def test_a_move_that_is_cancelled_stays_where_it_was_and_the_next_goes_on() -> None:
+    clock = VirtualClock(0)
+    woken: list[int] = []
+    first = asyncio.Event()
+
+    async def sleeper(instant_ms: int) -> None:
+        await clock.sleep_until(instant_ms)
+        woken.append(clock.now_ms())
+        if instant_ms == 10:
+            clock.hold()
+            first.set()
+
+    async with asyncio.TaskGroup() as group:
+        for instant_ms in (10, 20):
+            group.create_task(sleeper(instant_ms))
+        moving = asyncio.create_task(clock.advance(100))
+        await first.wait()
+        moving.cancel()
+        await asyncio.wait((moving,))
+        assert clock.now_ms() == 10
+        clock.release()
+        await clock.advance(10)
+
+    assert woken == [10, 20]
+
+
+async def test_time_begins_once() -> None:
+    clock = VirtualClock(100)
+    clock.start_at(50)
+    assert clock.now_ms() == 100
+    clock.start_at(200)
+    assert clock.now_ms() == 200
+    sleeper = asyncio.create_task(clock.sleep_until(300))
+    await asyncio.sleep(0)
+
+    with pytest.raises(AssertionError, match="time begins once"):
+        clock.start_at(400)
+
+    await clock.advance(100)
+    await sleeper
+
+
+async def test_who_waits_for_a_move_is_told_its_end_before_it_begins() -> None:
+    clock = VirtualClock(100)
+    told: list[tuple[int, int]] = []
+    clock.before_move.append(lambda target_ms: told.append((clock.now_ms(), target_ms)))
+
+    await clock.advance(50)
+    await clock.advance(0)
+
+    assert told == [(100, 150), (150, 150)]
+
+
+async def test_sleepers_that_were_cancelled_leave_nothing_behind() -> None:
+    clock = VirtualClock(0)
+    for _ in range(2000):
+        sleeper = asyncio.create_task(clock.sleep_until(1_000_000))
+        await asyncio.sleep(0)
+        sleeper.cancel()
+        await asyncio.wait((sleeper,))
+
+    assert len(clock._sleepers) <= 64
+
+
+async def test_many_sleepers_do_not_make_a_move_slow() -> None:
+    """As many instants as sleepers; a quadratic clock would take minutes."""
+    clock = VirtualClock(0)
+    count = 50_000
+    woken: list[int] = []
+
+    async def sleeper(instant_ms: int) -> None:
+        await clock.sleep_until(instant_ms)
+        woken.append(instant_ms)
+
+    tasks = [asyncio.create_task(sleeper(instant_ms)) for instant_ms in range(count, 0, -1)]
+    started = asyncio.get_running_loop().time()
+    await clock.advance(count)
+
+    assert woken == list(range(1, count + 1))
+    assert asyncio.get_running_loop().time() - started < 20
+    await asyncio.wait(tasks)
+
+
+async def test_hours_with_a_handful_of_sleepers_take_milliseconds() -> None:
+    clock = VirtualClock(0)
+    hours = 5 * 3_600_000
+    sleepers = [asyncio.create_task(clock.sleep_until(hours // n)) for n in range(1, 17)]
+    started = asyncio.get_running_loop().time()
+
+    await clock.advance(hours)
+
+    assert asyncio.get_running_loop().time() - started < 0.5  # Measured: 0.3 ms.
+    await asyncio.wait(sleepers)
+
+
+async def test_a_clock_that_moves_by_itself_is_not_held() -> None:
+    clock = SystemClock()
+    with held(clock):
+        await clock.sleep_until(clock.now_ms() + 2)
