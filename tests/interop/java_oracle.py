@@ -69,9 +69,13 @@ def dumps(stores: Sequence[tuple[Path, dict[str, str]]], folder: Path) -> list[D
     return [json.loads(target.read_text()) for target in targets]
 
 
-def verify_start(store: Path, settings: dict[str, str]) -> Document:
-    """Start Apache's broker on a copy of STORE, put and get one message, stop it; return what happened."""
-    result = _run("verify-start", str(store), *_words(settings))
+def verify_start(store: Path, settings: dict[str, str], *, keep: Path | None = None) -> Document:
+    """Start Apache's broker on a copy of STORE, put and get one message, stop it; return what happened.
+
+    With KEEP the copy stays there, as that broker left it.
+    """
+    kept = [] if keep is None else ["--keep", str(keep)]
+    result = _run("verify-start", str(store), *_words(settings), *kept)
     assert result.stdout, result.stderr[-2000:]
     found: Document = json.loads(result.stdout)
     return found
