@@ -148,11 +148,13 @@ class VirtualClock:
             self._released.set_result(None)
 
     def start_at(self, instant_ms: int) -> None:
-        """Begin at INSTANT_MS, or at the present instant if that is later: nobody sleeps yet."""
-        assert not any(not woken.done() for _, _, woken in self._sleepers), (
-            "time begins once: who sleeps is woken by `advance`"
-        )
-        self._now_ms = max(self._now_ms, instant_ms)
+        """Begin at INSTANT_MS; nothing changes if that has passed. No move: what lies between does not happen.
+
+        Who sleeps already and should have been woken wakes at once.
+        """
+        if instant_ms > self._now_ms:
+            self._now_ms = instant_ms
+            self._wake(instant_ms)
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock by BY_MS, stopping at each instant that somebody sleeps for, in order.

@@ -66,6 +66,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "send": ("send:send", "Send messages to a topic."),
     "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
     "lookup": ("lookup:lookup", "Find messages by key, tag or id."),
+    "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
     "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),

@@ -1,11 +1,14 @@
 """`pocketmq serve`, `nameserver` and `broker`: the servers as processes.
 
 The only place that knows the configuration file, ports, signals and logging: it builds the servers, hands them one
-clock and one door to the disk, and waits for SIGTERM or SIGINT. `serve` runs a name server and a broker on one event
+machine's clock and one door to the disk, and waits for SIGTERM or SIGINT. With `--clock virtual` the broker's messages
+live by a clock that stands still until `pocketmq clock advance` moves it; connections, heartbeats and flushes go on by
+the machine's. `serve` runs a name server and a broker on one event
 loop; the broker registers over loopback, as a broker elsewhere would.
 
 Standard output says where the servers listen, with a line to copy, and then, in one line for programs, that they
-serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `pid`, `started_in_ms`.
+serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `clock`, `pid`,
+`started_in_ms`.
 Log lines go to standard error (log_lines.py). SIGTERM and SIGINT stop cleanly; a second SIGINT does not wait.
 """
 
@@ -18,17 +21,22 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from .. import __version__
-from ..proto.clock import SystemClock
+from ..proto.clock import Clock, SystemClock, VirtualClock
 from .log_lines import configure_logging
 from .options import DEFAULT_NAMESERVER, READY, nameserver_option
 from .settings import Settings, load_settings, sample
+
+if TYPE_CHECKING:  # A name server needs neither.
+    from ..store.config import StoreConfig
+    from ..store.disk import Disk
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 #: How long a broker waits for its name servers before it says that it serves.
@@ -69,8 +77,39 @@ _store_option = click.option(
 )
 
 
+def _clock_options(function: Function) -> Function:
+    """Add what brokers take on time."""
+    options = [
+        click.option(
+            "--clock",
+            type=click.Choice(["system", "virtual"]),
+            default="system",
+            show_default=True,
+            help="virtual: messages' time stands still until `pocketmq clock advance` moves it. The store says so.",
+        ),
+        click.option(
+            "--force-clock",
+            is_flag=True,
+            help="Open a store that was written under a virtual clock with the system's all the same.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _time(options: dict[str, Any]) -> _Time:
+    virtual, force = options["clock"] == "virtual", options["force_clock"]
+    if virtual and force:
+        raise click.UsageError(
+            "--force-clock is for the system's clock: leave out --clock virtual."
+        )
+    return _Time(virtual=virtual, force=force)
+
+
 @click.command()
 @_store_option
+@_clock_options
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
 @click.option(
@@ -87,7 +126,7 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
         broker_port=options["port"],
         nameserver_port=options["nameserver_port"],
     )
-    _run(_Servers(settings, with_nameserver=True, with_broker=True), log_level)
+    _run(_Servers(settings, with_nameserver=True, time=_time(options)), log_level)
 
 
 @click.command()
@@ -96,11 +135,12 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
 def nameserver(port: int | None, file: Path | None, log_level: str) -> None:
     """Run a name server until SIGTERM or Ctrl-C."""
     settings = load_settings(file).with_options(nameserver_port=port)
-    _run(_Servers(settings, with_nameserver=True, with_broker=False), log_level)
+    _run(_Servers(settings, with_nameserver=True), log_level)
 
 
 @click.command()
 @_store_option
+@_clock_options
 @_port_option("--port", "Port, 8081 by default")
 @click.option(
     "--name", help="Name of the broker, unlike that of any other.  [default: from the file]"
@@ -116,17 +156,36 @@ def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -
         broker_name=options["name"],
         nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
     )
-    _run(_Servers(settings, with_nameserver=False, with_broker=True), log_level)
+    _run(_Servers(settings, with_nameserver=False, time=_time(options)), log_level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """What a broker's messages live by; FORCE: whatever the store says."""
+
+    virtual: bool
+    force: bool
+
+    def clock(self, wall: Clock, disk: Disk, store: StoreConfig) -> Clock:
+        """Return WALL, or a clock that begins where the time of STORE stood."""
+        from ..broker.virtual_time import check_clock
+
+        start_ms = check_clock(
+            disk, store, virtual=self.virtual, now_ms=wall.now_ms(), force=self.force
+        )
+        return VirtualClock(start_ms) if self.virtual else wall
 
 
 class _Servers:
-    """The servers of one process, from their start to their stop."""
+    """The servers of one process, from their start to their stop; TIME: of its broker, None: there is none."""
 
-    def __init__(self, settings: Settings, *, with_nameserver: bool, with_broker: bool) -> None:
+    def __init__(
+        self, settings: Settings, *, with_nameserver: bool, time: _Time | None = None
+    ) -> None:
         self._settings = settings
         self._with_nameserver = with_nameserver
-        self._with_broker = with_broker
-        self._clock = SystemClock()
+        self._time = time
+        self._wall = SystemClock()
 
     async def run(self) -> None:
         """Start, say so, and stop when a signal comes."""
@@ -137,8 +196,9 @@ class _Servers:
             ready: dict[str, Any] = {}
             if self._with_nameserver:
                 ready["nameserver"] = await self._start_nameserver(stack)
-            if self._with_broker:
-                ready |= await self._start_broker(stack, ready.get("nameserver"))
+            if self._time is not None:
+                nameserver = ready.get("nameserver")
+                ready |= await self._start_broker(stack, nameserver, self._time)
             ready |= {"pid": os.getpid(), "started_in_ms": round((loop.time() - began) * 1000)}
             _announce(ready)
             await stopping.wait()
@@ -146,12 +206,14 @@ class _Servers:
     async def _start_nameserver(self, stack: AsyncExitStack) -> str:
         from ..nameserver.nameserver import NameServer
 
-        server = NameServer.build(self._settings.nameserver, clock=self._clock)
+        server = NameServer.build(self._settings.nameserver, clock=self._wall)
         await server.start()
         stack.push_async_callback(server.stop)
         return server.address
 
-    async def _start_broker(self, stack: AsyncExitStack, nameserver: str | None) -> dict[str, Any]:
+    async def _start_broker(
+        self, stack: AsyncExitStack, nameserver: str | None, time: _Time
+    ) -> dict[str, Any]:
         from ..broker.broker import Broker
         from ..store.os_disk import OsDisk, allow_many_files
 
@@ -159,7 +221,11 @@ class _Servers:
         settings = self._settings
         if nameserver is not None:
             settings = settings.with_options(nameservers=nameserver)
-        server = Broker.build(settings.broker, settings.store, disk=OsDisk(), clock=self._clock)
+        disk = OsDisk()
+        clock = time.clock(self._wall, disk, settings.store)
+        server = Broker.build(
+            settings.broker, settings.store, disk=disk, clock=clock, wall=self._wall
+        )
         await server.start()
         stack.push_async_callback(server.stop)
         if not await server.registered(_REGISTER_TIMEOUT_S):
@@ -170,6 +236,7 @@ class _Servers:
             "broker": server.address,
             "store": settings.store.path,
             "recovery": recovery.to_json() | {"text": recovery.text()},
+            "clock": "virtual" if time.virtual else "system",
         }
 
 
@@ -202,6 +269,8 @@ def _announce(ready: dict[str, Any]) -> None:
             click.echo(f"  {title:12}{ready[name]}")
     if not ready.get("recovery", {"clean": True})["clean"]:
         click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
+    if ready.get("clock") == "virtual":
+        click.echo(f"  {'clock':12}virtual: it stands still until `pocketmq clock advance 1h`")
     click.echo(f"Try: {_line_to_copy(ready)}")
     click.echo(READY + json.dumps(ready))
     sys.stdout.flush()
