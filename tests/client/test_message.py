@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.proto.errors import InvalidArgument, InvalidName, MessageTooLarge
+from pocketmq.client.delays import INSTANT_MAX_MS, INSTANT_MIN_MS
+from pocketmq.proto.errors import InvalidArgument, InvalidDelay, InvalidName, MessageTooLarge
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 
@@ -34,8 +38,8 @@ def test_key_and_keys_are_kept_in_order() -> None:
 @given(
     keys=st.lists(words, max_size=3),
     tag=st.none() | words,
-    properties=st.dictionaries(words, words, max_size=3),
-    level=st.integers(0, 18),
+    properties=st.dictionaries(words.map("own-".__add__), words, max_size=3),
+    level=st.integers(0, 64),
 )
 def test_properties_are_read_back_as_given(
     keys: list[str], tag: str | None, properties: dict[str, str], level: int
@@ -98,11 +102,20 @@ def test_bad_topic_or_body_is_refused(
         ({"tag": ""}, "TAGS"),
         ({"properties": {"KEYS": "x"}}, "write key="),
         ({"properties": {"UNIQ_KEY": "x"}}, "producer makes"),
+        ({"properties": {"DELAY": "3"}}, "write delay_level="),
+        ({"properties": {"TIMER_DELIVER_MS": "3"}}, "write delay=… or deliver_at="),
+        ({"properties": {"TIMER_OUT_MS": "3"}}, "write delay=… or deliver_at="),
+        ({"properties": {"TRAN_MSG": "true"}}, "producer.transaction"),
+        ({"properties": {"PGROUP": "g"}}, "producer.transaction"),
+        ({"properties": {"REAL_TOPIC": "t"}}, "broker sets it"),
+        ({"properties": {"REAL_QID": "0"}}, "broker sets it"),
+        ({"properties": {"RETRY_TOPIC": "t"}}, "broker sets it"),
         ({"properties": {"a": 1}}, "write str"),
         ({"properties": {"a": "\x01"}}, "U.0001"),
         ({"properties": {"a": "x" * 33_000}}, "32[0-9]{3}"),
-        ({"delay_level": 19}, "1 to 18"),
-        ({"delay_level": -1}, "1 to 18"),
+        ({"delay_level": 65}, "1 to 64"),
+        ({"delay_level": -1}, "1 to 64"),
+        ({"delay_level": "2h"}, "delay=…"),
         ({"queue": -1}, "count from 0"),
         ({"queue": Queue("other", "broker-a", 0)}, "topic 'other'"),
     ],
@@ -110,6 +123,89 @@ def test_bad_topic_or_body_is_refused(
 def test_bad_options_are_refused_with_a_hint(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         Message("orders", b"x", **arguments)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------ delivered later
+
+instants = st.integers(INSTANT_MIN_MS, INSTANT_MAX_MS)
+zones = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
+
+
+@pytest.mark.parametrize(
+    ("delay", "delay_ms"),
+    [
+        (timedelta(hours=2), 7_200_000),
+        (timedelta(microseconds=1), 1),
+        (timedelta(milliseconds=5, microseconds=1), 6),
+        ("2h30m", 9_000_000),
+        ("1ms", 1),
+    ],
+)
+def test_a_delay_is_left_for_the_broker_to_count(delay: timedelta | str, delay_ms: int) -> None:
+    message = Message("orders", b"x", delay=delay)
+
+    assert (message.delay_ms, message.deliver_at_ms, message.timed) == (delay_ms, 0, True)
+    assert decode_properties(message.property_string) == {"TIMER_DELAY_MS": str(delay_ms)}
+
+
+@given(instants)
+def test_an_instant_in_milliseconds_is_taken_as_it_is(instant_ms: int) -> None:
+    message = Message("orders", b"x", key="k", deliver_at=instant_ms)
+
+    assert (message.delay_ms, message.deliver_at_ms, message.timed) == (0, instant_ms, True)
+    assert decode_properties(message.property_string) == {
+        "KEYS": "k",
+        "TIMER_DELIVER_MS": str(instant_ms),
+    }
+
+
+@given(st.datetimes(datetime(1974, 1, 1), datetime(9999, 12, 30), timezones=zones))
+def test_a_datetime_is_never_rounded_to_an_earlier_millisecond(instant: datetime) -> None:
+    at_ms = Message("orders", b"x", deliver_at=instant).deliver_at_ms
+
+    since = instant - datetime(1970, 1, 1, tzinfo=UTC)
+    assert timedelta(milliseconds=at_ms - 1) < since <= timedelta(milliseconds=at_ms)
+
+
+def test_only_a_time_of_its_own_makes_a_message_timed() -> None:
+    assert not Message("orders", b"x").timed
+    assert not Message("orders", b"x", delay_level=3).timed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"delay": timedelta(0)}, InvalidDelay, "leave it out"),
+        ({"delay": timedelta(seconds=-1)}, InvalidDelay, "must be positive"),
+        ({"delay": "0s"}, InvalidDelay, "leave it out"),
+        ({"delay": timedelta(days=40_000)}, InvalidDelay, "three days"),
+        ({"delay": "999999999999999d"}, InvalidDelay, "three days"),
+        ({"delay": "2 hours"}, InvalidArgument, "write 500ms"),
+        ({"delay": 30}, InvalidArgument, "has no unit"),
+        ({"deliver_at": datetime(2026, 1, 1)}, InvalidArgument, "astimezone"),
+        ({"deliver_at": 1_700_000_000}, InvalidArgument, "count seconds"),
+        ({"deliver_at": 0}, InvalidArgument, "count seconds"),
+        ({"deliver_at": -1}, InvalidArgument, "1973"),
+        ({"deliver_at": 1_700_000_000_000_000}, InvalidArgument, "micro- or nanoseconds"),
+        ({"deliver_at": 1_700_000_000_000.5}, InvalidArgument, "as an int"),
+        ({"deliver_at": "2026-01-01T00:00Z"}, InvalidArgument, "datetime"),
+        ({"deliver_at": True}, InvalidArgument, "datetime"),
+        ({"delay": "1s", "delay_level": 1}, InvalidArgument, "one of delay_level"),
+        ({"delay": "1s", "deliver_at": 1_700_000_000_000}, InvalidArgument, "one of delay_level"),
+        ({"delay_level": 1, "deliver_at": 1_700_000_000_000}, InvalidArgument, "one of"),
+    ],
+)
+def test_bad_times_are_refused_with_a_hint(
+    arguments: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        Message("orders", b"x", **arguments)
+
+
+def test_repr_tells_when_it_is_to_be_delivered() -> None:
+    assert (
+        repr(Message("orders", b"x", delay="1s")) == "Message('orders', <1 bytes>, delay_ms=1000)"
+    )
 
 
 def test_repr_does_not_print_the_body() -> None:
