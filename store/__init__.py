@@ -8,6 +8,9 @@ from .overlay_disk import OverlayDisk
 from .run import Appended, Run
 from .sizes import config_of
 from .slices import Slices
+from .timer_entry import TimerBatch
+from .timer_slot import TimerRecords, TimerSlot
+from .timer_store import TimerStore
 
 __all__ = [
     "MessageStore",
@@ -15,6 +18,10 @@ __all__ = [
     "Run",
     "Appended",
     "Slices",
+    "TimerStore",
+    "TimerBatch",
+    "TimerSlot",
+    "TimerRecords",
     "Disk",
     "OsDisk",
     "OverlayDisk",

@@ -22,6 +22,7 @@ from .log_writer import LogWriter
 from .mapped_files import Syncable
 from .parts import StoreParts
 from .recovery import Verified
+from .timer_store import TimerStore
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Background:
         health: Health,
         writer: LogWriter,
         snapshot: Callable[[], Verified],
+        timers: TimerStore,
     ) -> None:
         """SNAPSHOT returns what a recovery could rely on if all that is there now were on the device."""
         self._snapshot = snapshot
@@ -57,6 +59,7 @@ class Background:
         self._health = health
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
         self._writer = writer
+        self._timers = timers
         self._checkpoint = parts.checkpoint
         self._disk = parts.disk
         self._log_flusher = Flusher("pocketmq-flush-log")
@@ -118,6 +121,7 @@ class Background:
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._config.flush_checkpoint_interval_ms
             parts += self._checkpoint_due()
+            parts += self._timers.take_parts(now_ms, self.group.flushed_offset)
         if parts:
             self._submit_rest(parts, landed)
 
@@ -196,3 +200,4 @@ class Background:
         if self._index is not None:
             self._index.sync()
         self.group.reached(end)
+        self._timers.flush()

@@ -1,4 +1,4 @@
-"""Carrying out what `retention.decide` says: files of the log go, queues and index follow."""
+"""Carrying out what `retention.decide` says: files of the log go, queues, index and timer log follow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .health import Health
 from .parts import StoreParts
 from .retention import decide
+from .timer_store import TimerStore
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +21,17 @@ class Cleaned:
     queue_files: int
     index_files: int
     min_log_offset: int
+    timer_files: int = 0
 
 
 class Cleaner:
     """Deletes what the settings no longer want. Not thread-safe: the store's owner calls it."""
 
-    def __init__(self, parts: StoreParts, health: Health) -> None:
+    def __init__(self, parts: StoreParts, health: Health, timers: TimerStore) -> None:
         self._config = parts.config
         self._disk = parts.disk
         self._health = health
+        self._timers = timers
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
 
     def clean(self, now_ms: int) -> Cleaned:
@@ -68,4 +71,5 @@ class Cleaner:
         least = self._log.min_offset
         queue_files = self._queues.delete_expired(least)
         index_files = 0 if self._index is None else self._index.delete_expired(least)
-        return Cleaned(log_files, queue_files, index_files, least)
+        timer_files = self._timers.delete_expired(least)
+        return Cleaned(log_files, queue_files, index_files, least, timer_files)

@@ -35,6 +35,8 @@ from .reader import Reader
 from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
 from .slices import Slices
+from .timer_recovery import open_timers
+from .timer_store import TimerStore
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +62,13 @@ class MessageStore:
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         clean = not disk.exists(config.abort_path)
         self.recovery: RecoveryReport = recover(parts, clean=clean)
+        self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean)
         self._forget_pages()
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
         self._reader = Reader(parts)
-        self._cleaner = Cleaner(parts, health)
-        self._background = Background(parts, health, self._writer, self._verified)
+        self._cleaner = Cleaner(parts, health, self.timers)
+        self._background = Background(parts, health, self._writer, self._verified, self.timers)
 
     def _forget_pages(self) -> None:
         """Let go of what recovery read: it would count as this process's memory for as long as it runs."""
@@ -133,6 +136,7 @@ class MessageStore:
             queue.files.mark_dirty()
         for file in self.index.files if self.index is not None else []:
             file.dirty = True
+        self.timers.distrust_device()
         self._background.expect_flush(self._verified())
 
     def _flush_and_remember(self) -> None:
@@ -183,7 +187,7 @@ class MessageStore:
         self.disk.sync_folder(self.config.path)
 
     def _close_files(self) -> None:
-        for part in (self.log, self.queues, self.index, self.parts.checkpoint):
+        for part in (self.log, self.queues, self.index, self.timers, self.parts.checkpoint):
             if part is not None:
                 part.close()
         self._lock.release()

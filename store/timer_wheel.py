@@ -1,4 +1,4 @@
-"""The timer wheel on disk: one slot for each unit of precision of two weeks, by due time. Reading side.
+"""The timer wheel on disk: one slot for each unit of precision of two weeks, by due time. Read as a whole.
 
 File `timerwheel`: 2 × 7 × 86,400 slots of 32 bytes, 38,707,200 bytes whatever the precision. Slot number =
 (due time / precision) mod 1,209,600. All integers are big-endian:
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 SLOT_SIZE: Final = 32
 SLOTS: Final = 2 * 7 * 86_400
 WHEEL_SIZE: Final = SLOTS * SLOT_SIZE
-_SLOT_TYPE: Final = np.dtype(
+SLOT_TYPE: Final = np.dtype(
     [("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")]
 )
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -49,7 +49,7 @@ class TimerWheel:
     @classmethod
     def parse(cls, data: memoryview) -> TimerWheel:
         """Return the wheel in DATA, which has WHEEL_SIZE bytes; some 20 ms."""
-        rows = np.frombuffer(data, _SLOT_TYPE, SLOTS)
+        rows = np.frombuffer(data, SLOT_TYPE, SLOTS)
         slots: dict[int, Slot] = {}
         for start in range(0, SLOTS, _ROWS_AT_ONCE):
             part = rows[start : start + _ROWS_AT_ONCE]

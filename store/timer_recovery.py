@@ -1,0 +1,279 @@
+"""Opening the timers of a store: where the log ends, what the slots hold, and where entering and reading go on.
+
+Like Apache's recovery, but it loses nothing where Apache's does: slots are found however long the broker was down, and
+counts are right again. The log is read from one file before the checkpoint's position on (after a clean stop from the
+position on); it ends at the first record that is none, or whose message the commit log does not hold. Slots get the
+records that they lack, and lose those that the log lacks. Entering goes on behind the message of the last record.
+
+What is missing is made again: the wheel from the log; the log, if it is shorter than the checkpoint says, from the
+messages of the timer topic (timer_rebuild.py). Without a checkpoint, everything of the last week that the wheel knows
+counts as not handed on, as for Apache. Without any of the files, the topic is read from its beginning, as by Apache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ..proto.record import MAGIC_BLANK, QUEUE_OFFSET_AT
+from ..proto.record_run import Longs
+from ..proto.topics import TIMER_TOPIC
+from .commit_log import CommitLog
+from .consume_queue import ConsumeQueue
+from .health import Health
+from .mapped_file import MappedFile
+from .parts import StoreParts
+from .timer_claim import RebuildMark
+from .timer_entry import replay
+from .timer_log import BLANK_SIZE, HEAD, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
+from .timer_rebuild import enter_again
+from .timer_ring import TimerRing
+from .timer_store import TimerStore
+from .timer_wheel import SLOTS, WHEEL_SIZE
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 1 << 16
+#: Apache's: so much younger than half a turn is the oldest slot that it looks at.
+_YOUNGER: Final = 60
+#: Apache's: so far back in the queue a message is looked for that has another number there than in its record.
+_STEPS_BACK_MAX: Final = 20_000
+
+
+def open_timers(
+    parts: StoreParts, health: Health, now_ms: Callable[[], int], *, clean: bool
+) -> TimerStore:
+    """Load and recover the timers of a store whose log and queues are recovered; CLEAN: it was stopped cleanly.
+
+    Raises StoreRefused (a file of the log has a wrong length or name), StoreFull, DiskFailure.
+    """
+    timers = TimerStore(parts, health, now_ms)
+    _Recovery(timers, parts, now_ms(), clean=clean).run()
+    for file in timers.log.files.files:
+        file.mapping.forget(0, file.size)
+    return timers
+
+
+@dataclass(slots=True)
+class _End:
+    """Where the log ends, and where records end that a broker could have written; LOST: some between count."""
+
+    end: int
+    sound_end: int
+    lost: bool = False
+
+
+class _Recovery:
+    """The recovery of one store's timers."""
+
+    def __init__(self, timers: TimerStore, parts: StoreParts, now_ms: int, *, clean: bool) -> None:
+        self._timers = timers
+        self._log: TimerLog = timers.log
+        self._ring: TimerRing = timers.ring
+        self._commit_log: CommitLog = parts.log
+        self._queue: ConsumeQueue | None = parts.queues.get(TIMER_TOPIC, 0)
+        self._parts = parts
+        self._known = timers.checkpoint.written
+        self._clean = clean
+        self._mark = RebuildMark(parts.disk, parts.config.own_folder)
+        self._now_time = now_ms // timers.precision_ms
+
+    def run(self) -> None:
+        disk, path = self._parts.disk, self._parts.config.timer_wheel_path
+        there = disk.exists(path)
+        if not there and not self._log.files.files and self._known.is_empty:
+            self._begin()
+            return
+        whole = there and disk.size(path) == WHEEL_SIZE and not self._mark.stands
+        self._ring.create()
+        if not whole:
+            logger.warning("the timer wheel is made again", extra={"path": path})
+            self._mark.set()
+            self._ring.clear()
+        self._ring.load(self._read_time())
+        self._recover_log(whole=whole)
+        if self._mark.stands and self._timers.flush(all_of_it=True):
+            self._mark.remove()
+
+    def _begin(self) -> None:
+        """Begin with nothing: the topic's messages, if there are any, are entered from the first one on."""
+        self._ring.read_time = self._now_time
+        if self._queue is not None:
+            self._timers.queue_offset = self._queue.min_offset
+            if self._queue.min_offset < self._queue.max_offset:
+                logger.warning(
+                    "wheel, timer log and checkpoint are missing: every timed message is delivered again",
+                    extra={"count": self._queue.max_offset - self._queue.min_offset},
+                )
+
+    def _read_time(self) -> int:
+        """Return the oldest slot that may wait."""
+        if self._known.last_read_ms > 0:
+            return max(1, self._known.last_read_ms // self._timers.precision_ms)
+        logger.warning("the timer checkpoint is missing: messages of the last week may come twice")
+        return max(1, self._now_time - SLOTS // 2 + _YOUNGER)
+
+    # --- the log -------------------------------------------------------------------------------------------------
+
+    def _recover_log(self, *, whole: bool) -> None:
+        begin = self._first_file()
+        found = self._find_end(begin)
+        self._log.files.truncate(found.end)
+        behind = self._known.log_flushed > found.sound_end or found.lost
+        self._timers.queue_offset = self._queue_offset(found.end)
+        if behind:
+            self._enter_again()
+            return
+        start = self._drop_beyond(found.end) if whole else self._log.min_offset
+        start = min(start, self._trusted(begin))
+        for file in self._log.files.files:
+            if file.end > start:
+                self._replay(file, max(0, start - file.start) // RECORD_SIZE)
+
+    def _trusted(self, begin: int) -> int:
+        """Return up to where the wheel's file surely holds the log, whose records were judged from file BEGIN on."""
+        if self._clean or not self._log.files.files:
+            return self._known.log_flushed
+        return self._log.files.files[begin].start
+
+    def _first_file(self) -> int:
+        """Return which file to begin with."""
+        size = self._log.files.file_size
+        begin = self._known.log_flushed - (0 if self._clean else size)
+        starts = [file.start for file in self._log.files.files]
+        return max(0, int(np.searchsorted(starts, begin, "right")) - 1)
+
+    def _find_end(self, begin: int) -> _End:
+        """Look at the records from file BEGIN on."""
+        files = self._log.files.files
+        if not files:
+            return _End(0, 0)
+        log_end = self._commit_log.max_offset
+        end = files[begin].start
+        cut: int | None = None
+        lost = False
+        for file in files[begin:]:
+            count, whole = sound_count(self._log, file, self._scan_from(file))
+            end = file.start + count * RECORD_SIZE
+            rows = self._rows(file, count)
+            inside = rows["log_offset"].astype(np.int64) + rows["message_size"] <= log_end
+            if cut is not None or not inside.all():
+                bad = 0 if cut is not None else int(inside.argmin())
+                cut = file.start + bad * RECORD_SIZE if cut is None else cut
+                lost = lost or bool(inside[bad:].any())
+            if not whole:
+                break
+        if cut is not None:
+            return _End(cut, end, lost)
+        return _End(end - self._torn(end), end)
+
+    def _scan_from(self, file: MappedFile) -> int:
+        """Return the number of the first record of FILE to judge: those before the checkpoint are trusted."""
+        known = self._known.log_flushed
+        if not self._clean or not file.start <= known <= file.end:
+            return 0
+        return min((known - file.start) // RECORD_SIZE, self._log.file_records)
+
+    def _rows(self, file: MappedFile, count: int) -> Rows:
+        return np.frombuffer(file.view, ROW, count)
+
+    def _torn(self, end: int) -> int:
+        """Return the size of the last record if a power cut tore it: then its message is not what it says."""
+        at = end - RECORD_SIZE
+        if at < self._known.log_flushed or self._queue is None or not self._log.holds(at):
+            return 0
+        log_offset, size = self._message_of(at)
+        gone = log_offset < self._commit_log.min_offset
+        return 0 if gone or self._number_of(log_offset, size) is not None else RECORD_SIZE
+
+    def _message_of(self, position: int) -> tuple[int, int]:
+        row = self._log.rows_at(np.array([position], np.int64))
+        return int(row["log_offset"][0]), int(row["message_size"][0])
+
+    # --- the queue -----------------------------------------------------------------------------------------------
+
+    def _queue_offset(self, end: int) -> int:
+        """Return where entering goes on."""
+        if self._queue is None:
+            return 0
+        offset = self._known.queue_offset
+        if end > self._log.min_offset and self._log.holds(end - RECORD_SIZE):
+            number = self._number_of(*self._message_of(end - RECORD_SIZE))
+            offset = max(offset, 0 if number is None else number + 1)
+        return min(max(offset, self._queue.min_offset), self._queue.max_offset)
+
+    def _number_of(self, log_offset: int, size: int) -> int | None:
+        """Return the queue offset of the message at LOG_OFFSET; None if the timer topic has none of SIZE there."""
+        data = self._commit_log.read(log_offset, size) if size > 0 else None
+        if data is None or self._commit_log.record_size(log_offset) != size:
+            return None
+        assert self._queue is not None, "asked before"
+        written = int.from_bytes(data[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big")
+        first = max(self._queue.min_offset, written - _STEPS_BACK_MAX)
+        while first <= min(written, self._queue.max_offset - 1):
+            offsets = self._queue.entries(first, written - first + 1)[0]
+            if not len(offsets):
+                return None
+            found = np.flatnonzero(offsets == log_offset)
+            if len(found):
+                return first + int(found[-1])
+            first += len(offsets)
+        return None
+
+    # --- the slots -----------------------------------------------------------------------------------------------
+
+    def _drop_beyond(self, end: int) -> int:
+        """Empty the slots that point behind END; return from where on the log tells what they hold."""
+        times: Longs = self._ring.pending_times()
+        firsts, lasts, _ = self._ring.get_many(times)
+        bad = np.flatnonzero((lasts >= end) | (firsts >= end) | (firsts < 0) | (lasts < firsts))
+        start = end
+        for row in bad.tolist():
+            self._ring.empty(int(times[row]))
+            first = int(firsts[row])
+            start = min(start, first if 0 <= first < end else 0)
+        return start
+
+    def _replay(self, file: MappedFile, begin: int) -> None:
+        rows = self._log.file_rows(file)
+        for at in range(begin, len(rows), _CHUNK):
+            part = rows[at : at + _CHUNK]
+            numbers = np.flatnonzero(sound_rows(part))
+            positions = file.start + (at + numbers) * RECORD_SIZE
+            replay(self._ring, part[numbers], positions, self._timers.precision_ms)
+
+    def _enter_again(self) -> None:
+        """The log lost records: enter every message again that was not handed on."""
+        logger.warning(
+            "the timer log lost records: it is made again from the messages of the timer topic",
+            extra={"end": self._log.max_offset, "checkpoint": self._known.log_flushed},
+        )
+        self._mark.set()
+        self._log.files.delete_all()
+        self._ring.clear()
+        enter_again(self._timers, self._parts, self._now_time * self._timers.precision_ms)
+
+
+def sound_count(log: TimerLog, file: MappedFile, begin: int) -> tuple[int, bool]:
+    """Return how many leading records of FILE are sound (those before BEGIN are), and whether it goes on behind it."""
+    rows = np.frombuffer(file.view, ROW, log.file_records)
+    for at in range(begin, len(rows), _CHUNK):
+        part = rows[at : at + _CHUNK]
+        sound = sound_rows(part) & (part["message_size"] > 0) & (part["log_offset"] >= 0)
+        if not sound.all():
+            count = at + int(sound.argmin())
+            return count, _is_blank(file, count)
+    return len(rows), _is_blank(file, len(rows))
+
+
+def _is_blank(file: MappedFile, count: int) -> bool:
+    """Does a blank stand behind COUNT records?"""
+    at = count * RECORD_SIZE
+    if at + BLANK_SIZE > file.size:
+        return False
+    size, _, magic = HEAD.unpack_from(file.view, at)
+    return bool(magic == MAGIC_BLANK and size == file.size - at)

@@ -1,0 +1,230 @@
+"""The timer wheel of a live store: its slots in memory, page by page as they are touched, and the file behind them.
+
+Format: see timer_wheel.py. Pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first wanted,
+and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the parts of
+the file that are no holes once, and keeps the pages of slots that are still pending.
+
+Memory: 32 bytes a slot in pages that were touched (2.8 MB for each day of seconds, 38.7 MB at most), and one byte for
+each slot that may be pending, which makes finding the next one a search for a byte. Nothing touched costs nothing.
+
+Pending are slots whose time is at least `read_time`; less than a whole turn of them can be. All times here are
+in units of the precision. Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.record_run import Longs
+from .disk import Disk, Mapping
+from .timer_log import NONE
+from .timer_wheel import SLOT_SIZE, SLOT_TYPE, SLOTS, WHEEL_SIZE
+
+PAGE_SIZE: Final = 4096
+_PAGE_SLOTS: Final = PAGE_SIZE // SLOT_SIZE
+_PAGES: Final = WHEEL_SIZE // PAGE_SIZE
+_CHUNK_PAGES: Final = 16
+_SLOT: Final = struct.Struct(">qqqi")
+_USED: Final = b"\1"
+_UNTOUCHED, _READ, _DIRTY = 0, 1, 2
+
+Found = tuple[int, int, int]
+
+
+class TimerRing:
+    """The wheel in the file PATH, made by `create`."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._mapping: Mapping | None = None
+        self._data = bytearray(WHEEL_SIZE)
+        self._rows = np.frombuffer(self._data, SLOT_TYPE)
+        self._pages = bytearray(_PAGES)
+        self._page_states = np.frombuffer(self._pages, np.uint8)
+        self._used = bytearray(SLOTS)
+        self._used_flags = np.frombuffer(self._used, np.uint8)
+        #: Slots of an earlier time are not pending.
+        self.read_time = 0
+        #: The sum of the pending slots' counts.
+        self.pending = 0
+
+    # --- the file ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._mapping is not None
+
+    def create(self) -> None:
+        """Open the file, made at its full length if it is missing or short; cut if it is longer."""
+        if self._mapping is not None:
+            return
+        if self._disk.exists(self._path) and self._disk.size(self._path) > WHEEL_SIZE:
+            self._disk.truncate(self._path, WHEEL_SIZE)
+        self._mapping = self._disk.open_map(self._path, size=WHEEL_SIZE, create=True)
+        self._disk.sync_folder(os.path.dirname(self._path))
+
+    def load(self, read_time: int) -> None:
+        """Read the file: slots from READ_TIME (at least 1) on are pending."""
+        assert self._mapping is not None, "opened before"
+        assert read_time > 0, "an unused slot has the time 0"
+        self.read_time = read_time
+        size = _CHUNK_PAGES * PAGE_SIZE
+        for at in range(0, WHEEL_SIZE, size):
+            end = min(at + size, WHEEL_SIZE)
+            if self._mapping.data_end(at, end) > at:
+                self._load_chunk(at, self._mapping.read(at, end - at))
+
+    def _load_chunk(self, at: int, data: bytes) -> None:
+        rows = np.frombuffer(data, SLOT_TYPE)
+        numbers = np.arange(at // SLOT_SIZE, at // SLOT_SIZE + len(rows))
+        times = rows["time"].astype(np.int64)
+        pending = (times >= self.read_time) & (times < self.read_time + SLOTS)
+        pending &= times % SLOTS == numbers
+        if not pending.any():
+            return
+        self._used_flags[numbers[pending]] = 1
+        self.pending += int(rows["count"][pending].sum(dtype=np.int64))
+        for page in np.unique(numbers[pending] // _PAGE_SLOTS).tolist():
+            start = page * PAGE_SIZE
+            self._data[start : start + PAGE_SIZE] = data[start - at : start - at + PAGE_SIZE]
+            self._pages[page] = _READ
+
+    def clear(self) -> None:
+        """Empty every slot, in memory and in the file."""
+        assert self._mapping is not None, "opened before"
+        self._mapping.zero(0, WHEEL_SIZE)
+        for page in np.flatnonzero(self._page_states).tolist():
+            self._data[page * PAGE_SIZE : (page + 1) * PAGE_SIZE] = bytes(PAGE_SIZE)
+        self._page_states[:] = _UNTOUCHED
+        self._used[:] = bytes(SLOTS)
+        self.pending = 0
+
+    def write_dirty(self) -> int:
+        """Write what changed to the file; return how many pages. StoreFull or DiskFailure leave the rest changed."""
+        dirty = np.flatnonzero(self._page_states == _DIRTY)
+        if not len(dirty):
+            return 0
+        assert self._mapping is not None, "opened before anything changed"
+        for run in np.split(dirty, np.flatnonzero(np.diff(dirty) > 1) + 1):
+            start, end = int(run[0]), int(run[-1]) + 1
+            data = memoryview(self._data)[start * PAGE_SIZE : end * PAGE_SIZE]
+            self._mapping.write(start * PAGE_SIZE, data)
+            self._page_states[start:end] = _READ
+        return len(dirty)
+
+    def sync(self) -> None:
+        """Bring what was written to the device; any thread may call it."""
+        if self._mapping is not None:
+            self._mapping.sync()
+
+    def close(self) -> None:
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
+
+    def _touch(self, page: int, state: int) -> None:
+        if self._pages[page] == _UNTOUCHED and self._mapping is not None:
+            start = page * PAGE_SIZE
+            if self._mapping.data_end(start, start + PAGE_SIZE) > start:
+                self._data[start : start + PAGE_SIZE] = self._mapping.read(start, PAGE_SIZE)
+        self._pages[page] = max(self._pages[page], state)
+
+    # --- slots ---------------------------------------------------------------------------------------------------
+
+    @property
+    def end_time(self) -> int:
+        """No slot of this time or later can be taken: it would be a pending one's, or the one before the first."""
+        return self.read_time + SLOTS - 1
+
+    def get(self, time: int) -> Found | None:
+        """Return first position, newest position and count of the slot of TIME; None for an empty one."""
+        number = time % SLOTS
+        self._touch(number // _PAGE_SLOTS, _READ)
+        found, first, last, count = _SLOT.unpack_from(self._data, number * SLOT_SIZE)
+        return (first, last, count) if found == time and found else None
+
+    def put(self, time: int, first: int, last: int, count: int) -> None:
+        """Fill the slot of TIME; one before `read_time` does not count as pending."""
+        number = time % SLOTS
+        self._touch(number // _PAGE_SLOTS, _DIRTY)
+        if time >= self.read_time:
+            known = self.get(time) if self._used[number] else None
+            self.pending += count - (known[2] if known else 0)
+            self._used[number] = 1
+        _SLOT.pack_into(self._data, number * SLOT_SIZE, time, first, last, count)
+
+    def get_many(self, times: Longs) -> tuple[Longs, Longs, Longs]:
+        """Return first, newest and count of each of the slots of TIMES; −1, −1, 0 for an empty one."""
+        numbers = times % SLOTS
+        self._touch_many(numbers, _READ)
+        rows = self._rows[numbers]
+        same = rows["time"] == times
+        return (
+            np.where(same, rows["first"], NONE).astype(np.int64),
+            np.where(same, rows["last"], NONE).astype(np.int64),
+            np.where(same, rows["count"], 0).astype(np.int64),
+        )
+
+    def put_many(self, times: Longs, firsts: Longs, lasts: Longs, counts: Longs) -> None:
+        """Fill the slots of TIMES, all different and pending."""
+        before = self.get_many(times)[2]
+        numbers = times % SLOTS
+        self._touch_many(numbers, _DIRTY)
+        for name, values in (("time", times), ("first", firsts), ("last", lasts)):
+            self._rows[name][numbers] = values
+        self._rows["count"][numbers] = counts
+        self._used_flags[numbers] = 1
+        self.pending += int((counts - before).sum())
+
+    def _touch_many(self, numbers: Longs, state: int) -> None:
+        pages = numbers // _PAGE_SLOTS
+        if (self._page_states[pages] < state).any():
+            for page in np.unique(pages).tolist():
+                self._touch(page, state)
+
+    def empty(self, time: int) -> None:
+        """Make the slot of TIME an unused one."""
+        number = time % SLOTS
+        found = self.get(time)
+        if found is not None:
+            self._touch(number // _PAGE_SLOTS, _DIRTY)
+            self._data[number * SLOT_SIZE : (number + 1) * SLOT_SIZE] = bytes(SLOT_SIZE)
+            if self._used[number]:
+                self.pending -= found[2]
+                self._used[number] = 0
+
+    def next_time(self, time: int) -> int | None:
+        """Return the time of the first pending slot from TIME on; some 0.1 ms where there is none."""
+        time = max(time, self.read_time)
+        if time >= self.read_time + SLOTS:
+            return None
+        number, begin = time % SLOTS, self.read_time % SLOTS
+        end = begin if number < begin else SLOTS
+        found = self._used.find(_USED, number, end)
+        if found < 0 and number >= begin:
+            found = self._used.find(_USED, 0, begin)
+        return None if found < 0 else time + (found - number) % SLOTS
+
+    def pass_to(self, time: int) -> int:
+        """Make TIME the read time: slots before it are not pending any more; return how many that were."""
+        passed, at = 0, self.read_time
+        while (found := self.next_time(at)) is not None and found < time:
+            slot = self.get(found)
+            self.pending -= slot[2] if slot else 0
+            self._used[found % SLOTS] = 0
+            passed, at = passed + 1, found + 1
+        self.read_time = time
+        return passed
+
+    def pending_times(self) -> Longs:
+        """Return the times of all pending slots, rising."""
+        numbers = np.flatnonzero(self._used_flags)
+        times = self.read_time + (numbers - self.read_time) % SLOTS
+        found: NDArray[np.int64] = np.sort(times).astype(np.int64)
+        return found

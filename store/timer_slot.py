@@ -1,0 +1,182 @@
+"""Reading one slot of the timer wheel: the chain of its records, in pages, and what it came to, oldest first.
+
+A slot's records are chained from the newest to the oldest. Where they lie close together in the log, which is what
+sending many messages for one moment makes of them, the stretch between the oldest and the newest is looked through
+at once (some 0.03 µs a record of any slot), and the chain only compared; else it is followed step by step (0.2 µs).
+
+A link that leads forward, out of the log or to something that is no record ends the chain.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ..proto.record_run import Ints, Longs
+from .timer_log import NONE, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
+
+_PREVIOUS: Final = struct.Struct(">q")
+_PREVIOUS_AT: Final = 4
+#: A stretch is looked through if at least one of so many records in it should be of the slot.
+_STRETCH: Final = 12
+_ORDINAL: Final = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRecords:
+    """Records of one slot in the order in which they were entered.
+
+    positions: in the timer log;  log_offsets, sizes: of the messages;  magics: bits (ROLL, DELETE of timer_log.py);
+    write_ms: when each was entered, floored to the precision;  due_ms: the time that each is filed under.
+    """
+
+    positions: Longs
+    log_offsets: Longs
+    sizes: Ints
+    magics: Ints
+    write_ms: Longs
+    due_ms: Longs
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @classmethod
+    def of(cls, positions: Longs, rows: Rows) -> TimerRecords:
+        """Return the records ROWS that stand at POSITIONS."""
+        write_ms = rows["write_ms"].astype(np.int64)
+        return cls(
+            positions,
+            rows["log_offset"].astype(np.int64),
+            rows["message_size"].astype(np.int32),
+            rows["magic"].astype(np.int32),
+            write_ms,
+            write_ms + rows["delay_ms"].astype(np.int64),
+        )
+
+
+class TimerSlot:
+    """One slot at the moment it was looked up: later records are not in it.
+
+    slot_ms: its time;  count: what the wheel says (messages less recalls; the chain may be longer);
+    first, last: positions of the oldest and the newest record, −1 for an empty slot;  complete: all was read.
+
+        while not slot.read(2000): …      # let others work
+        for … in slot.records().positions
+    """
+
+    def __init__(
+        self,
+        log: TimerLog,
+        slot_ms: int,
+        found: tuple[int, int, int] | None,
+        *,
+        precision_ms: int,
+        after: int = NONE,
+    ) -> None:
+        """FOUND is what the wheel says; only records behind the position AFTER are read."""
+        self._log = log
+        self.slot_ms = slot_ms
+        self.first, self.last, self.count = found or (NONE, NONE, 0)
+        self._precision_ms = precision_ms
+        self._after = after
+        self._next = self.last if log.holds(self.last) else NONE
+        self._chain: list[int] = []
+        self._stretches: list[tuple[Longs, Rows]] = []
+        self._records: TimerRecords | None = None
+        self._scan_at = self._scan_begin() if self._is_dense() else NONE
+        self.complete = self._next == NONE or self._next <= after
+
+    def _scan_begin(self) -> int:
+        return max(self.first, self._after + 1, self._log.min_offset)
+
+    def _is_dense(self) -> bool:
+        if self._next == NONE or self.first < self._log.min_offset:
+            return False
+        return self._next - self._scan_begin() <= _STRETCH * RECORD_SIZE * max(self.count, 1)
+
+    def read(self, limit: int) -> bool:
+        """Read on, looking at some LIMIT records at most; return whether the slot is read as a whole now."""
+        if not self.complete:
+            if self._scan_at != NONE:
+                self._scan(limit)
+            else:
+                self._follow(limit)
+        return self.complete
+
+    def records(self) -> TimerRecords:
+        """Return all records of the slot, oldest first; only once `complete`."""
+        assert self.complete, "read to the end first"
+        if self._records is None:
+            positions = np.array(self._chain[::-1], np.int64)
+            self._records = TimerRecords.of(positions, self._log.rows_at(positions))
+        return self._records
+
+    # --- step by step --------------------------------------------------------------------------------------------
+
+    def _follow(self, limit: int) -> None:
+        """Follow the chain through at most LIMIT records."""
+        position, after = self._next, self._after
+        chain = self._chain
+        left = limit
+        while left > 0 and position > after:
+            file = self._log.files.file_at(position)
+            if file is None:
+                break
+            view, start, end = file.view, file.start, file.position - RECORD_SIZE
+            low = max(start, after + 1)
+            while left > 0 and low <= position:
+                at = position - start
+                if at > end or at % RECORD_SIZE or _ORDINAL.unpack_from(view, at)[0] != RECORD_SIZE:
+                    left, position = 0, NONE
+                    break
+                chain.append(position)
+                left -= 1
+                (previous,) = _PREVIOUS.unpack_from(view, at + _PREVIOUS_AT)
+                position = previous if previous < position else NONE
+        else:
+            self._next = position
+            self.complete = position <= after
+            return
+        self._next, self.complete = NONE, True
+
+    # --- at once -------------------------------------------------------------------------------------------------
+
+    def _scan(self, limit: int) -> None:
+        """Look through LIMIT records from where the last call stopped."""
+        file = self._log.files.file_at(self._scan_at)
+        if file is None:
+            self._scan_at = NONE
+            return
+        begin = -(-(self._scan_at - file.start) // RECORD_SIZE)
+        end = min(
+            begin + limit, self._log.file_records, (self.last - file.start) // RECORD_SIZE + 1
+        )
+        rows = self._log.file_rows(file)[begin:end]
+        due = rows["write_ms"].astype(np.int64) + rows["delay_ms"]
+        mine = np.flatnonzero(
+            (due // self._precision_ms * self._precision_ms == self.slot_ms) & sound_rows(rows)
+        )
+        self._stretches.append((file.start + (begin + mine) * RECORD_SIZE, rows[mine]))
+        at = file.start + end * RECORD_SIZE
+        self._scan_at = at if end < self._log.file_records else file.end
+        if self._scan_at > self.last:
+            self._finish_scan()
+
+    def _finish_scan(self) -> None:
+        """Keep what is chained to the newest record; if the links say otherwise, follow them instead."""
+        self._scan_at = NONE
+        positions = np.concatenate([found for found, _ in self._stretches])
+        rows = np.concatenate([found for _, found in self._stretches]).astype(ROW, copy=False)
+        self._stretches.clear()
+        if not len(positions) or positions[-1] != self.last:
+            return
+        previous = rows["previous"].astype(np.int64)
+        breaks = np.flatnonzero(previous[1:] != positions[:-1]) + 1
+        begin = int(breaks[-1]) if len(breaks) else 0
+        if previous[begin] > self._after and self._log.holds(int(previous[begin])):
+            return
+        self._records = TimerRecords.of(positions[begin:], rows[begin:])
+        self._next, self.complete = NONE, True

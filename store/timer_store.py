@@ -1,0 +1,319 @@
+"""Messages for any time: which slot of the wheel each is filed under, on disk as Apache keeps it.
+
+The timer topic's messages lie in the commit log like all others. For each there is a record in the timer log, chained
+to the others of its slot, one slot for each `timer_precision_ms`; the wheel knows both ends of each chain. Whoever
+hands messages on (the broker) enters new ones with `enqueue`, reads slots from `read_ms` on, and says with
+`delivered_up_to` what was handed on. The files are made when the first message is entered.
+
+Kept through a kill: everything entered (what the log lacks is entered again from the queue), and the read time up to
+what was handed on some two seconds before. Kept through a power cut: the same, as far as the commit log was on the
+device; the checkpoint says nothing that the device does not hold, so what it forgets is handed on twice, not lost.
+
+Bounds: slots span less than two weeks from `read_ms` on; memory, see timer_ring.py. Opening: see timer_recovery.py.
+Synchronous, not thread-safe: the store's owner calls it. Source: store-format.md §7.2 and Apache's TimerMessageStore.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ..proto.errors import DiskFailure, StoreFull
+from ..proto.record_run import Longs
+from ..proto.topics import TIMER_TOPIC
+from .health import Health
+from .mapped_files import Syncable
+from .parts import StoreParts
+from .timer_checkpoint import TimerCheckpointFile
+from .timer_claim import CheckpointPart, Claim, MetricsPart
+from .timer_entry import PACKED, Filing, TimerBatch, chain, signs_of
+from .timer_log import DELETE, NONE, ORDINARY, RECORD_SIZE, TimerLog
+from .timer_metrics import TimerMetrics
+from .timer_ring import TimerRing
+from .timer_slot import TimerSlot
+
+logger = logging.getLogger(__name__)
+
+#: Up to so many records, plain Python is faster than numpy.
+_FEW: Final = 8
+
+
+class TimerStore:
+    """The timers of one store; `timer_recovery.open_timers` makes it.
+
+    read_ms: start of the oldest slot that was not handed on as a whole, a multiple of the precision (Java's
+    currReadTimeMs);  queue_offset: next message of the timer topic to enter (commitQueueOffset);
+    metrics: how many messages of each topic wait.
+    """
+
+    def __init__(self, parts: StoreParts, health: Health, now_ms: Callable[[], int]) -> None:
+        config, disk = parts.config, parts.disk
+        self.precision_ms = config.timer_precision_ms
+        self.roll_window_slots = config.timer_roll_window_slots
+        self.metrics = TimerMetrics(disk, config.path, now_ms)
+        self.log = TimerLog(disk, config.timer_log_folder, config.timer_log_file_size_bytes)
+        self.ring = TimerRing(disk, config.timer_wheel_path)
+        self.checkpoint = TimerCheckpointFile(disk, config.timer_checkpoint_path)
+        self.queue_offset = 0
+        self._parts = parts
+        self._health = health
+        self._now_ms = now_ms
+        self._claim: Claim | None = None
+        self._worth_ms = 0
+
+    # --- what waits ----------------------------------------------------------------------------------------------
+
+    @property
+    def read_ms(self) -> int:
+        return self.ring.read_time * self.precision_ms
+
+    @property
+    def pending(self) -> int:
+        """Return how many records wait in all slots (recalls taken off)."""
+        return self.ring.pending
+
+    def count(self, slot_ms: int) -> int:
+        """Return how many records wait in the slot of SLOT_MS (recalls taken off); 0 for one that is over."""
+        time = slot_ms // self.precision_ms
+        found = self.ring.get(time) if time >= self.ring.read_time else None
+        return found[2] if found else 0
+
+    def next_slot(self, from_ms: int) -> int | None:
+        """Return the time of the first slot from FROM_MS on that has records; None if there is none."""
+        time = self.ring.next_time(-(-from_ms // self.precision_ms))
+        return None if time is None else time * self.precision_ms
+
+    def slot(self, slot_ms: int, *, after: int = NONE) -> TimerSlot:
+        """Return the slot of SLOT_MS for reading; only records behind the position AFTER of the timer log.
+
+        A record may be entered into a slot that is being read: only with a later look-up it is seen, and its
+        position is behind the `last` of the earlier one. A record with the delete bit whose message has no
+        TIMER_DEL_UNIQKEY means nothing, and a message that is not of the timer topic is not the record's.
+        """
+        time = slot_ms // self.precision_ms
+        return TimerSlot(
+            self.log,
+            time * self.precision_ms,
+            self.ring.get(time),
+            precision_ms=self.precision_ms,
+            after=after,
+        )
+
+    # --- entering ------------------------------------------------------------------------------------------------
+
+    def enqueue(self, batch: TimerBatch, now_ms: int) -> None:
+        """Enter BATCH, which begins at `queue_offset` of the timer topic; all of it or nothing.
+
+        StoreFull without room on the disk, or for a slot that is so far ahead of what was handed on that the
+        wheel has no place for it yet (details `reason` = "behind"): wait and do it again. DiskFailure, StoreClosed.
+        """
+        self._health.check_changeable()
+        try:
+            self._prepare()
+            if len(batch) > _FEW:
+                self._enter_many(batch, now_ms // self.precision_ms * self.precision_ms)
+            elif len(batch):
+                self._enter_few(batch, now_ms // self.precision_ms * self.precision_ms)
+        except DiskFailure as error:
+            self._health.fail(error)
+            raise
+        self.queue_offset = batch.next_queue_offset
+
+    def _prepare(self) -> None:
+        """Make the files that are not there yet."""
+        if not self.ring.is_open:
+            self.ring.create()
+        self.checkpoint.open()
+
+    def _filing(self) -> Filing:
+        return Filing(self.precision_ms, self.roll_window_slots, self.read_ms)
+
+    def _enter_few(self, batch: TimerBatch, write_ms: int) -> None:
+        filing = self._filing()
+        places = self.log.places(len(batch))
+        positions = [at + n * RECORD_SIZE for at, count in places for n in range(count)]
+        slots: dict[int, tuple[int, int, int]] = {}
+        data = bytearray()
+        for number, (position, out_ms) in enumerate(
+            zip(positions, batch.out_ms.tolist(), strict=True)
+        ):
+            slot_ms, roll = filing.slot_of(out_ms, write_ms)
+            time = slot_ms // self.precision_ms
+            self._check_place(time)
+            first, last, count = slots.get(time) or self.ring.get(time) or (position, NONE, 0)
+            data += filing.packed(batch, number, slot_ms, roll, write_ms, last)
+            slots[time] = first, position, count + (-1 if batch.deletes[number] else 1)
+        self.log.append(data, places)
+        for time, (first, last, count) in slots.items():
+            self.ring.put(time, first, last, count)
+
+    def _enter_many(self, batch: TimerBatch, write_ms: int) -> None:
+        rows = self._filing().rows(batch, write_ms)
+        places = self.log.places(len(rows))
+        changes = chain(self.ring, rows, positions_of(places), self.precision_ms)
+        self._check_place(int(changes.times[-1]))
+        self.log.append(rows.view(np.uint8).data, places)
+        changes.put(self.ring)
+
+    def _check_place(self, time: int) -> None:
+        if time >= self.ring.end_time:
+            raise StoreFull(
+                f"the timer wheel has no place for slot {time * self.precision_ms} while slot {self.read_ms} was"
+                " not handed on: it spans two weeks; wait until overdue messages were delivered",
+                reason="behind",
+                slot_ms=time * self.precision_ms,
+                read_ms=self.read_ms,
+            )
+
+    # --- handing on ----------------------------------------------------------------------------------------------
+
+    def delivered_up_to(self, read_ms: int) -> None:
+        """Everything in the slots before READ_MS, a multiple of the precision, was handed on; it never goes back."""
+        time = read_ms // self.precision_ms
+        if time > self.ring.read_time and self.ring.pass_to(time):
+            self._worth_ms = read_ms
+
+    def replace_slot(self, slot_ms: int, positions: Longs) -> None:
+        """Only the records at POSITIONS, in this order, are still to be handed on of the slot of SLOT_MS.
+
+        For a stop amid a slot. They are written again, as a chain of their own; `delivered_up_to` for none. A crash
+        leaves the old chain or the new one: the first new record is written when all others are on the device.
+        StoreFull or DiskFailure: the old chain is still the slot's.
+        """
+        self._health.check_changeable()
+        if not len(positions):
+            self.delivered_up_to(slot_ms + self.precision_ms)
+            return
+        try:
+            self._replace(slot_ms // self.precision_ms, positions)
+        except DiskFailure as error:
+            self._health.fail(error)
+            raise
+
+    def _replace(self, time: int, positions: Longs) -> None:
+        rows = self.log.rows_at(positions)
+        mark, mark_slot = self._mark(int(rows["log_offset"][-1]))
+        places = self.log.places(len(rows) + len(mark))
+        at = positions_of(places)
+        rows["previous"][0] = NONE
+        rows["previous"][1:] = at[: len(rows) - 1]
+        self._write_sealed(rows.tobytes() + mark, places)
+        last = int(at[len(rows) - 1])
+        self.ring.put(time, int(at[0]), last, int(signs_of(rows).sum()))
+        if mark_slot is not None:
+            mark_time, first, count = mark_slot
+            self.ring.put(mark_time, int(at[-1]) if first == NONE else first, int(at[-1]), count)
+
+    def _write_sealed(self, data: bytes, places: list[tuple[int, int]]) -> None:
+        """Append DATA; recovery sees none of it until its first record, which comes last, is on the device."""
+        end = self.log.max_offset
+        self.log.append(bytes(RECORD_SIZE) + data[RECORD_SIZE:], places)
+        try:
+            self.log.files.sync()
+            at = places[0][0]
+            file = self.log.files.file_at(at)
+            assert file is not None, "just written"
+            file.put(at - file.start, data[:RECORD_SIZE])
+        except BaseException:
+            self.log.files.truncate(end)
+            raise
+
+    def _mark(self, log_offset: int) -> tuple[bytes, tuple[int, int, int] | None]:
+        """Return a record that means nothing, with its slot (time, first, count); nothing if it is not needed.
+
+        Java goes on in the queue behind the message of the last record, so that must be the newest message that was
+        entered. The record has the delete bit and stands in the slot before the oldest one that waits.
+        """
+        queue = self._parts.queues.get(TIMER_TOPIC, 0)
+        newest = self.queue_offset - 1
+        if queue is None or not queue.min_offset <= newest < queue.max_offset:
+            return b"", None
+        offsets, sizes, _ = queue.entries(newest, 1)
+        if not len(offsets) or int(offsets[0]) == log_offset:
+            return b"", None
+        time = self.ring.read_time - 1
+        first, last, count = self.ring.get(time) or (NONE, NONE, 0)
+        magic, slot_ms = ORDINARY | DELETE, time * self.precision_ms
+        place = int(offsets[0]), int(sizes[0])
+        return PACKED.pack(RECORD_SIZE, last, magic, slot_ms, 0, *place, 0, 0), (time, first, count)
+
+    # --- to the device -------------------------------------------------------------------------------------------
+
+    def _state(self) -> Claim:
+        return Claim(
+            log_end=self._parts.log.max_offset,
+            timer_end=self.log.max_offset,
+            queue_offset=self.queue_offset,
+            read_ms=self.read_ms,
+            worth_ms=self._worth_ms,
+        )
+
+    def take_parts(self, now_ms: int, flushed_offset: int) -> list[Syncable]:
+        """Return what to sync now, in this order; the checkpoint comes last. Call it about each second.
+
+        The commit log is on the device up to FLUSHED_OFFSET. Writes what changed of the wheel to its file.
+        """
+        parts: list[Syncable] = []
+        if self.ring.is_open:
+            claim = self._claim
+            if claim is None or claim.log_end <= flushed_offset:
+                self._claim = self._state()
+            if claim is not None and claim.log_end <= flushed_offset:
+                parts = self._checkpoint_parts(claim, now_ms)
+        text = self.metrics.take_text()
+        return parts if text is None else [*parts, MetricsPart(self.metrics, text)]
+
+    def _checkpoint_parts(self, claim: Claim, now_ms: int) -> list[Syncable]:
+        known = self.checkpoint.written
+        if not claim.is_news(known):
+            return []
+        try:
+            self.checkpoint.open()
+            self.ring.write_dirty()
+        except StoreFull as error:  # An older checkpoint is as true: recovery begins earlier.
+            logger.warning("timer wheel not written", extra={"reason": error.message})
+            return []
+        values = claim.values(known, now_ms)
+        return [*self.log.take_dirty(), self.ring, CheckpointPart(self.checkpoint, values)]
+
+    def flush(self, *, all_of_it: bool = False) -> bool:
+        """Bring everything to the device now; the commit log is there already. DiskFailure if that failed.
+
+        Return False if there was no room for some of it. Without ALL_OF_IT nothing is written that says nothing new.
+        """
+        parts: list[Syncable] = []
+        state, known = self._state(), self.checkpoint.written
+        said = (known.last_read_ms, known.log_flushed, known.queue_offset)
+        is_news = said != (state.read_ms, state.timer_end, state.queue_offset)
+        if self.ring.is_open and (is_news or all_of_it):
+            parts = self._checkpoint_parts(replace(state, always=True), self._now_ms())
+        if (text := self.metrics.take_text()) is not None:
+            parts.append(MetricsPart(self.metrics, text))
+        for part in parts:
+            part.sync()
+        known = self.checkpoint.written
+        said = (known.last_read_ms, known.log_flushed, known.queue_offset)
+        return said == (state.read_ms, state.timer_end, state.queue_offset)
+
+    def distrust_device(self) -> None:
+        """After a kill, what was written last may be in the page cache only."""
+        self.log.files.mark_dirty()
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete leading files of the timer log whose messages all lie before MIN_LOG_OFFSET; return how many."""
+        return self.log.delete_expired(min_log_offset)
+
+    def close(self) -> None:
+        """Close the files; nothing is written."""
+        for part in (self.log, self.ring, self.checkpoint):
+            part.close()
+
+
+def positions_of(places: list[tuple[int, int]]) -> Longs:
+    """Return the position of each record at PLACES."""
+    parts = [at + np.arange(count, dtype=np.int64) * RECORD_SIZE for at, count in places]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
