@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 TICK_MS: Final = 1
-WHEEL_SIZE: Final = 64
+WHEEL_SIZE: Final = 256
 
 _by_order = attrgetter("order")
 _by_deadline = attrgetter("deadline_ms")
@@ -60,6 +60,11 @@ class _Wheel:
         self.buckets = [_Bucket() for _ in range(size)]
         self.overflow: _Wheel | None = None
 
+    def grow(self) -> _Wheel:
+        """Return a new overflow wheel."""
+        self.overflow = _Wheel(self.interval_ms, self.size, self.current_ms)
+        return self.overflow
+
     def advance(self, now_ms: int) -> None:
         wheel: _Wheel | None = self
         while wheel is not None and now_ms >= wheel.current_ms + wheel.tick_ms:
@@ -84,11 +89,11 @@ class TimingWheel:
     time into bucket [7] of wheel 1. At 7 it fires. A bucket is re-used as soon as its time has passed: at 5, a timer
     for 8 takes the place of the bucket that was [0], with expiry 8.
 
-    Adding, cancelling and re-scheduling cost O(m), m the number of wheels (with 64 buckets and a tick of 1 ms, 5 wheels
-    cover 12 days, 7 wheels 139 years); advancing costs as much as buckets expire, not as time passes. A cancelled timer
-    leaves at once; its bucket stays in the delay queue until its expiry, so that the queue holds each bucket once at
-    most: n · m entries, whatever was added and cancelled. A timer is late by less than a tick (plus what the caller is
-    late with `advance`), and never early.
+    Adding, cancelling and re-scheduling cost O(m), m the number of wheels (with 256 buckets and a tick of 1 ms, 3
+    wheels cover 4 hours, 4 wheels 49 days, 5 wheels 34 years); advancing costs as much as buckets expire, not as time
+    passes. A cancelled timer leaves at once; its bucket stays in the delay queue until its expiry, so that the queue
+    holds each bucket once at most: n · m entries, whatever was added and cancelled. A timer is late by less than a tick
+    (plus what the caller is late with `advance`), and never early.
 
     Not thread-safe: the event loop owns it.
     """
@@ -160,31 +165,39 @@ class TimingWheel:
         """
         due: list[Timer] = []
         queue, lowest = self._queue, self._lowest
+        lowest_tick_ms = lowest.tick_ms
         while queue and queue[0][0] <= now_ms:
-            expiry_ms, _, bucket = heapq.heappop(queue)
+            expiry_ms, tick_ms, bucket = heapq.heappop(queue)
             bucket.expiry_ms = -1
-            if bucket:
-                lowest.advance(expiry_ms)
-                self._flush(bucket, now_ms, due)
+            if not bucket:
+                continue
+            lowest.advance(expiry_ms)
+            if tick_ms == lowest_tick_ms:  # All of it is due.
+                due += bucket
+                for timer in bucket:
+                    timer._bucket = None
+                bucket.clear()
+            else:
+                self._bring_down(bucket, now_ms, due)
         lowest.advance(now_ms)
-        if due:
-            self._count -= len(due)
-            if len(due) > 1:
-                # Timers that came down from a higher wheel stand behind younger ones that went to the lower at once.
-                due.sort(key=_by_order)
-                due.sort(key=_by_deadline)
+        self._count -= len(due)
+        if len(due) > 1:
+            # Timers that came down from a higher wheel stand behind younger ones that went to the lower at once.
+            due.sort(key=_by_order)
+            due.sort(key=_by_deadline)
         return due
 
-    def _flush(self, bucket: _Bucket, now_ms: int, due: list[Timer]) -> None:
-        """Empty BUCKET: what is due joins DUE, the rest goes to the wheel that holds it now."""
+    def _bring_down(self, bucket: _Bucket, now_ms: int, due: list[Timer]) -> None:
+        """Empty BUCKET of a higher wheel: what is due joins DUE, the rest goes to the wheel that holds it now."""
         timers = list(bucket)
         bucket.clear()
+        insert = self._insert
         for timer in timers:
             if timer.deadline_ms <= now_ms:
                 timer._bucket = None
                 due.append(timer)
             else:
-                self._insert(timer)
+                insert(timer)
 
     def _insert(self, timer: Timer) -> None:
         wheel = self._lowest
@@ -196,16 +209,11 @@ class TimingWheel:
         if deadline_ms < wheel.current_ms:
             deadline_ms = wheel.current_ms
         while deadline_ms >= wheel.end_ms:
-            overflow = wheel.overflow
-            if overflow is None:
-                overflow = _Wheel(wheel.interval_ms, wheel.size, wheel.current_ms)
-                wheel.overflow = overflow
-            wheel = overflow
-        tick_ms = wheel.tick_ms
+            wheel = wheel.overflow or wheel.grow()
+            tick_ms = wheel.tick_ms
         slot = deadline_ms // tick_ms
-        bucket = wheel.buckets[slot % wheel.size]
+        timer._bucket = bucket = wheel.buckets[slot % wheel.size]
         bucket[timer] = None
-        timer._bucket = bucket
         if bucket.expiry_ms < 0:
             bucket.expiry_ms = expiry_ms = slot * tick_ms
             heapq.heappush(self._queue, (expiry_ms, tick_ms, bucket))

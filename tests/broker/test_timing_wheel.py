@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pocketmq.broker.timing_wheel import Timer, TimingWheel
+from pocketmq.broker.timing_wheel import WHEEL_SIZE, Timer, TimingWheel
 
 _START_MS = 1_000_003
 _AHEAD_MS = st.integers(-50, 100) | st.integers(0, 10**6) | st.integers(0, 10**11)
@@ -23,7 +23,7 @@ class WheelModel(RuleBasedStateMachine):
     """Whatever is added, moved and cancelled: each timer fires once, at its deadline, in order."""
 
     tick_ms = 1
-    size = 64
+    size = WHEEL_SIZE
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,13 +137,13 @@ def test_equal_deadlines_fire_in_the_order_of_adding() -> None:
 
 def test_equal_deadlines_keep_their_order_when_the_older_came_from_a_higher_wheel() -> None:
     wheel = TimingWheel(0)
-    older = wheel.add(100, lambda: None)  # Beyond the lowest wheel.
-    assert wheel.advance(50) == []
-    younger = wheel.add(100, lambda: None)  # Within it.
-    moved = wheel.add(90, lambda: None)
-    wheel.reschedule(moved, 100)
+    older = wheel.add(300, lambda: None)  # Beyond the lowest wheel.
+    assert wheel.advance(100) == []
+    younger = wheel.add(300, lambda: None)  # Within it.
+    moved = wheel.add(290, lambda: None)
+    wheel.reschedule(moved, 300)
 
-    assert wheel.advance(200) == [older, younger, moved]
+    assert wheel.advance(400) == [older, younger, moved]
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 30_000, 86_400_000])
@@ -156,7 +156,7 @@ def test_adding_and_cancelling_leaves_nothing_behind(ahead_ms: int) -> None:
         if now_ms % 7 == 0:
             assert wheel.advance(now_ms) == []
 
-    assert longest <= 5 * 64
+    assert longest <= 5 * WHEEL_SIZE
     assert wheel.next_expiry_ms() is None
     assert (len(wheel), wheel.queue_length) == (0, 0)
 
@@ -169,7 +169,7 @@ def test_a_timer_that_is_moved_again_and_again_leaves_nothing_behind() -> None:
         assert wheel.advance(now_ms) == []
 
     assert len(wheel) == 1
-    assert wheel.queue_length <= 5 * 64
+    assert wheel.queue_length <= 5 * WHEEL_SIZE
     assert wheel.advance(59_999) == [timer]
 
 
