@@ -114,6 +114,15 @@ async def test_a_heartbeat_follows_every_period(server: FakeNameServer, rig: Rig
         assert (beat.unchanged, beat.data_version, list(beat.topics)) == (True, 1, [])
 
 
+async def test_a_move_over_many_periods_tells_each(server: FakeNameServer, rig: Rig) -> None:
+    await server.told.get()
+    await rig.registration.registered()
+
+    await rig.clock.advance(50 * PERIOD_MS)
+
+    assert server.told.qsize() == 50
+
+
 async def test_a_change_is_told_at_once_and_waited_for(server: FakeNameServer, rig: Rig) -> None:
     await rig.registration.registered()
     await server.told.get()
