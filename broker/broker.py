@@ -38,6 +38,8 @@ from .send import Sends
 from .service_v1 import BrokerService, topic_message
 from .timers import Timers
 from .topics import Topics
+from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
+from .virtual_time import methods as clock_methods
 from .waiting import Purgatory
 
 logger = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class _Running:
     purgatory: Purgatory
     appends: Appends
     sends: Sends
+    mark: Mark
     carrier: GrpcioCarrier
     registration: Registration | None = None
 
@@ -126,10 +129,19 @@ class Broker:
         """How many fetches wait for messages."""
         return len(self._running.purgatory) if self._running else 0
 
+    async def advance(self, by: int | str) -> int:
+        """Move the messages' time by BY, milliseconds or "2h30m"; return the new one.
+
+        Everything that falls due until then happens in its order, each at its own instant. Raises NotServed for a
+        broker with the machine's clock, InvalidArgument for a step that is none.
+        """
+        return await advance(self._clock, by)
+
     # --- starting
 
     async def start(self) -> None:
         """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had."""
+        begin(self._clock, self._disk, self._store_config)
         store = MessageStore.open(self._store_config, disk=self._disk, now_ms=self._clock.now_ms)
         try:
             await self._serve(store)
@@ -138,6 +150,7 @@ class Broker:
             if parts is not None:
                 await parts.timers.stop()
                 await parts.wall_timers.stop()
+                parts.mark.close()
             store.close()
             raise
         self._started_ms = self._clock.now_ms()
@@ -159,6 +172,7 @@ class Broker:
         table = service.methods(
             sends, fetches, Lookups(topics, store), self._announced, self._status
         )
+        table |= clock_methods(self._clock)
         limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
         carrier = GrpcioCarrier([table], limits=limits)
         self._running = _Running(
@@ -170,6 +184,7 @@ class Broker:
             purgatory=purgatory,
             appends=appends,
             sends=sends,
+            mark=keep_mark(self._clock, self._disk, self._store_config),
             carrier=carrier,
         )
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -260,6 +275,7 @@ class Broker:
         try:
             parts.offsets.save()
         finally:
+            parts.mark.close()
             parts.store.close()
         logger.info("broker stopped store=%s", self._store_config.path)
 
@@ -289,6 +305,8 @@ class Broker:
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             writable=health.state == "open",
             not_writable_because="" if health.state == "open" else reason or health.state,
+            now_ms=self._clock.now_ms(),
+            virtual_clock=is_virtual(self._clock),
         )
 
     def _resident_bytes(self) -> int:
