@@ -199,7 +199,9 @@ class Broker:
     def _schedule(self, parts: _Running) -> None:
         """Hang the periodic work on the timers."""
         every_so_often = parts.wall_timers.every
-        every_so_often(self._store_config.flush_interval_ms, parts.store.tick)
+        every_so_often(
+            self._store_config.flush_interval_ms, lambda: parts.store.tick(self._wall.now_ms())
+        )
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
         clean = _guarded(parts.store.clean)
         clean()  # A disk that is too full is known before the first send.

@@ -304,9 +304,12 @@ class MessageStore:
 
     # --- to the device -------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Flush what is due: call this every `config.flush_interval_ms`, from the owner's thread."""
-        self._background.tick(self._now_ms())
+    def tick(self, wall_ms: int | None = None) -> None:
+        """Flush what is due: call this every `config.flush_interval_ms`, from the owner's thread.
+
+        WALL_MS is the machine's time, where the messages' time is another.
+        """
+        self._background.tick(self._now_ms() if wall_ms is None else wall_ms)
         self._preallocate()
 
     def _preallocate(self) -> None:
