@@ -4,8 +4,8 @@ Format: see timer_wheel.py. Pages of 4 KiB (128 slots) are read from the file wh
 and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the parts of
 the file that are no holes once, and keeps the pages of slots that are still pending.
 
-Memory: 32 bytes a slot in pages that were touched (2.8 MB for each day of seconds, 38.7 MB at most), and one byte for
-each slot that may be pending, which makes finding the next one a search for a byte. Nothing touched costs nothing.
+Memory: 32 bytes a slot in pages that were touched (2.8 MB for each day of seconds, 38.7 MB at most), and 1.2 MB, one
+byte for each slot, which make finding the next pending one a search for a byte.
 
 Pending are slots whose time is at least `read_time`; less than a whole turn of them can be. All times here are
 in units of the precision. Not thread-safe: the store's owner calls it.
@@ -43,8 +43,10 @@ class TimerRing:
         self._disk = disk
         self._path = path
         self._mapping: Mapping | None = None
-        self._data = bytearray(WHEEL_SIZE)
-        self._rows = np.frombuffer(self._data, SLOT_TYPE)
+        self._rows = np.zeros(
+            SLOTS, SLOT_TYPE
+        )  # Pages of zeros take no memory until they are touched.
+        self._data = self._rows.view(np.uint8).data
         self._pages = bytearray(_PAGES)
         self._page_states = np.frombuffer(self._pages, np.uint8)
         self._used = bytearray(SLOTS)
@@ -113,7 +115,7 @@ class TimerRing:
         assert self._mapping is not None, "opened before anything changed"
         for run in np.split(dirty, np.flatnonzero(np.diff(dirty) > 1) + 1):
             start, end = int(run[0]), int(run[-1]) + 1
-            data = memoryview(self._data)[start * PAGE_SIZE : end * PAGE_SIZE]
+            data = self._data[start * PAGE_SIZE : end * PAGE_SIZE]
             self._mapping.write(start * PAGE_SIZE, data)
             self._page_states[start:end] = _READ
         return len(dirty)

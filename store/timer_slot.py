@@ -10,6 +10,7 @@ A link that leads forward, out of the log or to something that is no record ends
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,11 +19,11 @@ import numpy as np
 from ..proto.record_run import Ints, Longs
 from .timer_log import NONE, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
 
-_PREVIOUS: Final = struct.Struct(">q")
-_PREVIOUS_AT: Final = 4
+#: Size of a record and position of the one in front of it.
+_LINK: Final = struct.Struct(">iq")
 #: A stretch is looked through if at least one of so many records in it should be of the slot.
 _STRETCH: Final = 12
-_ORDINAL: Final = struct.Struct(">i")
+_NOWHERE: Final = np.array([-2], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,18 @@ class TimerRecords:
             write_ms + rows["delay_ms"].astype(np.int64),
         )
 
+    @classmethod
+    def joined(cls, pieces: Sequence[TimerRecords]) -> TimerRecords:
+        """Return PIECES end to end."""
+        if len(pieces) == 1:
+            return pieces[0]
+        return cls(*(np.concatenate([getattr(p, name) for p in pieces]) for name in cls.__slots__))
+
+    @classmethod
+    def none(cls) -> TimerRecords:
+        """Return no records."""
+        return cls.of(np.empty(0, np.int64), np.empty(0, ROW))
+
 
 class TimerSlot:
     """One slot at the moment it was looked up: later records are not in it.
@@ -64,7 +77,7 @@ class TimerSlot:
     first, last: positions of the oldest and the newest record, −1 for an empty slot;  complete: all was read.
 
         while not slot.read(2000): …      # let others work
-        for … in slot.records().positions
+        for page in slot.pages(): …
     """
 
     def __init__(
@@ -83,9 +96,10 @@ class TimerSlot:
         self._precision_ms = precision_ms
         self._after = after
         self._next = self.last if log.holds(self.last) else NONE
-        self._chain: list[int] = []
-        self._stretches: list[tuple[Longs, Rows]] = []
-        self._records: TimerRecords | None = None
+        #: Followed: the newest page first; looked through: the oldest first.
+        self._pages: list[TimerRecords] = []
+        #: What the oldest record of the pages that were looked through is chained to.
+        self._begin_link = NONE
         self._scan_at = self._scan_begin() if self._is_dense() else NONE
         self.complete = self._next == NONE or self._next <= after
 
@@ -106,41 +120,46 @@ class TimerSlot:
                 self._follow(limit)
         return self.complete
 
-    def records(self) -> TimerRecords:
-        """Return all records of the slot, oldest first; only once `complete`."""
+    def pages(self) -> list[TimerRecords]:
+        """Return the slot's records in pages, the oldest first; only once `complete`."""
         assert self.complete, "read to the end first"
-        if self._records is None:
-            positions = np.array(self._chain[::-1], np.int64)
-            self._records = TimerRecords.of(positions, self._log.rows_at(positions))
-        return self._records
+        return self._pages
+
+    def records(self) -> TimerRecords:
+        """Return all records of the slot, oldest first; only once `complete`. Joins the pages: 40 ms for a million."""
+        return TimerRecords.joined(self.pages()) if self._pages else TimerRecords.none()
 
     # --- step by step --------------------------------------------------------------------------------------------
 
     def _follow(self, limit: int) -> None:
         """Follow the chain through at most LIMIT records."""
         position, after = self._next, self._after
-        chain = self._chain
-        left = limit
-        while left > 0 and position > after:
+        found: list[int] = []
+        while position > after and len(found) < limit:
             file = self._log.files.file_at(position)
             if file is None:
+                position = NONE
                 break
             view, start, end = file.view, file.start, file.position - RECORD_SIZE
             low = max(start, after + 1)
-            while left > 0 and low <= position:
+            while position >= low and len(found) < limit:
                 at = position - start
-                if at > end or at % RECORD_SIZE or _ORDINAL.unpack_from(view, at)[0] != RECORD_SIZE:
-                    left, position = 0, NONE
+                if at > end or at % RECORD_SIZE:
+                    position = NONE
                     break
-                chain.append(position)
-                left -= 1
-                (previous,) = _PREVIOUS.unpack_from(view, at + _PREVIOUS_AT)
+                size, previous = _LINK.unpack_from(view, at)
+                if size != RECORD_SIZE:
+                    position = NONE
+                    break
+                found.append(position)
                 position = previous if previous < position else NONE
-        else:
-            self._next = position
-            self.complete = position <= after
-            return
-        self._next, self.complete = NONE, True
+        positions = np.array(found[::-1], np.int64)
+        if found:
+            self._pages.append(TimerRecords.of(positions, self._log.rows_at(positions)))
+        self._next = position
+        if position <= after:
+            self._pages.reverse()
+            self.complete = True
 
     # --- at once -------------------------------------------------------------------------------------------------
 
@@ -149,6 +168,7 @@ class TimerSlot:
         file = self._log.files.file_at(self._scan_at)
         if file is None:
             self._scan_at = NONE
+            self._pages.clear()
             return
         begin = -(-(self._scan_at - file.start) // RECORD_SIZE)
         end = min(
@@ -159,24 +179,31 @@ class TimerSlot:
         mine = np.flatnonzero(
             (due // self._precision_ms * self._precision_ms == self.slot_ms) & sound_rows(rows)
         )
-        self._stretches.append((file.start + (begin + mine) * RECORD_SIZE, rows[mine]))
+        if len(mine):
+            self._keep(file.start + (begin + mine) * RECORD_SIZE, rows[mine])
         at = file.start + end * RECORD_SIZE
         self._scan_at = at if end < self._log.file_records else file.end
         if self._scan_at > self.last:
             self._finish_scan()
 
-    def _finish_scan(self) -> None:
-        """Keep what is chained to the newest record; if the links say otherwise, follow them instead."""
-        self._scan_at = NONE
-        positions = np.concatenate([found for found, _ in self._stretches])
-        rows = np.concatenate([found for _, found in self._stretches]).astype(ROW, copy=False)
-        self._stretches.clear()
-        if not len(positions) or positions[-1] != self.last:
-            return
+    def _keep(self, positions: Longs, rows: Rows) -> None:
+        """Add a page of the slot's records; a record that is not chained to the one before it begins the slot anew."""
+        before = self._pages[-1].positions[-1:] if self._pages else _NOWHERE
         previous = rows["previous"].astype(np.int64)
-        breaks = np.flatnonzero(previous[1:] != positions[:-1]) + 1
-        begin = int(breaks[-1]) if len(breaks) else 0
-        if previous[begin] > self._after and self._log.holds(int(previous[begin])):
-            return
-        self._records = TimerRecords.of(positions[begin:], rows[begin:])
-        self._next, self.complete = NONE, True
+        breaks = np.flatnonzero(previous != np.concatenate((before, positions[:-1])))
+        begin = 0
+        if len(breaks):
+            begin = int(breaks[-1])
+            self._begin_link = int(previous[begin])
+            self._pages.clear()
+        self._pages.append(TimerRecords.of(positions[begin:], rows[begin:]))
+
+    def _finish_scan(self) -> None:
+        """Keep what is chained to the newest record; if the links lead elsewhere, follow them instead."""
+        self._scan_at = NONE
+        link = self._begin_link
+        is_end = link <= self._after or not self._log.holds(link)
+        if is_end and self._pages and self._pages[-1].positions[-1] == self.last:
+            self._next, self.complete = NONE, True
+        else:
+            self._pages.clear()

@@ -39,7 +39,7 @@ from .timer_slot import TimerSlot
 logger = logging.getLogger(__name__)
 
 #: Up to so many records, plain Python is faster than numpy.
-_FEW: Final = 8
+_FEW: Final = 24
 
 
 class TimerStore:
