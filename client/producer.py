@@ -7,6 +7,8 @@ At least once: `send` returns when the broker has acknowledged the message with 
 a lost acknowledgement the message is sent again and may be there twice, with one message id. Messages of one queue keep
 the order in which they were given. What cannot be delivered raises: the broker's own error, or SendFailed when
 delivery_timeout_ms is over, or BufferFull when the brokers take less than is sent for max_block_ms.
+
+A message with delay=… or deliver_at=… is delivered later; its receipt says when, and `recall` takes it back until then.
 """
 
 from __future__ import annotations
@@ -101,6 +103,15 @@ class AsyncProducer:
         self._sender.accept_many(checked_messages(messages), outcome)
         return outcome
 
+    async def recall(self, handle: str | Receipt) -> str:
+        """Take back a message that waits for its time, by its receipt or the receipt's recall_handle; return its id.
+
+        Any producer of the cluster may. Raises TooLate if it is due, MessageNotFound if none waits there (any more),
+        InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was lost
+        (Disconnected, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
+        """
+        return await self._sender.recall(handle)
+
     async def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""
         await self._sender.flush()
@@ -179,6 +190,15 @@ class Producer:
         outcome.set_running_or_notify_cancel()
         self._portal.post(self._sender.accept_many, checked, outcome)
         return outcome
+
+    def recall(self, handle: str | Receipt) -> str:
+        """Take back a message that waits for its time, by its receipt or the receipt's recall_handle; return its id.
+
+        Any producer of the cluster may. Raises TooLate if it is due, MessageNotFound if none waits there (any more),
+        InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was lost
+        (Disconnected, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
+        """
+        return self._portal.run(self._sender.recall(handle))
 
     def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, overload
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.message_id import offset_message_id
 from ..proto.record import Host
+from .handles import encode_handle
 from .queue import Queue
 
 #: How safe an acknowledged message is: in the log's pages (survives kill -9), or forced to the device.
@@ -29,7 +30,11 @@ _DURABILITY_NAMES: dict[int, Durability] = {pb.MEMORY: "memory", pb.DISK: "disk"
 
 
 class Receipt(NamedTuple):
-    """An acknowledgement of one message."""
+    """An acknowledgement of one message.
+
+    A delayed message gets its place in QUEUE when it is delivered: until then queue_offset and log_offset tell where
+    it waits, in a topic of the broker's own, and so does offset_message_id.
+    """
 
     topic: str
     broker: str
@@ -43,6 +48,10 @@ class Receipt(NamedTuple):
     store_timestamp_ms: int
     #: "address:port" of the broker as the record has it; empty if the broker did not say.
     store_host: str
+    #: When it will be delivered, in Unix milliseconds of the broker's clock; 0: it was delivered at once.
+    due_ms: int = 0
+    #: What `recall` takes to have it back before it is due; empty unless it has a time of its own (not a level's).
+    recall_handle: str = ""
 
     @property
     def offset_message_id(self) -> str:
@@ -55,7 +64,16 @@ class Receipt(NamedTuple):
 class RunReceipts:
     """The acknowledgement of a run: the broker's reply, and what the client knows of its messages."""
 
-    __slots__ = ("_ids", "_log_offsets", "_queue", "_reply", "_sizes", "_store_host")
+    __slots__ = (
+        "_ids",
+        "_log_offsets",
+        "_queue",
+        "_reply",
+        "_scattered",
+        "_sizes",
+        "_store_host",
+        "_timed",
+    )
 
     def __init__(
         self,
@@ -64,16 +82,22 @@ class RunReceipts:
         sizes: Sequence[int],
         reply: pb.ProduceReply,
         store_host: str,
+        timed: Sequence[bool] = (),
     ) -> None:
+        """TIMED: whether each message has a time of its own; only where REPLY says when they are due."""
         self._queue = queue
         self._ids = ids
         self._sizes = sizes
         self._reply = reply
         self._store_host = store_host
         self._log_offsets: Sequence[int] = reply.log_offsets
+        self._timed = timed
+        self._scattered = bool(reply.queue_offsets or reply.due_ms)
 
     def receipt(self, index: int) -> Receipt:
         """Return the receipt of the message with INDEX in the run."""
+        if self._scattered:
+            return self._scattered_receipt(index)
         reply = self._reply
         return Receipt(
             self._queue.topic,
@@ -85,6 +109,26 @@ class RunReceipts:
             _DURABILITY_NAMES.get(reply.durability, "memory"),
             reply.store_timestamp_ms,
             self._store_host,
+        )
+
+    def _scattered_receipt(self, index: int) -> Receipt:
+        """Return the receipt of a message in a run of which some are delayed, or do not follow each other."""
+        reply, (topic, broker, number) = self._reply, self._queue
+        message_id = self._ids[index].decode()
+        due_ms = reply.due_ms[index] if reply.due_ms else 0
+        recallable = due_ms and self._timed[index]
+        return Receipt(
+            topic,
+            broker,
+            number,
+            reply.queue_offsets[index] if reply.queue_offsets else reply.first_queue_offset + index,
+            self._log_offset(index),
+            message_id,
+            _DURABILITY_NAMES.get(reply.durability, "memory"),
+            reply.store_timestamp_ms,
+            self._store_host,
+            due_ms,
+            encode_handle(topic, broker, due_ms, message_id) if recallable else "",
         )
 
     def _log_offset(self, index: int) -> int:

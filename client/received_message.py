@@ -10,15 +10,35 @@ Cost: 0.4 µs a message to walk, parse and make, 0.2 µs to read a body. A messa
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import CorruptRecord
 from ..proto.message_id import offset_message_id
-from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
+from ..proto.properties import (
+    DEAD_LETTER_ORIGIN_TOPIC,
+    DELAY,
+    KEY_SEPARATOR,
+    KEYS,
+    RETRY_TOPIC,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    decode_properties,
+)
 from ..proto.record import SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import parse_run, walk
+
+#: Of Apache's timer wheel, at its coarsest, which is the default.
+_SLOT_MS: Final = 1_000
+
+
+def _number(text: str | None) -> int:
+    """Return the number that TEXT is, 0 for what is none: properties are whatever a sender wrote."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _ints(column: NDArray[np.int32] | NDArray[np.int64]) -> list[int]:
@@ -185,13 +205,35 @@ class ReceivedMessage:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When the broker stored it, by the broker's clock."""
+        """When the broker stored it, by the broker's clock; a delayed one, when it was delivered."""
         return self._run.store_ms[self._index]
 
     @property
     def reconsume_times(self) -> int:
         """How often it was delivered before and failed."""
         return self._run.reconsume_times[self._index]
+
+    @property
+    def due_ms(self) -> int:
+        """When it was to be delivered, in Unix milliseconds; 0: at once, or after a delay level, which keeps none."""
+        properties = self.properties
+        out_ms = _number(properties.get(TIMER_OUT_MS))
+        if not out_ms:
+            return 0
+        # The slot of a timed message is (out, out + 1 s]; an instant outside it was not the one that counted.
+        deliver_ms = _number(properties.get(TIMER_DELIVER_MS))
+        return deliver_ms if out_ms < deliver_ms <= out_ms + _SLOT_MS else out_ms + _SLOT_MS
+
+    @property
+    def delay_level(self) -> int:
+        """The delay level after which it was delivered, or came again; 0: none."""
+        return _number(self.properties.get(DELAY))
+
+    @property
+    def origin_topic(self) -> str:
+        """The topic that it was sent to: not `topic` if it comes again, or is a dead letter."""
+        properties = self.properties
+        return properties.get(DEAD_LETTER_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC) or self.topic
 
     def record(self) -> Record:
         """Return the whole record, with every field that RocketMQ stores."""

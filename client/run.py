@@ -146,7 +146,8 @@ class Run:
 
     def succeed(self, reply: pb.ProduceReply) -> None:
         """Tell all who wait that REPLY acknowledged them."""
-        receipts = RunReceipts(self.queue, self.ids, self.sizes, reply, reply.store_host)
+        timed = [message.timed for message in self.messages] if reply.due_ms else ()
+        receipts = RunReceipts(self.queue, self.ids, self.sizes, reply, reply.store_host, timed)
         self.records = b""
         for first, count, single, outcome in self.waiters:
             if not outcome.done():

@@ -22,6 +22,8 @@ from .delivery import Delivery
 from .message import Message
 from .queue import Queue
 from .queue_choice import QueueChoice, RoundRobin, queue_for
+from .recall import recall
+from .receipt import Receipt
 from .routes import Route
 from .run import Gathered, Origin, Outcome, record_size
 from .session import Session, local_host
@@ -198,6 +200,11 @@ class Sender:
             return
         for parcel in self._unrouted.pop(topic, ()):
             self._place(parcel, route)
+
+    async def recall(self, handle: str | Receipt) -> str:
+        """Take back the delayed message of HANDLE; return its id."""
+        self.check_open()
+        return await recall(self._session, handle, self.config.request_timeout_ms)
 
     async def flush(self) -> None:
         """Return once what was accepted before has been acknowledged or has failed."""

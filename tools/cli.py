@@ -64,6 +64,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "topic": ("topic:topic", "Create, change, list, describe and delete topics."),
     "group": ("group:group", "Create, list and delete consumer groups."),
     "send": ("send:send", "Send messages to a topic."),
+    "recall": ("recall:recall", "Take back a delayed message before it is due."),
     "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
     "lookup": ("lookup:lookup", "Find messages by key, tag or id."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),

@@ -3,6 +3,8 @@
 Lines are sent as they come: what stands ready is one batch, so a pipe from a file goes at full speed and one from
 `tail -f` without delay. A receipt is printed when the broker has acknowledged; if a message fails the command ends
 with the error, and what was printed before is stored.
+
+A delayed message is told by when it is due and, if it has a time of its own, the handle for `pocketmq recall`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Any, BinaryIO, Final, Protocol
 import click
 
 from ..client import Message, Producer, Receipt
+from ..client.delays import DELAY_LEVEL_MAX
 from ..proto.errors import InvalidArgument
+from .instants import instant_of, local_now
 from .options import json_option, nameserver_option
-from .output import print_json
+from .output import instant, print_json
 
 _READ_SIZE: Final = 1 << 20
 
@@ -42,10 +46,24 @@ _READ_SIZE: Final = 1 << 20
 )
 @click.option("--queue", type=click.IntRange(0), help="Number of the queue.  [default: in turn]")
 @click.option(
+    "--delay",
+    metavar="LENGTH",
+    help="Deliver so long after the broker took it: 500ms, 90s, 2h30m, 3d.",
+)
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="Deliver then: 2026-12-24T18:00:00, with Z or +01:00 if it is not this machine's local time; "
+    "or 18:00, the next time that local clocks show it.",
+)
+@click.option(
+    "--level",
     "--delay-level",
-    type=click.IntRange(0, 18),
+    "delay_level",
+    type=click.IntRange(0, DELAY_LEVEL_MAX),
     default=0,
-    help="Deliver later: 1 is 1 s, 18 is 2 h.",
+    metavar="N",
+    help="Deliver after the broker's delay level N, by default 1 to 18: 1 is 1 s, 18 is 2 h. Cannot be recalled.",
 )
 @click.option("--disk", is_flag=True, help="Wait until they are forced to the device.")
 @json_option("a receipt a line")
@@ -64,12 +82,21 @@ def send(
     """Send each BODY to TOPIC as a message of its own."""
     if from_stdin == bool(bodies):
         raise click.UsageError("Give either bodies or --stdin.")
+    parts |= _when(**{name: parts.pop(name) for name in ("delay", "at", "delay_level")})
     own = dict(map(_property, properties))
     batches = lines(sys.stdin.buffer) if from_stdin else [[os.fsencode(body) for body in bodies]]
     with Producer(nameserver, durability="disk" if disk else None) as producer:
         for batch in batches:
             messages = [Message(topic, body, properties=own, **parts) for body in batch]
             _print_receipts(producer.send_many(messages), as_json)
+
+
+def _when(delay: str | None, at: str | None, delay_level: int) -> dict[str, Any]:
+    """Return the arguments of a message that the options ask for."""
+    if (delay is not None) + (at is not None) + bool(delay_level) > 1:
+        raise click.UsageError("Give one of --delay, --at and --level.")
+    deliver_at = None if at is None else instant_of(at, local_now())
+    return {"delay": delay, "deliver_at": deliver_at, "delay_level": delay_level}
 
 
 def _property(text: str) -> tuple[str, str]:
@@ -103,9 +130,16 @@ def _print_receipts(receipts: Iterable[Receipt], as_json: bool) -> None:
         if as_json:
             print_json(_document(receipt))
         else:
-            place = f"queue {receipt.queue} of {receipt.broker}, offset {receipt.queue_offset}"
-            click.echo(f"{receipt.message_id}  {place}")
+            click.echo(f"{receipt.message_id}  {_told(receipt)}")
     sys.stdout.flush()
+
+
+def _told(receipt: Receipt) -> str:
+    place = f"queue {receipt.queue} of {receipt.broker}"
+    if not receipt.due_ms:
+        return f"{place}, offset {receipt.queue_offset}"
+    handle = f", recall handle {receipt.recall_handle}" if receipt.recall_handle else ""
+    return f"{place}, due {instant(receipt.due_ms)}{handle}"
 
 
 def _document(receipt: Receipt) -> dict[str, Any]:
@@ -119,4 +153,6 @@ def _document(receipt: Receipt) -> dict[str, Any]:
         "offset_message_id": receipt.offset_message_id if receipt.store_host else None,
         "durability": receipt.durability,
         "stored_ms": receipt.store_timestamp_ms,
+        "due_ms": receipt.due_ms or None,
+        "recall_handle": receipt.recall_handle or None,
     }

@@ -11,16 +11,20 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from google.protobuf.message import Message
 
+from pocketmq.client.handles import decode_handle
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import (
     ClientClosed,
     Disconnected,
+    MessageNotFound,
     OffsetOutOfRange,
     PocketMQError,
+    TooLate,
     TopicExists,
     TopicNotFound,
 )
@@ -31,6 +35,8 @@ from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
 from pocketmq.proto.run_check import check_run
 
 NAME_SERVER = "127.0.0.1:9876"
+#: Queue offset of the first message that is delayed.
+WAITING_FROM = 5_000
 
 
 @dataclass
@@ -55,6 +61,9 @@ class FakeBroker:
     stored: asyncio.Event = field(default_factory=asyncio.Event)
     log_size: int = 0
     min_offset: int = 0
+    now_ms: int = 1_700_000_000_000
+    #: Delayed messages by id: (when they are due, their record).
+    pending: dict[str, tuple[int, bytes]] = field(default_factory=dict)
 
     def produce(self, run: pb.ProduceRun) -> pb.ProduceReply:
         """Store RUN; raise what was planned."""
@@ -71,13 +80,16 @@ class FakeBroker:
             first_queue_offset=len(queue),
             first_log_offset=self.log_size,
             durability=run.durability,
-            store_timestamp_ms=1_700_000_000_000,
+            store_timestamp_ms=self.now_ms,
             store_host="127.0.0.1:8081",
         )
-        at = 0
-        for size in sizes:
-            queue.append(self._patched(run.records[at : at + size], len(queue)))
-            at += size
+        records = cut(run.records, sizes)
+        if any(self._due_ms(record) for record in records):
+            self._take_delayed(records, queue, reply)
+        else:
+            queue += [
+                self._patched(record, number) for number, record in enumerate(records, len(queue))
+            ]
         self.stored.set()
         waiting, self.waiting = self.waiting, []
         for try_again in waiting:
@@ -86,6 +98,41 @@ class FakeBroker:
         if fault == "lose":
             raise Disconnected("the acknowledgement was lost")
         return reply
+
+    def _take_delayed(
+        self, records: list[bytes], queue: list[bytes], reply: pb.ProduceReply
+    ) -> None:
+        """Store RECORDS, of which some are delayed, and say in REPLY where each lies."""
+        for record in records:
+            due_ms = self._due_ms(record)
+            offset = WAITING_FROM + len(self.pending) if due_ms else len(queue)
+            reply.due_ms.append(due_ms)
+            reply.queue_offsets.append(offset)
+            reply.log_offsets.append(self.log_size)
+            stored = self._patched(record, offset)
+            if due_ms:
+                self.pending[decode_record(record).properties["UNIQ_KEY"]] = due_ms, stored
+                self.log_size += 40  # The broker's own properties.
+            else:
+                queue.append(stored)
+
+    def _due_ms(self, record: bytes) -> int:
+        properties = decode_record(record).properties
+        if "TIMER_DELAY_MS" in properties:
+            return self.now_ms + int(properties["TIMER_DELAY_MS"])
+        if "DELAY" in properties:
+            return self.now_ms + 1_000 * int(properties["DELAY"])
+        return int(properties.get("TIMER_DELIVER_MS", 0))
+
+    def recall(self, request: pb.RecallRequest, _: Any) -> pb.RecallReply:
+        message_id = decode_handle(request.handle).message_id
+        due_ms, _record = self.pending.get(message_id, (0, b""))
+        if not due_ms:
+            raise MessageNotFound(f"message {message_id} does not wait here")
+        if due_ms <= self.now_ms:
+            raise TooLate(f"message {message_id} was due at {due_ms}")
+        del self.pending[message_id]
+        return pb.RecallReply(message_id=message_id)
 
     def _patched(self, record: bytes, queue_offset: int) -> bytes:
         data = bytearray(record)
@@ -209,9 +256,16 @@ class FakeBroker:
                 "DeleteGroup": unary(pb.DeleteGroupRequest, pb.DeleteGroupReply, self.delete_group),
                 "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
                 "Lookup": unary(pb.LookupRequest, pb.LookupReply, self.lookup),
+                "Recall": unary(pb.RecallRequest, pb.RecallReply, self.recall),
                 "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self.status),
             },
         )
+
+
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    """Return the pieces of DATA, of SIZES each."""
+    ends = list(accumulate(sizes))
+    return [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def _hit(record: bytes, request: pb.LookupRequest) -> bool:

@@ -74,6 +74,57 @@ def test_without_properties_there_are_no_keys_and_the_id_is_the_offset_id() -> N
     assert message.message_id == "000000000000000000000000000000AC"
 
 
+@pytest.mark.parametrize(
+    ("properties", "due_ms"),
+    [
+        ({}, 0),
+        ({"TIMER_OUT_MS": "5000", "TIMER_DELIVER_MS": "5001"}, 5_001),
+        ({"TIMER_OUT_MS": "5000", "TIMER_DELIVER_MS": "6000"}, 6_000),
+        ({"TIMER_OUT_MS": "5000", "TIMER_DELIVER_MS": "6001"}, 6_000),  # a delay was given, too
+        ({"TIMER_OUT_MS": "5000", "TIMER_DELIVER_MS": "5000"}, 6_000),
+        ({"TIMER_OUT_MS": "5000", "TIMER_DELAY_MS": "77"}, 6_000),  # by Java, to the second
+        ({"TIMER_OUT_MS": "5000", "TIMER_DELIVER_MS": "soon"}, 6_000),
+        ({"TIMER_OUT_MS": "²"}, 0),
+        ({"TIMER_DELIVER_MS": "5000"}, 0),  # it was past: delivered at once
+        ({"DELAY": "3", "REAL_TOPIC": "orders"}, 0),
+    ],
+)
+def test_a_delayed_message_tells_when_it_was_due(properties: dict[str, str], due_ms: int) -> None:
+    data = encode_record(Record(topic="orders", body=b"x", properties=properties))
+
+    (message,) = FetchedRun("broker-a", data).messages()
+
+    assert message.due_ms == due_ms
+
+
+@pytest.mark.parametrize(("text", "level"), [("3", 3), ("18", 18), ("-1", 0), ("x", 0)])
+def test_the_delay_level_is_told(text: str, level: int) -> None:
+    data = encode_record(Record(topic="orders", body=b"x", properties={"DELAY": text}))
+
+    (message,) = FetchedRun("broker-a", data).messages()
+
+    assert message.delay_level == level
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "origin"),
+    [
+        ("orders", {}, "orders"),
+        ("%RETRY%g", {"RETRY_TOPIC": "orders"}, "orders"),
+        ("%DLQ%g", {"DLQ_ORIGIN_TOPIC": "orders", "RETRY_TOPIC": "%RETRY%g"}, "orders"),
+        ("%RETRY%g", {}, "%RETRY%g"),
+    ],
+)
+def test_a_message_that_comes_again_tells_where_it_was_sent_to(
+    topic: str, properties: dict[str, str], origin: str
+) -> None:
+    data = encode_record(Record(topic=topic, body=b"x", properties=properties))
+
+    (message,) = FetchedRun("broker-a", data).messages()
+
+    assert message.origin_topic == origin
+
+
 def test_a_compressed_body_is_decompressed_when_it_is_read() -> None:
     flags = SYS_COMPRESSED | COMPRESSION_ZLIB
     rows = [

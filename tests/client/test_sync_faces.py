@@ -16,7 +16,13 @@ import pytest
 
 from pocketmq.client import Admin, Message, Producer, PullConsumer
 from pocketmq.client.portal import Portal
-from pocketmq.proto.errors import ClientClosed, InvalidArgument, RouteNotFound, TopicNotFound
+from pocketmq.proto.errors import (
+    ClientClosed,
+    InvalidArgument,
+    MessageNotFound,
+    RouteNotFound,
+    TopicNotFound,
+)
 
 from .fake_cluster import FakeCluster, bodies, serve
 
@@ -52,6 +58,16 @@ def test_send_and_consume(cluster: tuple[FakeCluster, str]) -> None:
     assert (first.key, first.tag, first.message_id) == ("order-1", "t", receipt.message_id)
     assert sum(map(len, bodies(served.broker, "orders"))) == 5_001
     assert sum(served.broker.committed.values()) == 5_001
+
+
+def test_a_delayed_message_is_recalled_once(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+
+    with Producer(address) as producer:
+        receipt = producer.send(Message("orders", b"one", delay="2h"))
+        assert producer.recall(receipt) == receipt.message_id
+        with pytest.raises(MessageNotFound, match=receipt.message_id):
+            producer.recall(receipt.recall_handle)
 
 
 def test_many_threads_share_a_producer(cluster: tuple[FakeCluster, str]) -> None:

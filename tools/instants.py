@@ -1,0 +1,48 @@
+"""Instants as people write them on a command line: ISO 8601, with or without a zone, or a time of day alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+
+from ..proto.clock import SystemClock
+from ..proto.errors import InvalidArgument
+
+
+def local_now() -> datetime:
+    """Return the present in this machine's time zone."""
+    return datetime.fromtimestamp(SystemClock().now_ms() / 1000).astimezone()
+
+
+def instant_of(
+    text: str, now: datetime, local: Callable[[datetime], datetime] = datetime.astimezone
+) -> datetime:
+    """Return the instant that TEXT names; what has no zone is LOCAL time.
+
+    A time of day alone is the next one after NOW, today or tomorrow. Raises InvalidArgument for anything but ISO 8601.
+    """
+    try:
+        named = datetime.fromisoformat(text)
+    except ValueError:
+        return _next_time(text, now, local)
+    return local(named) if named.tzinfo is None else named
+
+
+def _next_time(text: str, now: datetime, local: Callable[[datetime], datetime]) -> datetime:
+    try:
+        of_day = time.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"--at {text}: write a time as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or as 18:00;"
+            " a length of time is --delay 2h",
+            field="at",
+            value=text,
+        ) from None
+    today = now.date() if of_day.tzinfo is None else now.astimezone(of_day.tzinfo).date()
+    found = _at(today, of_day, local)
+    return found if found > now else _at(today + timedelta(days=1), of_day, local)
+
+
+def _at(day: date, of_day: time, local: Callable[[datetime], datetime]) -> datetime:
+    named = datetime.combine(day, of_day)
+    return local(named) if named.tzinfo is None else named
