@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import StoreFull
+from pocketmq.proto.clock import SystemClock, VirtualClock
+from pocketmq.proto.errors import InvalidArgument, NotServed, StoreFull, StoreRefused
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.state_tables import parse_consumer_offsets
 
@@ -84,3 +85,101 @@ async def test_a_disk_that_fills_up_is_noticed_and_forgiven(tmp_path: Path) -> N
         disk.used_percent = 60
         await clock.advance(10_000)
         await peer.produce(run_of([b"b"]))
+
+
+# ---------------------------------------------------------------- moving the time, and the store that says so
+
+
+async def test_time_is_told_and_moved_over_the_wire(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with broker(store_config(tmp_path), clock=clock, wall=SystemClock()) as (server, peer):
+        before = await peer.ask("Now", pb.ClockRequest(), pb.ClockReply)
+        moved = await peer.ask(
+            "AdvanceClock", pb.AdvanceClockRequest(by_ms=7_200_000), pb.ClockReply
+        )
+        await peer.create_topic()
+        stored_ms = (await peer.produce(run_of([b"a"]))).store_timestamp_ms
+
+        assert before == pb.ClockReply(now_ms=1_700_000_000_000, virtual=True)
+        assert moved == pb.ClockReply(now_ms=1_700_007_200_000, virtual=True)
+        assert stored_ms == moved.now_ms
+        assert await server.advance("1m") == moved.now_ms + 60_000
+        with pytest.raises(InvalidArgument, match="by_ms is -1"):
+            await peer.ask("AdvanceClock", pb.AdvanceClockRequest(by_ms=-1), pb.ClockReply)
+
+
+async def test_the_machine_s_time_is_told_and_not_moved(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path)) as (server, peer):
+        now = await peer.ask("Now", pb.ClockRequest(), pb.ClockReply)
+
+        assert abs(now.now_ms - SystemClock().now_ms()) < 60_000
+        assert not now.virtual
+        with pytest.raises(NotServed, match="--clock virtual"):
+            await peer.ask("AdvanceClock", pb.AdvanceClockRequest(by_ms=1), pb.ClockReply)
+        with pytest.raises(NotServed):
+            await server.advance("1s")
+    assert not (tmp_path / "store" / "pocketmq" / "clock.json").exists()
+
+
+async def test_a_store_of_virtual_time_goes_on_where_it_stood_and_refuses_the_machine_s(
+    tmp_path: Path,
+) -> None:
+    store = store_config(tmp_path)
+    async with broker(store, clock=VirtualClock()) as (server, peer):
+        await peer.create_topic()
+        await peer.produce(run_of([b"a"]))
+        stood_ms = await server.advance("5h")
+
+    with pytest.raises(StoreRefused, match="2023-11-15 03:13:20"):
+        async with broker(store, clock=SystemClock()):
+            pass
+
+    async with broker(store, clock=VirtualClock()) as (server, peer):
+        now = await peer.ask("Now", pb.ClockRequest(), pb.ClockReply)
+        assert now.now_ms == stood_ms
+        assert server.recovery.clean
+
+
+async def test_without_its_own_folder_a_store_of_virtual_time_has_lost_nothing(
+    tmp_path: Path,
+) -> None:
+    store = store_config(tmp_path)
+    async with broker(store, clock=VirtualClock()) as (server, peer):
+        await peer.create_topic()
+        await server.advance("5h")
+        await peer.produce(run_of([b"a", b"b"]))
+    shutil.rmtree(tmp_path / "store" / "pocketmq")
+
+    clock = VirtualClock()
+    async with broker(store, clock=clock) as (_, peer):
+        assert clock.now_ms() == 1_700_000_000_000 + 5 * 3_600_000
+        assert (await peer.fetch()).next_offset == 2
+
+
+async def test_hours_of_an_idle_broker_pass_in_no_time(tmp_path: Path) -> None:
+    """4 h 46 min, all 16 retries of a message: flushes and saves in between are tens of thousands of instants."""
+    async with broker(store_config(tmp_path), clock=VirtualClock()) as (server, peer):
+        await peer.create_topic()
+        started = asyncio.get_running_loop().time()
+
+        await server.advance("4h46m")
+
+        assert asyncio.get_running_loop().time() - started < 10
+
+
+async def test_moves_while_clients_send_follow_each_other(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with broker(store_config(tmp_path), clock=clock, wall=SystemClock()) as (server, peer):
+        await peer.create_topic()
+
+        async def send(number: int) -> int:
+            return (await peer.produce(run_of([b"%d" % number]))).store_timestamp_ms
+
+        times = await asyncio.gather(
+            *(send(number) for number in range(20)),
+            *(server.advance(60_000) for _ in range(20)),
+        )
+
+        assert clock.now_ms() == 1_700_000_000_000 + 20 * 60_000
+        assert sorted(times[20:]) == list(times[20:])
+        assert (await peer.fetch()).next_offset == 20

@@ -109,11 +109,18 @@ class Peer:
 
 @asynccontextmanager
 async def broker(
-    store: StoreConfig, *, disk: Disk | None = None, clock: Clock | None = None, **settings: Any
+    store: StoreConfig,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    wall: Clock | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Broker, Peer]]:
     """Run a broker that registers nowhere, and connect to it."""
     config = BrokerConfig(port=0, nameservers=(), **settings)
-    server = Broker.build(config, store, disk=disk or OsDisk(), clock=clock or SystemClock())
+    server = Broker.build(
+        config, store, disk=disk or OsDisk(), clock=clock or SystemClock(), wall=wall
+    )
     await server.start()
     try:
         async with grpc.aio.insecure_channel(
