@@ -1,8 +1,23 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Self
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.client import Message, Receipt
+from pocketmq.proto.errors import InvalidArgument
+from pocketmq.tools import cli, send
+from pocketmq.tools.instants import instant_of
 from pocketmq.tools.send import lines
+
+BERLIN = timezone(timedelta(hours=1))
+NOW = datetime(2026, 12, 24, 17, 30, tzinfo=BERLIN)
+DUE_MS = 1_798_131_600_000  # 2026-12-24 18:00 in Berlin
 
 
 class Pipe:
@@ -46,3 +61,136 @@ def test_no_way_of_cutting_changes_the_lines(data: bytes, sizes: list[int]) -> N
     assert flat == [
         line for line in (part.removesuffix(b"\r") for part in data.split(b"\n")) if line
     ]
+
+
+# ------------------------------------------------------------ delivered later
+
+
+class FakeProducer:
+    """Takes what it is sent, and answers that delayed messages are due at DUE_MS."""
+
+    sent: list[Message]
+
+    def __init__(self, nameserver: str, **_: Any) -> None:
+        FakeProducer.sent = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send_many(self, messages: Sequence[Message]) -> list[Receipt]:
+        FakeProducer.sent += messages
+        return [self._receipt(message) for message in messages]
+
+    def _receipt(self, message: Message) -> Receipt:
+        later = message.timed or bool(message.delay_level)
+        return Receipt(
+            message.topic, "broker-a", 2, 7, 0, "ID", "memory", 5, "",
+            DUE_MS if later else 0, "HANDLE" if message.timed else "",
+        )  # fmt: skip
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> type[FakeProducer]:
+    monkeypatch.setattr(send, "Producer", FakeProducer)
+    monkeypatch.setattr(send, "local_now", lambda: NOW)
+    return FakeProducer
+
+
+@pytest.mark.parametrize(
+    ("options", "times", "told"),
+    [
+        ([], (0, 0, 0), "queue 2 of broker-a, offset 7"),
+        (
+            ["--delay", "2h"],
+            (0, 7_200_000, 0),
+            "due 2026-12-24 17:00:00.000Z, recall handle HANDLE",
+        ),
+        (["--at", "2026-12-24T18:00+01:00"], (0, 0, DUE_MS), "recall handle HANDLE"),
+        (["--level", "3"], (3, 0, 0), "queue 2 of broker-a, due 2026-12-24 17:00:00.000Z\n"),
+        (["--delay-level", "3"], (3, 0, 0), "due 2026-12-24"),
+    ],
+)
+def test_the_time_of_delivery_is_sent_and_told(
+    options: list[str],
+    times: tuple[int, int, int],
+    told: str,
+    sent: type[FakeProducer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["send", "T", "body", *options]) == 0
+
+    (message,) = sent.sent
+    assert (message.delay_level, message.delay_ms, message.deliver_at_ms) == times
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "due_ms", "handle"),
+    [(["--delay", "2h"], DUE_MS, "HANDLE"), (["--level", "3"], DUE_MS, None), ([], None, None)],
+)
+def test_a_receipt_for_programs_has_time_and_handle(
+    options: list[str],
+    due_ms: int | None,
+    handle: str | None,
+    sent: type[FakeProducer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["send", "T", "body", "--json", *options]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert (document["due_ms"], document["recall_handle"]) == (due_ms, handle)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--delay", "2h", "--at", "18:00"], "one of --delay, --at and --level"),
+        (["--delay", "2h", "--level", "1"], "one of --delay, --at and --level"),
+        (["--delay", "soon"], "no length of time"),
+        (["--delay", "0s"], "leave it out"),
+        (["--at", "soon"], "--delay 2h"),
+        (["--at", "+2h"], "--delay 2h"),
+        (["--level", "65"], "65"),
+    ],
+)
+def test_a_bad_time_is_wrong_usage_and_nothing_is_sent(
+    options: list[str], says: str, sent: type[FakeProducer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent.sent = []
+
+    assert cli.run(["send", "T", "body", *options]) == 2
+
+    assert says in capsys.readouterr().err
+    assert sent.sent == []
+
+
+def in_berlin(named: datetime) -> datetime:
+    return named.replace(tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2026-12-24T18:00:00", datetime(2026, 12, 24, 18, tzinfo=BERLIN)),
+        ("2026-12-24 18:00", datetime(2026, 12, 24, 18, tzinfo=BERLIN)),
+        ("2026-12-24T18:00Z", datetime(2026, 12, 24, 18, tzinfo=UTC)),
+        ("2026-12-24T18:00:00.250+02:00", datetime(2026, 12, 24, 16, 0, 0, 250_000, UTC)),
+        ("2026-12-25", datetime(2026, 12, 25, tzinfo=BERLIN)),
+        ("18:00", datetime(2026, 12, 24, 18, tzinfo=BERLIN)),
+        ("17:30", datetime(2026, 12, 25, 17, 30, tzinfo=BERLIN)),
+        ("08:15:30", datetime(2026, 12, 25, 8, 15, 30, tzinfo=BERLIN)),
+        ("17:00Z", datetime(2026, 12, 24, 17, tzinfo=UTC)),
+        ("16:00Z", datetime(2026, 12, 25, 16, tzinfo=UTC)),
+    ],
+)
+def test_an_instant_is_read_as_people_write_it(text: str, instant: datetime) -> None:
+    assert instant_of(text, NOW, in_berlin) == instant
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-01", "25:00", "now+2h", "1798131600000"])
+def test_what_is_no_instant_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="2026-12-24T18:00:00"):
+        instant_of(text, NOW, in_berlin)
