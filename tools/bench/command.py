@@ -24,6 +24,7 @@ BENCHES: Final = {
     "start": "From the start of `pocketmq serve` to the first acknowledged send.",
     "memory": "Resident memory of an idle `pocketmq serve`.",
     "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
+    "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     "wheel": "Timers set and fired on the timing wheel.",
 }
 
@@ -46,12 +47,27 @@ BENCHES: Final = {
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where stores are put while measuring.  [default: the system's folder for temporary files]",
 )
+@click.option(
+    "--pending",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With `delay`: send N messages that are due within a day, and tell what they cost while they wait.",
+)
 @json_option("an object a line")
-def bench(names: tuple[str, ...], seconds: float, folder: Path | None, as_json: bool) -> None:
+def bench(
+    names: tuple[str, ...],
+    *,
+    seconds: float,
+    folder: Path | None,
+    pending: int | None,
+    as_json: bool,
+) -> None:
     """Measure PocketMQ on this machine, each figure beside what the machine does with the same bytes."""
     wanted = list(BENCHES) if "all" in names else list(dict.fromkeys(names))
+    if pending and "delay" not in wanted:
+        raise click.UsageError("--pending belongs to `bench delay`.")
     figures = []
-    for figure in _figures(wanted, seconds, folder):
+    for figure in _figures(wanted, folder, seconds, pending or 0):
         figures.append(figure)
         if as_json:
             print_json(figure.document())
@@ -59,17 +75,21 @@ def bench(names: tuple[str, ...], seconds: float, folder: Path | None, as_json: 
             click.echo(
                 f"{figure.name}: {figure.what}\n  beside: {beside_line(figure.beside) or '-'}"
             )
+            for note in figure.notes:
+                click.echo(f"  {note}")
     if not as_json:
         click.echo()
         print_table(*figures_table(figures))
 
 
-def _figures(names: list[str], seconds: float, folder: Path | None) -> Iterator[Figure]:
+def _figures(
+    names: list[str], folder: Path | None, seconds: float, pending: int
+) -> Iterator[Figure]:
     for name in names:
         measure: Callable[[Conditions], Figure]
         measure = getattr(importlib.import_module(f".{name}", __package__), name)
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
-                yield measure(Conditions(folder=Path(place), seconds=seconds))
+                yield measure(Conditions(folder=Path(place), seconds=seconds, pending=pending))
             except OSError as error:
                 raise PocketMQError(f"bench {name}: {error}") from error

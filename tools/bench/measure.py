@@ -24,6 +24,8 @@ class Conditions:
 
     folder: Path
     seconds: float
+    #: For `delay`: send so many that are not due for long, instead of waiting for them; 0: wait.
+    pending: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,6 +46,8 @@ class Figure:
     facts: dict[str, Any] = field(default_factory=dict)
     #: Yardsticks of the same run, and our figure as a share of each.
     beside: dict[str, float] = field(default_factory=dict)
+    #: What people are told below the figure; programs find it in the facts.
+    notes: list[str] = field(default_factory=list)
     #: (the measured value that the aim is for, the aim, True if more is better).
     aim: tuple[float, float, bool] | None = None
 

@@ -1,0 +1,276 @@
+"""`bench delay`: messages with times of their own, from the call that sends them to a consumer that has them.
+
+One process sends N messages of 128 B, due at instants drawn evenly (from a fixed seed) out of a stretch of time that
+begins once all are stored: 16,667 a second over four times --seconds, so `--seconds 15` is a million over a minute.
+Then a consumer, in the same process, waits for them; how late a message is counts
+
+    stored     from the instant that it was due to the store timestamp of the delivered copy, both by the broker's clock
+    arrived    from that instant to the return of the consumer's `poll`, by the clock of the same machine
+
+What did not come, came twice, or came before its time is counted and said: each must be none. The yardstick for
+lateness is a bare asyncio loop that has `call_at`ed the same instants: nothing stored, nothing sent. The one for the
+insert rate carries the same requests and answers over a bare gRPC stream.
+
+With --pending N it measures instead what messages cost that are not due for long: see pending.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...client import Admin, AsyncProducer, AsyncPullConsumer, Message
+from ...proto.clock import SystemClock
+from ...proto.errors import PocketMQError
+from ..server_process import ServerProcess
+from .echo import echo_per_second
+from .measure import Conditions, Figure, own_cpu_seconds
+from .pending import pending
+from .servers import TOPIC, server_with_topic
+from .timed import BATCH, BODY_BYTES, IN_FLIGHT, RECORD_BYTES, Instants, index_of, insert
+
+DUE_PER_SECOND: Final = 1_000_000 / 60
+SPREAD: Final = 4.0
+LATENESS_AIM_MS: Final = 50.0
+INSERT_AIM: Final = 100_000
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
+
+_SEED: Final = 20
+_WARM_TOPIC: Final = "bench-warm"
+_WARM_BATCHES: Final = 10
+#: Room between the last acknowledgement, as the warm-up foretells it, and the first instant.
+_LEAD_S: Final = 2.0
+#: None came for so long after the last was due: what is missing then is lost.
+_GRACE_MS: Final = 10_000
+_REPLY_BYTES: Final = 12_000  # the due time and the offset of each
+
+
+def delay(conditions: Conditions) -> Figure:
+    """Measure delayed messages."""
+    if conditions.pending:
+        return pending(conditions)
+    spread_s = SPREAD * conditions.seconds
+    count = max(BATCH, round(DUE_PER_SECOND * spread_s))
+    figure = Figure(
+        name="delay",
+        what=f"{count:,} messages of {BODY_BYTES} B due evenly over {spread_s:g} s, sent before that",
+    )
+    with server_with_topic(conditions.folder) as server:
+        course = asyncio.run(_run(server, count, spread_s))
+    _note_insert(figure, course)
+    _note_delivery(figure, course)
+    baseline = asyncio.run(_call_at(course.due_ms - int(course.due_ms.min())))
+    _compare(figure, baseline)
+    return figure
+
+
+class Deliveries:
+    """What came: how often each of COUNT messages, and when the first copy was stored and arrived."""
+
+    def __init__(self, count: int) -> None:
+        self.times: Instants = np.zeros(count, np.int64)
+        self.stored_ms: Instants = np.zeros(count, np.int64)
+        self.arrived_ms: Instants = np.zeros(count, np.int64)
+
+    def add(self, indices: Sequence[int], stored_ms: Sequence[int], arrived_ms: int) -> None:
+        """Note messages that one poll returned at ARRIVED_MS."""
+        rows, first = np.unique(np.asarray(indices, np.int64), return_index=True)
+        new = self.times[rows] == 0
+        self.stored_ms[rows[new]] = np.asarray(stored_ms, np.int64)[first[new]]
+        self.arrived_ms[rows[new]] = arrived_ms
+        np.add.at(self.times, np.asarray(indices, np.int64), 1)
+
+    def account(self, due_ms: Instants) -> dict[str, Any]:
+        """Return lost, doubled, early, and percentiles of lateness against DUE_MS."""
+        came = self.times > 0
+        stored = (self.stored_ms - due_ms)[came]
+        arrived = (self.arrived_ms - due_ms)[came]
+        return {
+            "lost": int((~came).sum()),
+            "doubled": int((self.times > 1).sum()),
+            "early": int(((stored < 0) | (arrived < 0)).sum()),
+            "stored_late_ms": percentiles(stored),
+            "arrived_late_ms": percentiles(arrived),
+        }
+
+
+def percentiles(late_ms: Any) -> dict[str, float]:
+    """Return the percentiles of LATE_MS that the bench tells; none of nothing."""
+    if not len(late_ms):
+        return {}
+    found = np.percentile(late_ms, list(PERCENTILES.values()))
+    return dict(zip(PERCENTILES, map(float, found), strict=True))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Course:
+    """What one run measured."""
+
+    due_ms: Instants
+    deliveries: Deliveries
+    insert_s: float
+    insert_server_cpu_s: float
+    insert_client_cpu_s: float
+    rss_empty_bytes: int
+    rss_full_bytes: int
+    wait_s: float
+    wait_server_cpu_s: float
+
+
+async def _run(server: ServerProcess, count: int, spread_s: float) -> _Course:
+    clock = SystemClock()
+    rate = await _warm_up(server.nameserver)
+    rss_empty_bytes = server.rss_bytes()
+    lead_ms = round(1000 * (_LEAD_S + 2 * count / rate))
+    random = np.random.default_rng(_SEED)
+    due_ms = clock.now_ms() + lead_ms + random.integers(0, round(1000 * spread_s), count)
+    server_cpu, client_cpu = server.cpu_seconds(), own_cpu_seconds()
+    insert_s = await insert(server.nameserver, due_ms)
+    insert_server_cpu_s = server.cpu_seconds() - server_cpu
+    insert_client_cpu_s = own_cpu_seconds() - client_cpu
+    rss_full_bytes = server.rss_bytes()
+    deliveries = Deliveries(count)
+    await clock.sleep_until(int(due_ms.min()) - 100)
+    server_cpu, began = server.cpu_seconds(), time.perf_counter()
+    await _receive(server.nameserver, deliveries, int(due_ms.max()), clock)
+    return _Course(
+        due_ms=due_ms,
+        deliveries=deliveries,
+        insert_s=insert_s,
+        insert_server_cpu_s=insert_server_cpu_s,
+        insert_client_cpu_s=insert_client_cpu_s,
+        rss_empty_bytes=rss_empty_bytes,
+        rss_full_bytes=rss_full_bytes,
+        wait_s=time.perf_counter() - began,
+        wait_server_cpu_s=server.cpu_seconds() - server_cpu,
+    )
+
+
+async def _warm_up(nameserver: str) -> float:
+    """Send delayed messages to another topic and have them delivered; return how many a second were taken."""
+    with Admin(nameserver) as admin:
+        admin.create_topic(_WARM_TOPIC, queues=1)
+    messages = [Message(_WARM_TOPIC, bytes(BODY_BYTES), delay="10ms") for _ in range(BATCH)]
+    async with AsyncProducer(nameserver) as producer:
+        await producer.send(messages[0])
+        began = time.perf_counter()
+        for _ in range(_WARM_BATCHES):
+            await producer.send_many(messages)
+        took = time.perf_counter() - began
+    await _count_to(nameserver, 1 + _WARM_BATCHES * BATCH)
+    return _WARM_BATCHES * BATCH / took
+
+
+async def _count_to(nameserver: str, count: int) -> None:
+    async with AsyncPullConsumer(
+        "bench-warm", _WARM_TOPIC, nameserver, start="earliest"
+    ) as consumer:
+        while count > 0:
+            messages = await consumer.poll(timeout_ms=_GRACE_MS)
+            if not messages:
+                raise PocketMQError(f"{count} messages of the warm-up, due in 10 ms, did not come")
+            count -= len(messages)
+
+
+async def _receive(
+    nameserver: str, deliveries: Deliveries, last_due_ms: int, clock: SystemClock
+) -> None:
+    """Take messages until all have come, or none came for long after the last was due."""
+    left = len(deliveries.times)
+    async with AsyncPullConsumer("bench", TOPIC, nameserver, start="earliest") as consumer:
+        while left > 0:
+            messages = await consumer.poll(timeout_ms=_GRACE_MS)
+            now_ms = clock.now_ms()
+            if not messages and now_ms > last_due_ms + _GRACE_MS:
+                return
+            if not messages:
+                continue
+            indices = [index_of(m.body) for m in messages]
+            deliveries.add(indices, [m.store_timestamp_ms for m in messages], now_ms)
+            left -= len(messages)
+        # Whoever comes twice comes soon: copies are made in order of their times.
+        while again := await consumer.poll(timeout_ms=1_000):
+            indices = [index_of(m.body) for m in again]
+            deliveries.add(indices, [m.store_timestamp_ms for m in again], clock.now_ms())
+
+
+async def _call_at(due_ms: Instants) -> dict[str, float]:
+    """Have a bare loop call something at each of DUE_MS, counted from soon; return the percentiles of lateness."""
+    loop = asyncio.get_running_loop()
+    late: list[float] = []
+    add = late.append
+    done = asyncio.Event()
+
+    def fire(due: float) -> None:
+        add(loop.time() - due)
+
+    first = loop.time() + 1 + len(due_ms) / 200_000
+    for due in (first + due_ms / 1000).tolist():
+        loop.call_at(due, fire, due)
+    loop.call_at(first + float(due_ms.max()) / 1000 + 0.001, done.set)
+    await done.wait()
+    return percentiles(np.asarray(late) * 1000)
+
+
+def _note_insert(figure: Figure, course: _Course) -> None:
+    count = len(course.due_ms)
+    figure.add_rate(count, count * BODY_BYTES, course.insert_s)
+    rate = figure.messages_per_second or 0.0
+    figure.client_cpu_seconds = course.insert_client_cpu_s
+    figure.server_cpu_seconds = course.wait_server_cpu_s
+    figure.server_rss_bytes = course.rss_full_bytes
+    figure.facts = {
+        "messages": count,
+        "body_bytes": BODY_BYTES,
+        "record_bytes": RECORD_BYTES,
+        "insert_per_second": rate,
+        "insert_aim_per_second": INSERT_AIM,
+        "insert_aim_met": rate >= INSERT_AIM,
+        "insert_server_cpu_seconds": course.insert_server_cpu_s,
+        "rss_empty_bytes": course.rss_empty_bytes,
+        "rss_full_bytes": course.rss_full_bytes,
+        "rss_bytes_a_pending_message": (course.rss_full_bytes - course.rss_empty_bytes) / count,
+    }
+    figure.notes.append(
+        f"insert {rate:,.0f} msg/s (aim ≥ {INSERT_AIM:,} {'met' if rate >= INSERT_AIM else 'missed'}); "
+        f"server memory {course.rss_empty_bytes / 1e6:,.0f} MB before, {course.rss_full_bytes / 1e6:,.0f} MB after"
+    )
+
+
+def _note_delivery(figure: Figure, course: _Course) -> None:
+    found = course.deliveries.account(course.due_ms)
+    share = course.wait_server_cpu_s / course.wait_s
+    figure.facts |= {**found, "delivery_seconds": course.wait_s, "delivery_server_cpu_share": share}
+    arrived = found["arrived_late_ms"]
+    figure.p50_ms, figure.p99_ms = arrived.get("p50"), arrived.get("p99")
+    figure.aim = (arrived.get("p99", float("inf")), LATENESS_AIM_MS, False)
+    wrong = {name: found[name] for name in ("lost", "doubled", "early")}
+    figure.notes += [
+        f"late when stored   {_line(found['stored_late_ms'])}",
+        f"late on arrival    {_line(arrived)}",
+        f"server CPU {share:.0%} of a core while they fell due",
+        ", ".join(f"{name} {value:,}" for name, value in wrong.items())
+        + ("" if any(wrong.values()) else ": as it must be"),
+    ]
+
+
+def _compare(figure: Figure, baseline: dict[str, float]) -> None:
+    assert figure.messages_per_second is not None
+    figure.facts["call_at_late_ms"] = baseline
+    figure.notes.append(f"bare call_at, late  {_line(baseline)}")
+    for name in ("p50", "p99"):
+        ours = figure.facts["stored_late_ms"].get(name)
+        if ours is not None and baseline[name] > 0:
+            figure.compare(f"bare_call_at_{name}_late_ms", baseline[name], ours)
+    run_bytes = RECORD_BYTES * BATCH
+    echo = echo_per_second(request_bytes=run_bytes, reply_bytes=_REPLY_BYTES, in_flight=IN_FLIGHT)
+    figure.compare("grpc_echo_messages_per_second", echo * BATCH, figure.messages_per_second)
+
+
+def _line(late_ms: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:,.1f} ms" for name, value in late_ms.items()) or "none came"

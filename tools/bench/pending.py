@@ -1,0 +1,136 @@
+"""What messages cost that wait for long: `bench delay --pending N` sends N, due at some time within a day, and stops.
+
+Told are the insert rate, the bytes on disk (blocks, so that holes do not count), the server's resident memory before,
+after, and after a restart, and how long a restart takes from the start to serving: after a clean stop, and after
+`kill -9`. The number of waiting messages, as the server says it, must be N each time. The yardsticks are the bytes of
+the records alone, and the memory and the start of the same server with an empty store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...client.connections import BROKER, GrpcConnections
+from ...proto.clock import SystemClock
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..server_process import ServerProcess
+from .measure import Conditions, Figure
+from .servers import cpu_of_both, server_with_topic
+from .timed import BODY_BYTES, RECORD_BYTES, insert
+
+_SEED: Final = 21
+#: None falls due while the bench runs.
+_FIRST_MS: Final = 2 * 3_600_000
+_DAY_MS: Final = 86_400_000
+_STATUS_TIMEOUT_MS: Final = 30_000
+
+
+def pending(conditions: Conditions) -> Figure:
+    """Measure messages that wait."""
+    count = conditions.pending
+    figure = Figure(
+        name="delay",
+        what=f"{count:,} messages of {BODY_BYTES} B due within a day, sent, and there after restarts",
+    )
+    store = conditions.folder / "store"
+    with server_with_topic(conditions.folder) as server:
+        empty = _Standing(server)
+        random = np.random.default_rng(_SEED)
+        due_ms = SystemClock().now_ms() + _FIRST_MS + random.integers(0, _DAY_MS, count)
+        with cpu_of_both(figure, server):
+            seconds = asyncio.run(insert(server.nameserver, due_ms))
+        full = _Standing(server)
+        stop_s = _seconds(server.stop)
+    figure.add_rate(count, count * BODY_BYTES, seconds)
+    with _started(store) as (clean_s, server):
+        clean = _Standing(server)
+        server.kill()
+    with _started(store) as (killed_s, server):
+        killed = _Standing(server)
+    with _started(conditions.folder / "empty") as (empty_s, server):
+        pass
+    disk = disk_bytes(store)
+    figure.facts = {
+        "messages": count,
+        "body_bytes": BODY_BYTES,
+        "record_bytes": RECORD_BYTES,
+        "disk_bytes": sum(disk.values()),
+        "disk_bytes_by_folder": disk,
+        "rss_empty_bytes": empty.rss_bytes,
+        "rss_full_bytes": full.rss_bytes,
+        "rss_after_restart_bytes": clean.rss_bytes,
+        "rss_after_kill_bytes": killed.rss_bytes,
+        "stop_seconds": stop_s,
+        "restart_seconds": clean_s,
+        "restart_after_kill_seconds": killed_s,
+        "waiting": [full.waiting, clean.waiting, killed.waiting],
+    }
+    _tell(figure, {"sent": full, "restarted": clean, "killed": killed})
+    figure.compare("record_bytes", count * RECORD_BYTES, sum(disk.values()))
+    figure.compare("empty_server_rss_bytes", empty.rss_bytes, full.rss_bytes)
+    figure.compare("empty_server_start_seconds", empty_s, clean_s)
+    return figure
+
+
+class _Standing:
+    """How a server stands: its resident memory, and how many messages wait."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.waiting = asyncio.run(_waiting(server.ready["broker"]))
+        self.rss_bytes = server.rss_bytes()
+
+
+async def _waiting(address: str) -> int:
+    connections = GrpcConnections()
+    try:
+        reply = await connections.to(address).call(
+            BROKER + "Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply, _STATUS_TIMEOUT_MS
+        )
+    finally:
+        await connections.close()
+    return reply.delayed_waiting
+
+
+@contextmanager
+def _started(store: Path) -> Iterator[tuple[float, ServerProcess]]:
+    """Start a server over STORE; yield the seconds until it served, and it."""
+    began = time.perf_counter()
+    with ServerProcess(store) as server:
+        yield time.perf_counter() - began, server
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def disk_bytes(store: Path) -> dict[str, int]:
+    """Return the bytes of the blocks that the files of STORE have, by folder or file directly below it."""
+    found: dict[str, int] = {}
+    for path in store.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(store).parts[0]
+            found[name] = found.get(name, 0) + path.stat().st_blocks * 512
+    return dict(sorted(found.items()))
+
+
+def _tell(figure: Figure, standings: dict[str, _Standing]) -> None:
+    facts = figure.facts
+    count = facts["messages"]
+    lost = {name: count - standing.waiting for name, standing in standings.items()}
+    figure.notes += [
+        f"disk {facts['disk_bytes'] / 1e6:,.0f} MB, {facts['disk_bytes'] / count:,.0f} B a message",
+        f"server memory {facts['rss_empty_bytes'] / 1e6:,.0f} MB empty, {facts['rss_full_bytes'] / 1e6:,.0f} MB with "
+        f"all, {facts['rss_after_restart_bytes'] / 1e6:,.0f} MB after a restart",
+        f"stop {facts['stop_seconds']:.1f} s, restart {facts['restart_seconds']:.1f} s, after kill -9 "
+        f"{facts['restart_after_kill_seconds']:.1f} s",
+        "missing when " + ", ".join(f"{name} {number:,}" for name, number in lost.items()),
+    ]
