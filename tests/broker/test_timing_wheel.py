@@ -137,13 +137,13 @@ def test_equal_deadlines_fire_in_the_order_of_adding() -> None:
 
 def test_equal_deadlines_keep_their_order_when_the_older_came_from_a_higher_wheel() -> None:
     wheel = TimingWheel(0)
-    older = wheel.add(300, lambda: None)  # Beyond the lowest wheel.
+    older = wheel.add(600, lambda: None)  # Beyond the lowest wheel.
     assert wheel.advance(100) == []
-    younger = wheel.add(300, lambda: None)  # Within it.
-    moved = wheel.add(290, lambda: None)
-    wheel.reschedule(moved, 300)
+    younger = wheel.add(600, lambda: None)  # Within it.
+    moved = wheel.add(590, lambda: None)
+    wheel.reschedule(moved, 600)
 
-    assert wheel.advance(400) == [older, younger, moved]
+    assert wheel.advance(700) == [older, younger, moved]
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 30_000, 86_400_000])
