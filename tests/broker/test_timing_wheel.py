@@ -143,6 +143,7 @@ def test_equal_deadlines_keep_their_order_when_the_older_came_from_a_higher_whee
     moved = wheel.add(590, lambda: None)
     wheel.reschedule(moved, 600)
 
+    assert wheel.advance(550) == []  # Here the older one comes down, behind the younger.
     assert wheel.advance(700) == [older, younger, moved]
 
 
