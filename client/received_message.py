@@ -31,14 +31,18 @@ from ..proto.properties import (
 )
 from ..proto.record import SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import parse_run, walk
+from .delays import INSTANT_MAX_MS
 
 #: Of Apache's timer wheel, at its coarsest, which is the default.
 _SLOT_MS: Final = 1_000
+_DIGITS_MAX: Final = 19
 
 
 def _number(text: str | None) -> int:
-    """Return the number that TEXT is, 0 for what is none: properties are whatever a sender wrote."""
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else 0
+    """Return the number that TEXT is, 0 for what is none or too large: properties are whatever a sender wrote."""
+    if not text or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return 0
+    return min(int(text), INSTANT_MAX_MS)
 
 
 def _ints(column: NDArray[np.int32] | NDArray[np.int64]) -> list[int]:
@@ -222,7 +226,8 @@ class ReceivedMessage:
             return 0
         # The slot of a timed message is (out, out + 1 s]; an instant outside it was not the one that counted.
         deliver_ms = _number(properties.get(TIMER_DELIVER_MS))
-        return deliver_ms if out_ms < deliver_ms <= out_ms + _SLOT_MS else out_ms + _SLOT_MS
+        end_ms = min(out_ms + _SLOT_MS, INSTANT_MAX_MS)
+        return deliver_ms if out_ms < deliver_ms <= end_ms else end_ms
 
     @property
     def delay_level(self) -> int:

@@ -73,6 +73,7 @@ def message_document(message: ReceivedMessage) -> dict[str, Any]:
         "tag": message.tag,
         "born_ms": message.born_timestamp_ms,
         "stored_ms": message.store_timestamp_ms,
+        "due_ms": message.due_ms or None,
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
         **body_fields(message.body),
@@ -92,6 +93,7 @@ def print_message(message: ReceivedMessage) -> None:
             "tag": message.tag or "-",
             "born": instant(message.born_timestamp_ms),
             "stored": instant(message.store_timestamp_ms),
+            **({"due": instant(message.due_ms)} if message.due_ms else {}),
             "body": message.body.decode(errors="backslashreplace"),
         }
     )

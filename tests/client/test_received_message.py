@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.client.delays import INSTANT_MAX_MS
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.errors import CorruptRecord
 from pocketmq.proto.record import COMPRESSION_ZLIB, SYS_COMPRESSED, Host, Record, encode_record
@@ -85,6 +86,8 @@ def test_without_properties_there_are_no_keys_and_the_id_is_the_offset_id() -> N
         ({"TIMER_OUT_MS": "5000", "TIMER_DELAY_MS": "77"}, 6_000),  # by Java, to the second
         ({"TIMER_OUT_MS": "5000", "TIMER_DELIVER_MS": "soon"}, 6_000),
         ({"TIMER_OUT_MS": "²"}, 0),
+        ({"TIMER_OUT_MS": "9" * 19}, INSTANT_MAX_MS),
+        ({"TIMER_OUT_MS": "9" * 5_000}, 0),
         ({"TIMER_DELIVER_MS": "5000"}, 0),  # it was past: delivered at once
         ({"DELAY": "3", "REAL_TOPIC": "orders"}, 0),
     ],

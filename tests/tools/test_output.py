@@ -7,8 +7,9 @@ from pocketmq.proto.record_run import encode_run
 from pocketmq.tools import output
 
 
-def received(body: bytes) -> ReceivedMessage:
-    properties = encode_properties({"KEYS": "a b", "TAGS": "t", "UNIQ_KEY": "01FF", "own": "x=y"})
+def received(body: bytes, **more: str) -> ReceivedMessage:
+    own = {"KEYS": "a b", "TAGS": "t", "UNIQ_KEY": "01FF", "own": "x=y"}
+    properties = encode_properties(own | more)
     records, _ = encode_run(
         "T",
         3,
@@ -33,6 +34,7 @@ def test_a_message_is_told_whole() -> None:
         "tag": "t",
         "born_ms": 1_000,
         "stored_ms": 0,
+        "due_ms": None,
         "reconsume_times": 0,
         "properties": {"KEYS": "a b", "TAGS": "t", "UNIQ_KEY": "01FF", "own": "x=y"},
         "body": "é",
@@ -49,6 +51,14 @@ def test_a_message_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> 
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert (lines["keys"], lines["tag"], lines["body"]) == ("a b", "t", "a\\xff")
     assert lines["born"] == "1970-01-01 00:00:01.000Z"
+
+
+def test_a_delayed_message_tells_when_it_was_due(capsys: pytest.CaptureFixture[str]) -> None:
+    message = received(b"a", TIMER_OUT_MS="1700000000000", TIMER_DELIVER_MS="1700000000250")
+
+    assert output.message_document(message)["due_ms"] == 1_700_000_000_250
+    output.print_message(message)
+    assert "due        2023-11-14 22:13:20.250Z" in capsys.readouterr().out
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
