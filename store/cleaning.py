@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .health import Health
 from .parts import StoreParts
-from .retention import decide
+from .retention import decide, kept_back
 from .timer_store import TimerStore
 
 logger = logging.getLogger(__name__)
@@ -34,12 +35,18 @@ class Cleaner:
         self._timers = timers
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
 
-    def clean(self, now_ms: int) -> Cleaned:
-        """Do one round: decide by age and usage, delete, and refuse or take writes again."""
+    def clean(self, now_ms: int, needed_from: Callable[[], int | None]) -> Cleaned:
+        """Do one round: decide by age and usage, delete, and refuse or take writes again.
+
+        NEEDED_FROM tells the lowest log offset of a message that waits for something; None if none does.
+        """
         used = self._used_percent()
         changed = [self._disk.modified_ms(file.path) for file in self._log.files.files]
         decision = decide(self._config, now_ms, changed, used)
         self._health.set_full(self._full_reason(used) if decision.refuse_writes else None)
+        if decision.delete_files:
+            ends = [file.end for file in self._log.files.files]
+            decision = kept_back(decision, ends, needed_from())
         gone = self._log.files.delete_leading(decision.delete_files)
         if gone:
             logger.info(

@@ -344,9 +344,18 @@ class MessageStore:
 
     # --- housekeeping --------------------------------------------------------------------------------------------
 
-    def clean(self) -> Cleaned:
-        """Do one round of retention: call this every `config.clean_interval_ms`."""
-        return self._cleaner.clean(self._now_ms())
+    def clean(self, needed_from: Callable[[], int | None] = lambda: None) -> Cleaned:
+        """Do one round of retention: call this every `config.clean_interval_ms`.
+
+        NEEDED_FROM tells the lowest log offset of a message that somebody still needs besides the timers: its file
+        and those behind it stay, unless the disk is too full.
+        """
+
+        def needed() -> int | None:
+            found = (self.timers.oldest_log_offset(), needed_from())
+            return min((offset for offset in found if offset is not None), default=None)
+
+        return self._cleaner.clean(self._now_ms(), needed)
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of TOPIC; its records stay in the log until their files go."""

@@ -3,14 +3,15 @@
 Whole log files only, the oldest first, never the newest, at most so many a round, and none behind the first that
 has not expired. A file expires RETENTION after its last change. Expired files go in the delete hour (local time), or
 at any hour while the disk is fuller than `disk_expire_percent`. Above `disk_force_percent` the oldest go whatever
-their age; above `disk_refuse_percent` writes are refused as well. What consumers have read is not considered.
-Consume queues and index files follow the log.
+their age; above `disk_refuse_percent` writes are refused as well. What consumers have read is not considered, but a
+message that waits for its time keeps its file (`kept_back`), unless the disk forces it out. Consume queues and index
+files follow the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from .config import StoreConfig
@@ -18,11 +19,15 @@ from .config import StoreConfig
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the oldest log files to delete now, why, and whether writes are to be refused."""
+    """How many of the oldest log files to delete now, why, and whether writes are to be refused.
+
+    forced: the disk is so full that nothing keeps a file.
+    """
 
     delete_files: int
     reason: str
     refuse_writes: bool
+    forced: bool = False
 
 
 def decide(
@@ -33,11 +38,19 @@ def decide(
     candidates = modified_ms[:-1]
     if used_percent > config.disk_force_percent:
         count = min(len(candidates), config.clean_files_max)
-        return Decision(count, f"the disk is {used_percent} % full", refuse)
+        return Decision(count, f"the disk is {used_percent} % full", refuse, forced=True)
     reason = _reason_to_delete_expired(config, now_ms, used_percent)
     if reason is None:
         return Decision(0, "not the hour", refuse)
     return Decision(_expired(config, now_ms, candidates), reason, refuse)
+
+
+def kept_back(decision: Decision, ends: Sequence[int], needed_from: int | None) -> Decision:
+    """Return DECISION without the files, of log offsets up to ENDS, that hold something from NEEDED_FROM on."""
+    if decision.forced or needed_from is None:
+        return decision
+    free = sum(end <= needed_from for end in ends[: decision.delete_files])
+    return replace(decision, delete_files=free)
 
 
 def _reason_to_delete_expired(config: StoreConfig, now_ms: int, used_percent: int) -> str | None:

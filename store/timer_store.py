@@ -82,6 +82,15 @@ class TimerStore:
         found = self.ring.get(time) if time >= self.ring.read_time else None
         return found[2] if found else 0
 
+    def oldest_log_offset(self) -> int | None:
+        """Return where in the commit log the oldest message that waits begins; None if none does."""
+        times = self.ring.pending_times()
+        if not len(times):
+            return None
+        firsts = self.ring.get_many(times)[0]
+        firsts = firsts[(firsts >= self.log.min_offset) & (firsts < self.log.max_offset)]
+        return int(self.log.rows_at(firsts)["log_offset"].min()) if len(firsts) else None
+
     def next_slot(self, from_ms: int) -> int | None:
         """Return the time of the first slot from FROM_MS on that has records; None if there is none."""
         time = self.ring.next_time(-(-from_ms // self.precision_ms))

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.retention import decide, local_hour
+from pocketmq.store.retention import decide, kept_back, local_hour
 
 HOUR = 3_600_000
 CONFIG = StoreConfig(path="/s")
@@ -42,6 +42,30 @@ def test_decision(hour: int, ages_h: list[int], used: int, deleted: int, refuse:
     decision = decide(CONFIG, now, [now - age * HOUR for age in ages_h], used)
 
     assert (decision.delete_files, decision.refuse_writes) == (deleted, refuse)
+
+
+@pytest.mark.parametrize(
+    ("needed_from", "deleted"),
+    [
+        pytest.param(None, 2, id="nobody waits"),
+        pytest.param(250, 2, id="what waits lies behind"),
+        pytest.param(200, 2, id="it begins with the next file"),
+        pytest.param(199, 1, id="it lies in the second file"),
+        pytest.param(0, 0, id="it lies in the first file"),
+    ],
+)
+def test_a_message_that_waits_keeps_its_file(needed_from: int | None, deleted: int) -> None:
+    now = at_hour(4)
+    decision = decide(CONFIG, now, [now - age * HOUR for age in (100, 80, 70, 1)], 10)
+
+    assert kept_back(decision, [100, 200, 300, 400], needed_from).delete_files == deleted
+
+
+def test_a_full_disk_forces_out_what_waits() -> None:
+    now = at_hour(5)
+    decision = decide(CONFIG, now, [now] * 4, 86)
+
+    assert kept_back(decision, [100, 200, 300, 400], 0).delete_files == 3
 
 
 def test_the_hour_is_local() -> None:
