@@ -79,7 +79,7 @@ def enter_again(timers: TimerStore, parts: StoreParts, write_ms: int) -> None:
 def _unrolled(messages: _Messages, newest: dict[Key, int]) -> NDArray[np.bool_]:
     """Return which of MESSAGES have no copy that was rolled more often."""
     rows = zip(messages.keys, messages.out_ms.tolist(), messages.rolls.tolist(), strict=True)
-    return np.array([rolls >= newest.get((key, out), 0) for key, out, rolls in rows], np.bool_)
+    return np.array([rolls >= newest.get((key, out), rolls) for key, out, rolls in rows], np.bool_)
 
 
 def _batch(messages: _Messages, wanted: NDArray[np.bool_]) -> TimerBatch:
