@@ -7,7 +7,7 @@ Not thread-safe: the event loop owns it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..proto.errors import GroupNotFound, InvalidArgument, Overloaded
@@ -15,6 +15,7 @@ from ..proto.topics import check_group
 from ..store.state_files import StateFile
 from ..store.state_tables import GroupConfig, GroupTable, parse_groups, render_groups
 from .config import BrokerConfig
+from .retry_policy import changed_policy
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +53,22 @@ class Groups:
         group = self._table.groups.get(name)
         return group if group is not None else self.create(GroupConfig(name=name), update=False)
 
-    def create(self, group: GroupConfig, *, update: bool) -> GroupConfig:
+    def create(
+        self, group: GroupConfig, *, update: bool, retry_intervals_ms: Sequence[int] | None = None
+    ) -> GroupConfig:
         """Make GROUP, or change it if it exists; return it. Raises GroupNotFound for an UPDATE of nothing.
 
-        As with Apache's brokers, making a group that exists changes it.
+        As with Apache's brokers, making a group that exists changes it. RETRY_INTERVALS_MS: how long before the first
+        retry, the second …, the last one repeats (empty: by delay level); None leaves its retry policy as it is.
         """
         check_group(group.name)
         _check_range(group.name, "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX)
         _check_range(group.name, "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX)
         existing = self.get(group.name) if update else self._table.groups.get(group.name)
+        policy = group.retry_policy if existing is None else existing.retry_policy
+        if retry_intervals_ms is not None:
+            longest_ms = self._config.delay_max_ms
+            policy = changed_policy(group.name, policy, retry_intervals_ms, longest_ms=longest_ms)
         if existing is None and len(self._table.groups) >= self._config.groups_max:
             raise Overloaded(
                 f"the broker has {len(self._table.groups)} groups, the limit is"
@@ -68,14 +76,14 @@ class Groups:
                 field="groups",
                 limit=self._config.groups_max,
             )
-        if existing is not None:
-            group = replace(
-                existing,
-                retry_times_max=group.retry_times_max,
-                retry_queues=group.retry_queues,
-                consume_message_orderly=group.consume_message_orderly,
-                consume_enable=group.consume_enable,
-            )
+        group = replace(
+            group if existing is None else existing,
+            retry_times_max=group.retry_times_max,
+            retry_queues=group.retry_queues,
+            retry_policy=policy,
+            consume_message_orderly=group.consume_message_orderly,
+            consume_enable=group.consume_enable,
+        )
         self._change({**self._table.groups, group.name: group})
         return group
 

@@ -18,6 +18,7 @@ from .fetch import Fetches
 from .groups import Groups
 from .lookup import Lookups
 from .offsets import Offsets
+from .retry_policy import intervals_of
 from .send import Sends
 from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics
@@ -230,7 +231,9 @@ class _Changes:
             consume_message_orderly=asked.order,
             consume_enable=asked.consume_enable,
         )
-        made = self._groups.create(group, update=request.update)
+        made = self._groups.create(
+            group, update=request.update, retry_intervals_ms=asked.retry_intervals_ms
+        )
         return pb.GroupReply(group=_group_message(made))
 
     def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
@@ -284,4 +287,5 @@ def _group_message(group: GroupConfig) -> pb.GroupConfig:
         retry_queues=group.retry_queues,
         order=group.consume_message_orderly,
         consume_enable=group.consume_enable,
+        retry_intervals_ms=intervals_of(group.retry_policy),
     )

@@ -28,6 +28,7 @@ from ..proto.topics import (
     AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
     NOT_SENDABLE_TOPICS,
+    PERMISSION_ALL,
     PERMISSION_INHERIT,
     PERMISSION_READ,
     PERMISSION_WRITE,
@@ -146,12 +147,7 @@ class Topics:
         topic = self._table.topics.get(name)
         if topic is None:
             topic = self._auto_create(name, queue)
-        if not topic.permission & PERMISSION_WRITE:
-            raise NotWritable(
-                f"topic {name!r}: its permission, {topic.permission}, does not include writing (2)",
-                topic=name,
-                permission=topic.permission,
-            )
+        _check_writable(topic)
         if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
             raise NotServed(
                 f"topic {name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), which are read but not written:"
@@ -183,6 +179,29 @@ class Topics:
         )
         self._put(made)
         return made
+
+    def for_group(self, name: str, queues: int) -> TopicConfig:
+        """Return topic NAME, a group's retry or dead-letter topic, making it if there is none.
+
+        One with fewer queues than QUEUES, to read or to write, gets as many: a group's retry queues may have become
+        more. Raises InvalidName, Overloaded, or NotWritable if its permission does not include writing.
+        """
+        check_topic(name)
+        topic = self._table.topics.get(name)
+        if topic is None:
+            topic = TopicConfig(
+                name=name, read_queues=queues, write_queues=queues, permission=PERMISSION_ALL
+            )
+            self._put(topic)
+        _check_writable(topic)
+        if min(topic.read_queues, topic.write_queues) < queues:
+            topic = replace(
+                topic,
+                read_queues=max(topic.read_queues, queues),
+                write_queues=max(topic.write_queues, queues),
+            )
+            self._put(topic)
+        return topic
 
     def create(self, topic: TopicConfig, *, update: bool) -> TopicConfig:
         """Make TOPIC, or change it if it exists and UPDATE is set; return it as it is now.
@@ -254,6 +273,15 @@ class Topics:
         self._table = table
         for callback in self.on_change:
             callback()
+
+
+def _check_writable(topic: TopicConfig) -> None:
+    if not topic.permission & PERMISSION_WRITE:
+        raise NotWritable(
+            f"topic {topic.name!r}: its permission, {topic.permission}, does not include writing (2)",
+            topic=topic.name,
+            permission=topic.permission,
+        )
 
 
 def _check_queue(topic: str, queue: int, queues: int, verb: str) -> None:

@@ -54,6 +54,8 @@ class GroupDescription:
     #: FIFO.
     order: bool
     consume_enable: bool
+    #: How long a message waits before its first retry, its second …; the last one repeats. None: by delay level.
+    retry_intervals_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ def group_description(group: pb.GroupConfig) -> GroupDescription:
         retry_queues=group.retry_queues,
         order=group.order,
         consume_enable=group.consume_enable,
+        retry_intervals_ms=tuple(group.retry_intervals_ms),
     )
 
 

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from ..client import Admin
+from ..client import Admin, GroupDescription
+from ..proto.duration import format_duration, parse_duration
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 
@@ -26,17 +27,38 @@ def group() -> None:
     show_default=True,
     help="How often a message that failed is delivered again.",
 )
+@click.option(
+    "--retry-intervals",
+    "intervals",
+    metavar="10s,30s,1m,…",
+    default="",
+    help="How long it waits before the first retry, the second …; the last one repeats.  [default: 10s to 2h]",
+)
 @json_option("the group")
 @nameserver_option
-def create(name: str, *, fifo: bool, retries: int, as_json: bool, nameserver: str) -> None:
+def create(
+    name: str, *, fifo: bool, retries: int, intervals: str, as_json: bool, nameserver: str
+) -> None:
     """Create group NAME on every broker. A group that exists is changed to what is given."""
+    intervals_ms = [
+        parse_duration(part, field="--retry-intervals")
+        for part in intervals.split(",")
+        if intervals
+    ]
     with Admin(nameserver) as admin:
-        made = admin.create_group(name, order=fifo, retry_max_times=retries)
+        made = admin.create_group(
+            name, order=fifo, retry_max_times=retries, retry_intervals_ms=intervals_ms
+        )
     if as_json:
         print_json(asdict(made))
     else:
         kind = "in order" if made.order else "in any order"
-        click.echo(f"group {made.name}: {kind}, up to {made.retry_max_times} retries")
+        after = f", after {_intervals(made)}" if made.retry_intervals_ms else ""
+        click.echo(f"group {made.name}: {kind}, up to {made.retry_max_times} retries{after}")
+
+
+def _intervals(one: GroupDescription) -> str:
+    return ",".join(map(format_duration, one.retry_intervals_ms))
 
 
 @group.command("list")
@@ -51,12 +73,13 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
             print_json(asdict(one))
         return
     print_table(
-        ["group", "order", "retries", "consumes"],
+        ["group", "order", "retries", "after", "consumes"],
         [
             [
                 one.name,
                 "fifo" if one.order else "-",
                 one.retry_max_times,
+                _intervals(one) or "-",
                 "yes" if one.consume_enable else "no",
             ]
             for one in groups

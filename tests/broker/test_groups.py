@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import Groups
+from pocketmq.broker.retry_policy import intervals_of, policy_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import GroupConfig
+from pocketmq.store.state_tables import GroupConfig, Object
 
 from ..runs import Hand
 
@@ -82,3 +86,136 @@ def test_the_number_of_groups_is_bounded(tmp_path: Path) -> None:
         groups.ensure("b")
     groups.delete("a")
     groups.ensure("b")
+
+
+COMMON = [10_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000]
+
+
+class TestRetryIntervals:
+    """Own intervals of a group, in the place where Apache keeps its retry policies."""
+
+    def test_they_are_there_after_a_restart_in_apaches_form(
+        self, tmp_path: Path, groups: Groups
+    ) -> None:
+        made = groups.create(GroupConfig(name="g"), update=False, retry_intervals_ms=COMMON)
+
+        assert made.retry_policy == {
+            "customizedRetryPolicy": {"next": [10_000, 10_000, *COMMON]},
+            "type": "CUSTOMIZED",
+        }
+        assert intervals_of(groups_at(tmp_path).get("g").retry_policy) == tuple(COMMON)
+
+    def test_without_a_word_on_them_they_stay_and_an_empty_list_ends_them(
+        self, groups: Groups
+    ) -> None:
+        groups.create(GroupConfig(name="g"), update=False, retry_intervals_ms=[5_000])
+
+        kept = groups.create(GroupConfig(name="g", retry_times_max=3), update=True)
+        assert intervals_of(kept.retry_policy) == (5_000,)
+        ended = groups.create(GroupConfig(name="g"), update=True, retry_intervals_ms=[])
+        assert ended.retry_policy == {"type": "CUSTOMIZED"}
+
+    def test_a_policy_that_keeps_them_already_stays_as_it_was_written(self, groups: Groups) -> None:
+        policy: Object = {
+            "exponentialRetryPolicy": {"initial": 500, "max": 2_000, "multiplier": 2},
+            "type": "EXPONENTIAL",
+        }
+        groups.create(GroupConfig(name="g", retry_policy=policy), update=False)
+
+        changed = groups.create(
+            GroupConfig(name="g"), update=True, retry_intervals_ms=[500, 1_000, 2_000]
+        )
+
+        assert changed.retry_policy == policy
+
+    @pytest.mark.parametrize(
+        ("intervals", "limit"),
+        [
+            ([999], "259200000"),
+            ([-5_000], "259200000"),
+            ([10_000, 0], "259200000"),
+            ([259_200_001], "259200000"),
+            ([1_000] * 65, "64"),
+        ],
+        ids=["short", "negative", "zero", "long", "many"],
+    )
+    def test_what_is_out_of_bounds_changes_nothing(
+        self, groups: Groups, intervals: list[int], limit: str
+    ) -> None:
+        with pytest.raises(InvalidArgument) as caught:
+            groups.create(GroupConfig(name="g"), update=False, retry_intervals_ms=intervals)
+
+        assert caught.value.details["field"] == "retry_intervals_ms"
+        assert caught.value.details["limit"] == limit
+        assert groups.all() == []
+        groups.create(GroupConfig(name="g"), update=False, retry_intervals_ms=[1_000] * 64)
+        groups.create(GroupConfig(name="g"), update=True, retry_intervals_ms=[259_200_000])
+
+
+def java_next(policy: dict[str, Any], reconsume_times: int) -> int:
+    """What Apache's CustomizedRetryPolicy and ExponentialRetryPolicy answer, by their rule."""
+    if policy["type"] == "EXPONENTIAL":
+        bean = policy["exponentialRetryPolicy"]
+        grown = bean["initial"] * bean["multiplier"] ** min(reconsume_times, 32)
+        return int(min(bean["max"], grown))
+    listed = policy["customizedRetryPolicy"]["next"]
+    return int(listed[min(reconsume_times + 2, len(listed) - 1)])
+
+
+@given(st.lists(st.integers(1_000, 259_200_000), min_size=1, max_size=64))
+def test_a_java_broker_keeps_the_intervals_that_are_set_here(intervals: list[int]) -> None:
+    policy: Any = policy_of(intervals)
+
+    for times in range(70):
+        assert java_next(policy, times) == intervals[min(times, len(intervals) - 1)]
+    # Who is handed the bare list, and begins with its first entry, never comes early.
+    assert policy["customizedRetryPolicy"]["next"][:3] == [intervals[0]] * 3
+    assert intervals_of(policy) == tuple(intervals)
+
+
+@given(
+    st.one_of(
+        st.builds(
+            lambda listed: {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": listed}},
+            st.lists(st.integers(0, 10**12), min_size=1, max_size=80),
+        ),
+        st.builds(
+            lambda initial, most, by: {
+                "type": "EXPONENTIAL",
+                "exponentialRetryPolicy": {"initial": initial, "max": most, "multiplier": by},
+            },
+            st.integers(0, 10**7),
+            st.integers(0, 10**9),
+            st.integers(0, 10),
+        ),
+    )
+)
+def test_a_policy_that_java_wrote_means_the_same_here(policy: dict[str, Any]) -> None:
+    intervals = intervals_of(policy)
+
+    for times in range(90):
+        assert intervals[min(times, len(intervals) - 1)] == java_next(policy, times)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"type": "CUSTOMIZED"},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": None},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": []}},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000, "2s"]}},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [-1]}},
+        {"type": "EXPONENTIAL"},
+        {"type": "ANOTHER", "customizedRetryPolicy": {"next": [1_000]}},
+    ],
+)
+def test_a_policy_that_says_nothing_leaves_it_to_the_delay_levels(policy: Object) -> None:
+    assert intervals_of(policy) == ()
+
+
+def test_an_exponential_policy_has_apaches_defaults() -> None:
+    policy: Object = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {}}
+
+    assert intervals_of(policy)[:3] == (5_000, 10_000, 20_000)
+    assert intervals_of(policy)[-1] == 7_200_000

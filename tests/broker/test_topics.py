@@ -236,3 +236,29 @@ def test_a_change_that_cannot_be_saved_does_not_count(tmp_path: Path) -> None:
 
     with pytest.raises(TopicNotFound):
         topics.get("T")
+
+
+class TestTopicsOfGroups:
+    """Retry and dead-letter topics are made when they are first needed."""
+
+    def test_one_is_made_and_told_once(self, topics: Topics) -> None:
+        told: list[None] = []
+        topics.on_change.append(lambda: told.append(None))
+
+        made = topics.for_group("%RETRY%g", 2)
+
+        assert (made.read_queues, made.write_queues, made.permission) == (2, 2, 6)
+        assert topics.for_group("%RETRY%g", 1) is made
+        assert len(told) == 1
+
+    def test_one_with_too_few_queues_gets_as_many_as_are_asked_for(self, topics: Topics) -> None:
+        topics.for_group("%RETRY%g", 1)
+
+        assert topics.for_group("%RETRY%g", 3).read_queues == 3
+        assert topics.get("%RETRY%g").write_queues == 3
+
+    def test_one_that_takes_no_messages_is_refused(self, topics: Topics) -> None:
+        topics.create(topic("%DLQ%g", permission=4), update=False)
+
+        with pytest.raises(NotWritable):
+            topics.for_group("%DLQ%g", 1)

@@ -1,0 +1,119 @@
+"""How long a group's failed messages wait before they come again: Apache's `groupRetryPolicy`, read and written.
+
+A retry is counted by the reconsume times that its message had when it failed: 0 for the first retry.
+
+policy in subscriptionGroup.json                        retry with reconsume times r waits
+CUSTOMIZED without a list (every group's default)       delay level 3 + r
+CUSTOMIZED with `customizedRetryPolicy.next`            next[r + 2], or the last one
+EXPONENTIAL                                             initial × multiplier ** r, at most max
+
+That is what Apache's own classes work out of them, including the two leading entries of a list which no retry ever
+uses (its list begins with the delay levels 1 and 2). Apache asks the policy for POP consumers alone, and sends messages
+of classic ones back by level whatever it says. Here it counts for both: who sets a policy wants it kept. Intervals that
+are set here are written with their first one twice in front, so that a Java broker on the same store, and a client
+that is handed the bare list, keep the same intervals or longer ones.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ..proto.duration import format_duration
+from ..proto.errors import InvalidArgument
+from ..store.state_tables import Object
+
+INTERVALS_MAX: Final = 64
+INTERVAL_LEAST_MS: Final = 1_000
+
+#: Entries of Apache's lists before the one of the first retry.
+_UNUSED: Final = 2
+#: Apache's defaults of an exponential policy.
+_INITIAL_MS: Final = 5_000
+_LONGEST_MS: Final = 7_200_000
+_MULTIPLIER: Final = 2
+#: Apache's: the exponent grows no further.
+_EXPONENT_MAX: Final = 32
+
+
+def intervals_of(policy: Object) -> tuple[int, ...]:
+    """Return the milliseconds before the first retry, the second …; the last one repeats. None: by delay level.
+
+    A policy that is not one of Apache's, or not well formed, counts as none.
+    """
+    kind = policy.get("type", "CUSTOMIZED")
+    if kind == "EXPONENTIAL":
+        return _exponential(policy.get("exponentialRetryPolicy"))
+    if kind == "CUSTOMIZED":
+        return _customized(policy.get("customizedRetryPolicy"))
+    return ()
+
+
+def _customized(bean: object) -> tuple[int, ...]:
+    listed = bean.get("next") if isinstance(bean, dict) else None
+    if not isinstance(listed, list) or not listed:
+        return ()
+    intervals = [_natural(value, -1) for value in listed]
+    if -1 in intervals:
+        return ()
+    return tuple(intervals[_UNUSED:] or intervals[-1:])
+
+
+def _exponential(bean: object) -> tuple[int, ...]:
+    if not isinstance(bean, dict):
+        return ()
+    initial = _natural(bean.get("initial"), _INITIAL_MS)
+    longest = _natural(bean.get("max"), _LONGEST_MS)
+    multiplier = _natural(bean.get("multiplier"), _MULTIPLIER)
+    intervals: list[int] = []
+    for exponent in range(_EXPONENT_MAX + 1):
+        interval = min(longest, initial * multiplier**exponent)
+        if intervals and (interval == intervals[-1] == longest or multiplier == 1):
+            break
+        intervals.append(interval)
+    return tuple(intervals)
+
+
+def _natural(value: object, default: int) -> int:
+    """Return VALUE if it is a whole number, not negative; or else DEFAULT."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if is_number else default  # type: ignore[return-value]
+
+
+def policy_of(intervals_ms: Sequence[int]) -> Object:
+    """Return the policy that keeps INTERVALS_MS; none: the default, by delay level."""
+    if not intervals_ms:
+        return {"type": "CUSTOMIZED"}
+    listed = [*intervals_ms[:1] * _UNUSED, *intervals_ms]
+    return {"customizedRetryPolicy": {"next": listed}, "type": "CUSTOMIZED"}
+
+
+def changed_policy(
+    group: str, existing: Object, intervals_ms: Sequence[int], *, longest_ms: int
+) -> Object:
+    """Return the policy of GROUP once it is to keep INTERVALS_MS: the EXISTING one if it does so already.
+
+    Raises InvalidArgument for more than INTERVALS_MAX, or one outside INTERVAL_LEAST_MS to LONGEST_MS.
+    """
+    if tuple(intervals_ms) == intervals_of(existing):
+        return existing
+    if len(intervals_ms) > INTERVALS_MAX:
+        raise InvalidArgument(
+            f"group {group!r}: {len(intervals_ms)} retry intervals, the limit is {INTERVALS_MAX}:"
+            " the last one repeats, so list the different ones",
+            field="retry_intervals_ms",
+            limit=INTERVALS_MAX,
+            value=len(intervals_ms),
+        )
+    for interval_ms in intervals_ms:
+        if not INTERVAL_LEAST_MS <= interval_ms <= longest_ms:
+            raise InvalidArgument(
+                f"group {group!r}: a retry interval is {interval_ms} ms, must be"
+                f" {format_duration(INTERVAL_LEAST_MS)} to {format_duration(longest_ms)}",
+                field="retry_intervals_ms",
+                limit=longest_ms,
+                value=interval_ms,
+            )
+    return policy_of(intervals_ms)
