@@ -23,6 +23,7 @@ from typing import Final
 
 from ..proto.duration import format_duration
 from ..proto.errors import InvalidArgument
+from ..store.java_json import Json
 from ..store.state_tables import Object
 
 INTERVALS_MAX: Final = 64
@@ -86,7 +87,7 @@ def policy_of(intervals_ms: Sequence[int]) -> Object:
     """Return the policy that keeps INTERVALS_MS; none: the default, by delay level."""
     if not intervals_ms:
         return {"type": "CUSTOMIZED"}
-    listed = [*intervals_ms[:1] * _UNUSED, *intervals_ms]
+    listed: list[Json] = [*[intervals_ms[0]] * _UNUSED, *intervals_ms]
     return {"customizedRetryPolicy": {"next": listed}, "type": "CUSTOMIZED"}
 
 

@@ -190,7 +190,7 @@ def test_a_java_broker_keeps_the_intervals_that_are_set_here(intervals: list[int
         ),
     )
 )
-def test_a_policy_that_java_wrote_means_the_same_here(policy: dict[str, Any]) -> None:
+def test_a_policy_that_java_wrote_means_the_same_here(policy: Any) -> None:
     intervals = intervals_of(policy)
 
     for times in range(90):
