@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 TICK_MS: Final = 1
 WHEEL_SIZE: Final = 512
@@ -19,31 +19,54 @@ _by_order = attrgetter("order")
 _by_deadline = attrgetter("deadline_ms")
 
 
-class Timer:
+class _Link:
+    """An element of a ring, or none of one: then both are None. Any: what asks for types here costs a tenth."""
+
+    __slots__ = ("_next", "_previous")
+
+    _next: Any
+    _previous: Any
+
+
+class Timer(_Link):
     """Something to do at DEADLINE_MS. `active` until it fired or was cancelled."""
 
-    __slots__ = ("_bucket", "callback", "deadline_ms", "order")
+    __slots__ = ("callback", "deadline_ms", "order")
 
-    def __init__(self, deadline_ms: int, callback: Callable[[], None]) -> None:
+    def __init__(self, deadline_ms: int, callback: Callable[[], None], order: int = 0) -> None:
         self.deadline_ms = deadline_ms
         self.callback = callback
         #: Rises with each timer that is added or re-scheduled.
-        self.order = 0
-        self._bucket: _Bucket | None = None
+        self.order = order
+        self._previous = self._next = None
 
     @property
     def active(self) -> bool:
-        return self._bucket is not None
+        return self._next is not None
 
 
-class _Bucket(dict[Timer, None]):
-    """The timers of one slot of one wheel, in the order in which they came."""
+class _Bucket(_Link):
+    """The timers of one slot of one wheel, in the order in which they came: a ring that the bucket closes."""
 
     __slots__ = ("expiry_ms",)
 
     def __init__(self) -> None:
         #: When it expires, as the delay queue has it; -1: it is not there.
         self.expiry_ms = -1
+        self._previous = self._next = self
+
+    def empty(self) -> list[Timer]:
+        """Take all timers out; return them."""
+        timers: list[Timer] = []
+        append = timers.append
+        timer = self._next
+        while timer is not self:
+            append(timer)
+            after = timer._next
+            timer._previous = timer._next = None
+            timer = after
+        self._previous = self._next = self
+        return timers
 
 
 class _Wheel:
@@ -120,29 +143,33 @@ class TimingWheel:
 
     def add(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
         """Return a new timer for DEADLINE_MS. A deadline that has passed is due at the next `advance`."""
-        timer = Timer(deadline_ms, callback)
-        self._order = timer.order = self._order + 1
+        self._order = order = self._order + 1
         self._count += 1
+        timer = Timer(deadline_ms, callback, order)
         self._insert(timer)
         return timer
 
     def cancel(self, timer: Timer) -> bool:
         """Take TIMER out; return whether it was still active."""
-        bucket = timer._bucket
-        if bucket is None:
+        after = timer._next
+        if after is None:
             return False
-        del bucket[timer]
-        timer._bucket = None
+        before = timer._previous
+        before._next = after
+        after._previous = before
+        timer._previous = timer._next = None
         self._count -= 1
         return True
 
     def reschedule(self, timer: Timer, deadline_ms: int) -> None:
         """Have TIMER fire at DEADLINE_MS instead, or again if it has fired; it counts as added now."""
-        bucket = timer._bucket
-        if bucket is None:
+        after = timer._next
+        if after is None:
             self._count += 1
         else:
-            del bucket[timer]
+            before = timer._previous
+            before._next = after
+            after._previous = before
         timer.deadline_ms = deadline_ms
         self._order = timer.order = self._order + 1
         self._insert(timer)
@@ -152,7 +179,7 @@ class TimingWheel:
         queue = self._queue
         while queue:
             expiry_ms, _, bucket = queue[0]
-            if bucket:
+            if bucket._next is not bucket:
                 return expiry_ms
             heapq.heappop(queue)
             bucket.expiry_ms = -1
@@ -169,16 +196,14 @@ class TimingWheel:
         while queue and queue[0][0] <= now_ms:
             expiry_ms, tick_ms, bucket = heapq.heappop(queue)
             bucket.expiry_ms = -1
-            if not bucket:
+            if bucket._next is bucket:
                 continue
             lowest.advance(expiry_ms)
-            if tick_ms == lowest_tick_ms:  # All of it is due.
-                due += bucket
-                for timer in bucket:
-                    timer._bucket = None
-                bucket.clear()
+            timers = bucket.empty()
+            if tick_ms == lowest_tick_ms:
+                due += timers
             else:
-                self._bring_down(bucket, now_ms, due)
+                self._bring_down(timers, now_ms, due)
         lowest.advance(now_ms)
         self._count -= len(due)
         if len(due) > 1:
@@ -187,14 +212,11 @@ class TimingWheel:
             due.sort(key=_by_deadline)
         return due
 
-    def _bring_down(self, bucket: _Bucket, now_ms: int, due: list[Timer]) -> None:
-        """Empty BUCKET of a higher wheel: what is due joins DUE, the rest goes to the wheel that holds it now."""
-        timers = list(bucket)
-        bucket.clear()
+    def _bring_down(self, timers: list[Timer], now_ms: int, due: list[Timer]) -> None:
+        """Of TIMERS of a higher wheel those that are due join DUE; the others go to the wheel that holds them now."""
         insert = self._insert
         for timer in timers:
             if timer.deadline_ms <= now_ms:
-                timer._bucket = None
                 due.append(timer)
             else:
                 insert(timer)
@@ -212,8 +234,11 @@ class TimingWheel:
             wheel = wheel.overflow or wheel.grow()
             tick_ms = wheel.tick_ms
         slot = deadline_ms // tick_ms
-        timer._bucket = bucket = wheel.buckets[slot % wheel.size]
-        bucket[timer] = None
+        bucket = wheel.buckets[slot % wheel.size]
+        last = bucket._previous
+        timer._previous = last
+        timer._next = bucket
+        last._next = bucket._previous = timer
         if bucket.expiry_ms < 0:
             bucket.expiry_ms = expiry_ms = slot * tick_ms
             heapq.heappush(self._queue, (expiry_ms, tick_ms, bucket))
