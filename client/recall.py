@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..proto.errors import InvalidArgument, RouteNotFound
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.recall_handle import decode_handle
 from .connections import BROKER
-from .handles import decode_handle
 from .receipt import Receipt
 from .routes import master_addresses
 from .session import Session

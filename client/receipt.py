@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, overload
 
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.message_id import offset_message_id
+from ..proto.recall_handle import encode_handle
 from ..proto.record import Host
-from .handles import encode_handle
 from .queue import Queue
 
 #: How safe an acknowledged message is: in the log's pages (survives kill -9), or forced to the device.

@@ -16,7 +16,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from pocketmq.client.handles import decode_handle
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import (
     ClientClosed,
@@ -30,6 +29,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.errors_wire import from_wire, to_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.recall_handle import decode_handle
 from pocketmq.proto.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT, decode_record
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
 from pocketmq.proto.run_check import check_run
