@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -34,6 +33,7 @@ from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import NOT_SENDABLE_TOPICS, PROPERTIES_SIZE_MAX, TIMER_TOPIC, check_topic
 from ...store.run import Appended, Run
 from ..appends import Appends
+from .timed_records import readable
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +79,12 @@ class Delivered:
     """What became of a chunk.
 
     states: DELIVERED, TRY_AGAIN or SKIPPED, one a record;  end_offset: all copies lie in the log before it (0: none);
-    error: why some have to be tried again;  topics: how many records of each real topic need no further try.
+    error: why some have to be tried again.
     """
 
     states: NDArray[np.int8]
     end_offset: int
     error: PocketMQError | None
-    topics: dict[str, int]
 
     @property
     def complete(self) -> bool:
@@ -158,6 +157,7 @@ class _Chunk:
         stamps: TimedStamps | None,
         targets: dict[tuple[bytes, bytes], _Target],
     ) -> None:
+        columns = readable(columns)
         self._ranges = PropertyRanges(records, columns)
         self._copier = RecordCopier(records, columns)
         self._columns = columns
@@ -167,7 +167,6 @@ class _Chunk:
         self._end_offset = 0
         self._error: PocketMQError | None = None
         self._real_topics = self._values(names.REAL_TOPIC)
-        self._settled = Counter[bytes]()
         self._dropped = _UNTRUE if stamps is None else _UNTRUE + _ANEW
         self._odd = self._has_any(self._dropped)
         self._rolled = None if stamps is None or not stamps.rolled.any() else stamps.rolled.tolist()
@@ -238,7 +237,6 @@ class _Chunk:
         return found
 
     def _warn(self, row: int, problem: str) -> None:
-        self._settle([row])
         logger.warning(
             "a delayed message is not delivered: %s",
             problem,
@@ -312,24 +310,14 @@ class _Chunk:
         if not isinstance(outcome, PocketMQError):
             self._states[rows] = DELIVERED
             self._end_offset = max(self._end_offset, outcome.end_offset)
-            self._settle(rows)
         elif _may_pass(outcome):
             self._states[rows] = TRY_AGAIN
             self._error = outcome
         else:
             self._warn(rows[0], f"{target[0]}/{target[1]}: {outcome.message}")
 
-    def _settle(self, rows: list[int]) -> None:
-        topics = self._real_topics
-        self._settled.update([topics[row] or b"" for row in rows])
-
     def delivered(self) -> Delivered:
-        topics = {
-            topic.decode("utf-8", "replace"): count
-            for topic, count in self._settled.items()
-            if topic
-        }
-        return Delivered(self._states, self._end_offset, self._error, topics)
+        return Delivered(self._states, self._end_offset, self._error)
 
 
 def _run(group: _Group, data: bytes, columns: RunColumns) -> Run:

@@ -1,0 +1,218 @@
+"""Timed messages whose slot is near: in memory, by the millisecond at which each is due.
+
+A message takes 41 bytes here (ROW); its record is read again when it is due. Rows that come later for the same slot
+join as parts of their own, and parts of like size are merged, so that a row is copied O(log n) times. Rows of one
+instant leave in the order of the timer log. Pure: it is told what is due when, and returns it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.record_run import Longs
+from ...store.timer_log import DELETE, NONE, ROLL
+from ...store.timer_slot import TimerRecords, TimerSlot
+
+#: One pending message: when it is due, where its timer record and its own record are, when it was entered, the hash
+#: of its UNIQ_KEY, and whether it is only to be entered anew.
+ROW: Final = np.dtype(
+    [
+        ("due_ms", np.int64),
+        ("position", np.int64),
+        ("log_offset", np.int64),
+        ("write_ms", np.int64),
+        ("size", np.int32),
+        ("unique_hash", np.int32),
+        ("rolled", np.bool_),
+    ]
+)
+Rows: TypeAlias = NDArray[np.void]
+NO_ROWS: Final[Rows] = np.zeros(0, ROW)
+
+
+def rows_of(records: TimerRecords) -> Rows:
+    """Return RECORDS of the timer log as rows; when they are due and whose they are is still to be found out."""
+    rows = np.zeros(len(records), ROW)
+    rows["position"] = records.positions
+    rows["log_offset"] = records.log_offsets
+    rows["write_ms"] = records.write_ms
+    rows["size"] = records.sizes
+    rows["rolled"] = (records.magics & ROLL) != 0
+    return rows
+
+
+class DueRows:
+    """Rows by due time; those of one instant by their position in the timer log."""
+
+    def __init__(self) -> None:
+        #: Each sorted; every one more than twice as long as the next.
+        self._parts: list[Rows] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first one is due."""
+        return min((int(part["due_ms"][0]) for part in self._parts), default=None)
+
+    def add(self, rows: Rows) -> None:
+        if not len(rows):
+            return
+        self._parts.append(_in_order(rows))
+        parts = self._parts
+        while len(parts) > 1 and len(parts[-2]) <= 2 * len(parts[-1]):
+            last = parts.pop()
+            parts[-1] = _in_order(np.concatenate((parts[-1], last)))
+
+    def take(self, now_ms: int) -> Rows:
+        """Take out what is due at NOW_MS, and return it in order."""
+        taken: list[Rows] = []
+        kept: list[Rows] = []
+        for part in self._parts:
+            count = int(np.searchsorted(part["due_ms"], now_ms, "right"))
+            if count:
+                taken.append(part[:count])
+            if count < len(part):
+                kept.append(part[count:])
+        self._parts = kept
+        if not taken:
+            return NO_ROWS
+        return taken[0] if len(taken) == 1 else _in_order(np.concatenate(taken))
+
+    def with_hashes(self, hashes: Longs) -> Rows:
+        """Return the rows whose UNIQ_KEY has one of HASHES."""
+        found = [part[np.isin(part["unique_hash"], hashes)] for part in self._parts]
+        return np.concatenate(found) if found else NO_ROWS
+
+    def remove(self, positions: Longs) -> int:
+        """Take out the rows at POSITIONS of the timer log; return how many there were."""
+        before = len(self)
+        parts = [part[~np.isin(part["position"], positions)] for part in self._parts]
+        self._parts = [part for part in parts if len(part)]
+        return before - len(self)
+
+    def rows(self) -> Rows:
+        return np.concatenate(self._parts) if self._parts else NO_ROWS
+
+
+def _in_order(rows: Rows) -> Rows:
+    due_ms, positions = rows["due_ms"], rows["position"]
+    if len(rows) == 1:
+        return rows
+    return rows[np.lexsort((positions, due_ms))]
+
+
+class LoadedSlot:
+    """One slot: what of it waits in memory, and what is still to be read of its chain.
+
+    slot_ms: its time;  last: the newest record of its chain that was looked at;  keys: whom its recalls mean;
+    begun: was anything of it delivered?  recalls, recalled: of each real topic, how many were read and taken out.
+    """
+
+    def __init__(self, slot_ms: int) -> None:
+        self.slot_ms = slot_ms
+        self.last = NONE
+        self.keys: set[bytes] = set()
+        self.recalls = Counter[str]()
+        self.recalled = Counter[str]()
+        self.begun = False
+        #: Was all of it in memory once (or as much as may be), so that it can be delivered from?
+        self.ready = False
+        #: The chain while it is being followed; then its recalls, and then its messages, that are not in memory yet.
+        self._reader: TimerSlot | None = None
+        self.markers = NO_ROWS
+        self.unread = NO_ROWS
+        self.waiting = DueRows()
+        #: Taken out of `waiting` and not delivered yet, in order.
+        self.due = NO_ROWS
+
+    # --- reading the chain
+
+    @property
+    def is_loading(self) -> bool:
+        return self._reader is not None or len(self.markers) > 0 or len(self.unread) > 0
+
+    def read(self, found: TimerSlot) -> None:
+        """Begin to read FOUND: what was entered into the slot behind `last`."""
+        self._reader = found
+
+    def follow(self, limit: int) -> bool:
+        """Follow the chain on through some LIMIT records; return whether it is known now."""
+        reader = self._reader
+        if reader is None:
+            return True
+        if not reader.read(limit):
+            return False
+        self._reader = None
+        self.last = max(self.last, reader.last)
+        records = reader.records()
+        rows = rows_of(records)
+        markers = (records.magics & DELETE) != 0
+        markers &= ~rows["rolled"]
+        self.markers, self.unread = rows[markers], rows[~markers]
+        return True
+
+    def next_markers(self, limit: int) -> Rows:
+        """Take the next recalls, LIMIT at most, off what is to be read."""
+        rows, self.markers = self.markers[:limit], self.markers[limit:]
+        return rows
+
+    def next_unread(self, limit: int) -> Rows:
+        """Take the next messages, LIMIT at most, off what is to be read."""
+        rows, self.unread = self.unread[:limit], self.unread[limit:]
+        return rows
+
+    # --- what waits
+
+    @property
+    def in_memory(self) -> int:
+        return len(self.waiting) + len(self.due)
+
+    @property
+    def remaining(self) -> int:
+        """Return how many of it, as far as known, are still to be delivered."""
+        return self.in_memory + len(self.unread)
+
+    @property
+    def is_drained(self) -> bool:
+        """Is everything that was entered so far delivered?"""
+        return self.ready and not self.is_loading and not self.in_memory
+
+    def next_due_ms(self) -> int | None:
+        """When the next one is to be delivered; None: none waits in memory."""
+        return int(self.due["due_ms"][0]) if len(self.due) else self.waiting.next_due_ms
+
+    def take_due(self, now_ms: int) -> Rows:
+        """Return what is due at NOW_MS, in order; `settle` says what of it was delivered."""
+        if not len(self.due):
+            self.due = self.waiting.take(now_ms)
+        return self.due
+
+    def settle(self, done: NDArray[np.bool_]) -> None:
+        """Of the first of the rows that are due those that DONE tells were delivered."""
+        self.begun |= bool(done.any())
+        rest = self.due[len(done) :]
+        self.due = rest if done.all() else np.concatenate((self.due[: len(done)][~done], rest))
+
+    def with_hashes(self, hashes: Iterable[int]) -> Rows:
+        """Return the rows in memory whose UNIQ_KEY has one of HASHES."""
+        wanted = np.array(list(hashes), np.int64)
+        due = self.due[np.isin(self.due["unique_hash"], wanted)]
+        return np.concatenate((due, self.waiting.with_hashes(wanted)))
+
+    def remove(self, positions: Longs) -> None:
+        """Take the rows at POSITIONS of the timer log out of memory: they were recalled."""
+        self.waiting.remove(positions)
+        self.due = self.due[~np.isin(self.due["position"], positions)]
+
+    def pending_positions(self) -> Longs:
+        """Return where the timer records of all that is still to be delivered are, rising; the chain is known."""
+        assert self._reader is None, "follow the chain to its end first"
+        parts = (self.due, self.waiting.rows(), self.unread, self.markers)
+        return np.sort(np.concatenate([part["position"] for part in parts]))

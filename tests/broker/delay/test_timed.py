@@ -1,0 +1,424 @@
+"""Timed messages on the virtual clock: each at its own instant, in order, once, whatever comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.broker.appends import Appends
+from pocketmq.broker.delay.deliveries import Deliveries
+from pocketmq.broker.delay.timed import TimedDeliveries
+from pocketmq.broker.timers import Timers
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.topics import TIMER_TOPIC
+from pocketmq.store.config import StoreConfig
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+
+from ...fakes import FaultyDisk
+from ...runs import bodies_of, make_run, records_of
+
+#: 250 ms after a full second.
+START_MS = 1_700_000_000_250
+HOUR_MS = 3_600_000
+
+
+class Delays:
+    """A store, its timed deliveries on a clock that is moved, and a hand that sends to the timer topic."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: VirtualClock | None = None,
+        *,
+        disk: FaultyDisk | None = None,
+        slot_messages_max: int = 1_000_000,
+        **changes: Any,
+    ) -> None:
+        self.clock = clock or VirtualClock(START_MS)
+        config = StoreConfig(
+            path=str(path),
+            log_file_size_bytes=1 << 22,
+            timer_log_file_size_bytes=52 * 1000,
+            index=False,
+            **changes,
+        )
+        self.store = MessageStore.open(config, disk=disk or OsDisk(), now_ms=self.clock.now_ms)
+        self.timers = Timers(self.clock)
+        self.timers.start()
+        self.appends = Appends(self.store, lambda key: None)
+        self.timed = TimedDeliveries(
+            self.store,
+            self.timers,
+            self.clock,
+            Deliveries(self.appends),
+            self.appends,
+            slot_messages_max=slot_messages_max,
+        )
+        self.timed.start()
+
+    @property
+    def elapsed_ms(self) -> int:
+        return self.clock.now_ms() - START_MS
+
+    def send(self, body: bytes, after_ms: int, **properties: str) -> None:
+        """Send BODY to be delivered AFTER_MS from the start of the clock."""
+        self.send_all([(body, after_ms)], **properties)
+
+    def send_all(self, messages: list[tuple[bytes, int]], **properties: str) -> None:
+        given = [_properties(START_MS + after_ms, **properties) for _, after_ms in messages]
+        self.appends.append([make_run(TIMER_TOPIC, 0, [body for body, _ in messages], given)])
+
+    def recall(self, unique: str, after_ms: int, key: str | None = None) -> None:
+        """Recall the message UNIQUE that is to be delivered AFTER_MS from the start."""
+        self.send(b"0", after_ms, UNIQ_KEY=unique, TIMER_DEL_UNIQKEY=key or unique)
+
+    def delivered(self, topic: str = "T", queue: int = 0) -> list[tuple[int, bytes]]:
+        """Return when, from the start, and what was delivered."""
+        return [
+            (record.store_timestamp_ms - START_MS, record.body)
+            for record in records_of(self.store, topic, queue)
+        ]
+
+    async def stop(self) -> None:
+        self.timed.close()
+        await self.timers.stop()
+        self.store.close()
+
+    async def kill(self) -> None:
+        """Let go of everything, as a kill does: what the store wrote stays."""
+        self.timed._running = False
+        await self.timers.stop()
+        self.store._lock.release()
+
+
+def _properties(due_ms: int, **properties: str) -> dict[str, str]:
+    out_ms = (due_ms - 1) // 1000 * 1000
+    given = {
+        "TIMER_DELIVER_MS": str(due_ms),
+        "TIMER_OUT_MS": str(out_ms),
+        "REAL_TOPIC": "T",
+        "REAL_QID": "0",
+    }
+    return {name: value for name, value in (given | properties).items() if value}
+
+
+@pytest.fixture
+async def delays(tmp_path: Path) -> Any:
+    made = Delays(tmp_path)
+    yield made
+    await made.stop()
+
+
+async def test_each_is_delivered_at_its_own_instant_and_in_order(delays: Delays) -> None:
+    instants = [5_000, 3, 1, 750, 751, 749, 1_750, 90_001, 90_000, HOUR_MS, 3, 1_749]
+    delays.send_all([(b"%d" % at, at) for at in instants])
+
+    await delays.clock.advance(2 * HOUR_MS)
+
+    assert delays.delivered() == [(at, b"%d" % at) for at in sorted(instants)]
+    assert delays.timed.waiting == 0
+    assert delays.store.timers.metrics.counts == {"T": 0}
+
+
+async def test_none_is_early(delays: Delays) -> None:
+    delays.send(b"1", 60_000)
+
+    await delays.clock.advance(59_999)
+    assert delays.delivered() == []
+    assert delays.timed.waiting == 1
+    await delays.clock.advance(1)
+
+    assert delays.delivered() == [(60_000, b"1")]
+    assert delays.timed.waiting == 0
+
+
+async def test_those_of_one_instant_keep_their_order(delays: Delays) -> None:
+    for number in range(40):
+        delays.send(b"%d" % number, 4_000)
+        if number % 7 == 0:
+            await delays.clock.advance(90)
+
+    await delays.clock.advance(5_000)
+
+    assert delays.delivered() == [(4_000, b"%d" % number) for number in range(40)]
+
+
+async def test_without_an_exact_instant_it_is_the_end_of_the_slot(delays: Delays) -> None:
+    delays.send(b"none", 4_500, TIMER_DELIVER_MS="")
+    delays.send(b"other slot", 4_500, TIMER_DELIVER_MS=str(START_MS + 9_500))
+    delays.send(b"before", 4_500, TIMER_DELIVER_MS=str(START_MS + 3_750))
+    delays.send(b"not a number", 4_500, TIMER_DELIVER_MS="soon")
+
+    await delays.clock.advance(20_000)
+
+    bodies = (b"none", b"other slot", b"before", b"not a number")
+    assert delays.delivered() == [(4_750, body) for body in bodies]
+
+
+async def test_what_is_sent_for_the_present_slot_joins_it(delays: Delays) -> None:
+    delays.send(b"c", 700)
+    await delays.clock.advance(100)
+    delays.send(b"a", 500)
+    delays.send(b"b", 700)
+    delays.send(b"at once", 100)
+    delays.send(b"past", -5_000)
+    await delays.clock.advance(1_000)
+
+    assert delays.delivered() == [
+        (100, b"past"),
+        (100, b"at once"),
+        (500, b"a"),
+        (700, b"c"),
+        (700, b"b"),
+    ]
+
+
+async def test_properties_tell_when_it_was_entered_and_delivered(delays: Delays) -> None:
+    await delays.clock.advance(100)
+    delays.send(b"1", 5_000)
+    await delays.clock.advance(5_000)
+
+    (record,) = records_of(delays.store, "T", 0)
+    assert record.properties["TIMER_ENQUEUE_MS"] == str(START_MS - 250)
+    assert record.properties["TIMER_DEQUEUE_MS"] == str(START_MS + 5_000)
+
+
+async def test_what_has_no_instant_is_passed_over(delays: Delays) -> None:
+    delays.send_all([(b"%d" % number, 1_000) for number in range(3)])
+    delays.send(b"odd", 1_000, TIMER_OUT_MS="")
+    delays.send(b"odd", 1_000, TIMER_OUT_MS="12a")
+    delays.send(b"odd", 1_000, TIMER_OUT_MS="9" * 19)
+    delays.send(b"3", 1_000)
+
+    await delays.clock.advance(2_000)
+
+    assert [body for _, body in delays.delivered()] == [b"0", b"1", b"2", b"3"]
+    assert delays.store.timers.queue_offset == 7
+
+
+# --- recalls
+
+
+@pytest.mark.parametrize("recalled_at_ms", [0, 100, 8_100, 9_000, 9_899])
+async def test_a_recall_takes_its_message_out(delays: Delays, recalled_at_ms: int) -> None:
+    for name in "abc":
+        delays.send(name.encode(), 9_900, UNIQ_KEY=f"ID{name}")
+    await delays.clock.advance(recalled_at_ms)
+    delays.recall("IDb", 9_900)
+    await delays.clock.advance(20_000)
+
+    assert delays.delivered() == [(9_900, b"a"), (9_900, b"c")]
+    assert delays.timed.waiting == 0
+    assert delays.store.timers.metrics.counts == {"T": 0}
+
+
+async def test_a_recall_may_name_the_topic_too(delays: Delays) -> None:
+    delays.send(b"a", 5_000, UNIQ_KEY="ID+a")
+    delays.send(b"b", 5_000, UNIQ_KEY="IDb")
+    await delays.clock.advance(4_000)
+    delays.recall("ID+a", 5_000, key="T+ID+a")
+    delays.recall("IDb", 5_000, key="Other+IDb")
+    await delays.clock.advance(4_000)
+
+    assert delays.delivered() == [(5_000, b"b")]
+
+
+async def test_a_recall_that_comes_too_late_changes_nothing(delays: Delays) -> None:
+    delays.send(b"a", 5_000, UNIQ_KEY="ID")
+    await delays.clock.advance(5_000)
+    delays.recall("ID", 5_000)
+    await delays.clock.advance(10)
+    delays.send(b"b", 5_100, UNIQ_KEY="other")
+    await delays.clock.advance(10_000)
+
+    assert delays.delivered() == [(5_000, b"a"), (5_100, b"b")]
+    assert delays.store.timers.metrics.counts == {"T": 0}
+
+
+async def test_a_recall_before_its_message_counts_as_in_apache(delays: Delays) -> None:
+    delays.recall("ID", 5_000)
+    delays.send(b"a", 5_000, UNIQ_KEY="ID")
+    await delays.clock.advance(10_000)
+
+    assert delays.delivered() == []
+
+
+# --- far ones
+
+
+async def test_far_ones_roll_and_fire_exactly(delays: Delays) -> None:
+    """Three days: filed one day ahead (a whole window would leave less than a third of one), then two more."""
+    day = 24 * HOUR_MS
+    delays.send(b"far", 3 * day + 123, UNIQ_KEY="far")
+    delays.send(b"gone", 3 * day + 123, UNIQ_KEY="gone")
+    delays.recall("gone", 3 * day + 123)
+
+    await delays.clock.advance(3 * day)
+    assert delays.delivered() == []
+    rolls = [
+        (record.body, record.properties["TIMER_ROLL_TIMES"], record.store_timestamp_ms)
+        for record in records_of(delays.store, TIMER_TOPIC, 0)
+        if "TIMER_ROLL_TIMES" in record.properties
+    ]
+    assert len({body for body, _, _ in rolls}) == 3
+    assert all(START_MS + day - 1_000 <= at <= START_MS + 2 * day for _, _, at in rolls)
+    await delays.clock.advance(1_000)
+
+    assert delays.delivered() == [(3 * day + 123, b"far")]
+    assert delays.store.timers.metrics.counts == {"T": 0}
+
+
+async def test_rolls_of_a_small_window_are_never_late(tmp_path: Path) -> None:
+    delays = Delays(tmp_path, timer_roll_window_slots=2)
+    instants = [100 * n + 7 * (n % 13) for n in range(200)]
+    delays.send_all([(b"%d" % at, at) for at in instants])
+
+    await delays.clock.advance(60_000)
+
+    assert delays.delivered() == [(at, b"%d" % at) for at in sorted(instants)]
+    await delays.stop()
+
+
+# --- stops
+
+
+async def test_a_stop_amid_a_second_leaves_what_was_not_delivered(tmp_path: Path) -> None:
+    delays = Delays(tmp_path)
+    delays.send_all([(b"%d" % at, at) for at in (1_000, 1_100, 1_200, 1_300, 5_000)])
+    delays.send(b"gone", 1_400, UNIQ_KEY="gone")
+    delays.recall("gone", 1_400)
+    await delays.clock.advance(1_150)
+    await delays.stop()
+
+    delays = Delays(tmp_path, delays.clock)
+    assert delays.timed.waiting == 3
+    await delays.clock.advance(10_000)
+
+    assert delays.delivered() == [(at, b"%d" % at) for at in (1_000, 1_100, 1_200, 1_300, 5_000)]
+    assert delays.store.timers.metrics.counts == {"T": 0}
+    await delays.stop()
+
+
+async def test_a_stop_amid_a_second_of_which_all_is_delivered(tmp_path: Path) -> None:
+    delays = Delays(tmp_path)
+    delays.send(b"1", 1_000)
+    await delays.clock.advance(1_001)
+    await delays.stop()
+
+    delays = Delays(tmp_path, delays.clock)
+    delays.send(b"2", 1_200)
+    await delays.clock.advance(10_000)
+
+    assert delays.delivered() == [(1_000, b"1"), (1_200, b"2")]
+    await delays.stop()
+
+
+async def test_what_fell_due_while_it_was_down_comes_first_oldest_first(tmp_path: Path) -> None:
+    delays = Delays(tmp_path)
+    instants = [50_000, 10_000, 40_500, 10_001, 3 * HOUR_MS]
+    delays.send_all([(b"%d" % at, at) for at in instants])
+    await delays.clock.advance(1)
+    await delays.stop()
+
+    clock = VirtualClock(START_MS + HOUR_MS)
+    delays = Delays(tmp_path, clock)
+    delays.send(b"new", HOUR_MS)
+    await clock.advance(1)
+
+    assert delays.delivered() == [
+        (HOUR_MS, body) for body in (b"10000", b"10001", b"40500", b"50000", b"new")
+    ]
+    await clock.advance(4 * HOUR_MS)
+    assert delays.delivered()[-1] == (3 * HOUR_MS, b"%d" % (3 * HOUR_MS))
+    await delays.stop()
+
+
+async def test_closing_twice_and_appends_after_it_are_harmless(tmp_path: Path) -> None:
+    delays = Delays(tmp_path)
+    delays.timed.close()
+    delays.send(b"1", 100)
+    delays.timed.close()
+    await delays.clock.advance(1_000)
+    assert delays.delivered() == []
+    await delays.stop()
+
+
+# --- trouble
+
+
+async def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    delays = Delays(tmp_path, disk=disk)
+    instants = list(range(1_000, 2_000, 50))
+    delays.send_all([(b"%d" % at, at) for at in instants])
+    await delays.clock.advance(1_225)
+    disk.run_full("commitlog")
+    await delays.clock.advance(275)
+    disk.heal()
+    await delays.clock.advance(2_000)
+
+    found = delays.delivered()
+    assert [body for _, body in found] == [b"%d" % at for at in instants]
+    # From 1250 on nothing was taken; tries every 100 ms, so the first that worked was the one at 1550.
+    assert [at for at, _ in found] == [at if at < 1_225 else max(at, 1_550) for at in instants]
+    await delays.stop()
+
+
+async def test_what_cannot_be_entered_is_tried_again(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    delays = Delays(tmp_path, disk=disk)
+    disk.run_full("timerlog")
+    delays.send(b"1", 1_000)
+    delays.send(b"2", 50)
+    await delays.clock.advance(120)
+    assert delays.store.timers.queue_offset == 0
+    assert delays.timed.waiting == 2
+    disk.heal()
+    await delays.clock.advance(2_000)
+
+    assert delays.delivered() == [(200, b"2"), (1_000, b"1")]
+    await delays.stop()
+
+
+async def test_a_backlog_does_not_starve_sends(tmp_path: Path) -> None:
+    """20,000 that fell due while the broker was down: each turn of the loop delivers a chunk of them at most."""
+    delays = Delays(tmp_path)
+    for second in range(20):
+        delays.send_all([(b"%d" % n, 5_000 + 1_000 * second + n % 7) for n in range(1_000)])
+    await delays.clock.advance(1)
+    assert delays.timed.waiting == 20_000
+    await delays.stop()
+
+    clock = VirtualClock(START_MS + HOUR_MS)
+    delays = Delays(tmp_path, clock, slot_messages_max=1_500)
+    turns: list[int] = []
+
+    def turn() -> None:
+        count = delays.store.queue_bounds("T", 0)[1]
+        delays.appends.append([make_run("Sent", 0, [b"%d" % count])])
+        turns.append(count)
+        if count < 20_000:
+            delays.timers._clock.hold()
+            loop.call_soon(again)
+
+    def again() -> None:
+        delays.timers._clock.release()
+        turn()
+
+    loop = asyncio.get_running_loop()
+    turn()
+    await clock.advance(0)
+
+    assert len(delays.delivered()) == 20_000
+    steps = [later - earlier for earlier, later in pairwise(turns)]
+    assert max(steps) <= 500
+    assert len(bodies_of(delays.store, "Sent", 0)) >= 40
+    bodies = [body for _, body in delays.delivered()]
+    wanted = sorted(range(1_000), key=lambda n: (n % 7, n))
+    assert bodies == [b"%d" % n for _ in range(20) for n in wanted]
+    await delays.stop()
