@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...client import Admin, AsyncProducer, AsyncPullConsumer, Message
+from ...client import Admin, AsyncProducer, AsyncPullConsumer, Message, ReceivedMessage
 from ...proto.clock import SystemClock
 from ...proto.errors import PocketMQError
 from ..server_process import ServerProcess
 from .echo import echo_per_second
-from .measure import Conditions, Figure, own_cpu_seconds
+from .measure import Conditions, Figure, own_cpu_seconds, rounded
 from .pending import pending
 from .servers import TOPIC, server_with_topic
 from .timed import BATCH, BODY_BYTES, IN_FLIGHT, RECORD_BYTES, Instants, index_of, insert
@@ -47,6 +47,8 @@ _WARM_BATCHES: Final = 10
 _LEAD_S: Final = 2.0
 #: None came for so long after the last was due: what is missing then is lost.
 _GRACE_MS: Final = 10_000
+#: Whatever comes twice comes soon: copies are made in the order of their times.
+_AGAIN_MS: Final = 1_000
 _REPLY_BYTES: Final = 12_000  # the due time and the offset of each
 
 
@@ -76,6 +78,7 @@ class Deliveries:
         self.times: Instants = np.zeros(count, np.int64)
         self.stored_ms: Instants = np.zeros(count, np.int64)
         self.arrived_ms: Instants = np.zeros(count, np.int64)
+        self.missing = count
 
     def add(self, indices: Sequence[int], stored_ms: Sequence[int], arrived_ms: int) -> None:
         """Note messages that one poll returned at ARRIVED_MS."""
@@ -83,6 +86,7 @@ class Deliveries:
         new = self.times[rows] == 0
         self.stored_ms[rows[new]] = np.asarray(stored_ms, np.int64)[first[new]]
         self.arrived_ms[rows[new]] = arrived_ms
+        self.missing -= int(new.sum())
         np.add.at(self.times, np.asarray(indices, np.int64), 1)
 
     def account(self, due_ms: Instants) -> dict[str, Any]:
@@ -104,7 +108,7 @@ def percentiles(late_ms: Any) -> dict[str, float]:
     if not len(late_ms):
         return {}
     found = np.percentile(late_ms, list(PERCENTILES.values()))
-    return dict(zip(PERCENTILES, map(float, found), strict=True))
+    return {name: rounded(float(value)) for name, value in zip(PERCENTILES, found, strict=True)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,8 +140,7 @@ async def _run(server: ServerProcess, count: int, spread_s: float) -> _Course:
     rss_full_bytes = server.rss_bytes()
     deliveries = Deliveries(count)
     await clock.sleep_until(int(due_ms.min()) - 100)
-    server_cpu, began = server.cpu_seconds(), time.perf_counter()
-    await _receive(server.nameserver, deliveries, int(due_ms.max()), clock)
+    wait_s, wait_server_cpu_s = await _receive(server, deliveries, int(due_ms.max()), clock)
     return _Course(
         due_ms=due_ms,
         deliveries=deliveries,
@@ -146,8 +149,8 @@ async def _run(server: ServerProcess, count: int, spread_s: float) -> _Course:
         insert_client_cpu_s=insert_client_cpu_s,
         rss_empty_bytes=rss_empty_bytes,
         rss_full_bytes=rss_full_bytes,
-        wait_s=time.perf_counter() - began,
-        wait_server_cpu_s=server.cpu_seconds() - server_cpu,
+        wait_s=wait_s,
+        wait_server_cpu_s=wait_server_cpu_s,
     )
 
 
@@ -178,25 +181,30 @@ async def _count_to(nameserver: str, count: int) -> None:
 
 
 async def _receive(
-    nameserver: str, deliveries: Deliveries, last_due_ms: int, clock: SystemClock
-) -> None:
-    """Take messages until all have come, or none came for long after the last was due."""
-    left = len(deliveries.times)
-    async with AsyncPullConsumer("bench", TOPIC, nameserver, start="earliest") as consumer:
-        while left > 0:
+    server: ServerProcess, deliveries: Deliveries, last_due_ms: int, clock: SystemClock
+) -> tuple[float, float]:
+    """Take messages until all have come, or none came for long after the last was due, and then what comes again.
+
+    Return how long that took without what came again, and what CPU time the server used meanwhile.
+    """
+    server_cpu, began = server.cpu_seconds(), time.perf_counter()
+    async with AsyncPullConsumer("bench", TOPIC, server.nameserver, start="earliest") as consumer:
+        while deliveries.missing:
             messages = await consumer.poll(timeout_ms=_GRACE_MS)
             now_ms = clock.now_ms()
+            _add(deliveries, messages, now_ms)
             if not messages and now_ms > last_due_ms + _GRACE_MS:
-                return
-            if not messages:
-                continue
-            indices = [index_of(m.body) for m in messages]
-            deliveries.add(indices, [m.store_timestamp_ms for m in messages], now_ms)
-            left -= len(messages)
-        # Whoever comes twice comes soon: copies are made in order of their times.
-        while again := await consumer.poll(timeout_ms=1_000):
-            indices = [index_of(m.body) for m in again]
-            deliveries.add(indices, [m.store_timestamp_ms for m in again], clock.now_ms())
+                break
+        took = time.perf_counter() - began, server.cpu_seconds() - server_cpu
+        while again := await consumer.poll(timeout_ms=_AGAIN_MS):
+            _add(deliveries, again, clock.now_ms())
+        return took
+
+
+def _add(deliveries: Deliveries, messages: list[ReceivedMessage], now_ms: int) -> None:
+    if messages:
+        indices = [index_of(message.body) for message in messages]
+        deliveries.add(indices, [message.store_timestamp_ms for message in messages], now_ms)
 
 
 async def _call_at(due_ms: Instants) -> dict[str, float]:
