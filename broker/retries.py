@@ -1,0 +1,320 @@
+"""What a consumer could not handle: it comes again later in the group's retry topic, or is a dead letter.
+
+The classic model. A consumer says which message failed, and the broker stores a copy of it: for `%RETRY%group`, on the
+way through a delay, or for `%DLQ%group`. The original stays where it is; the consumer goes on behind it.
+
+    the copy has                  which is
+    RETRY_TOPIC                   the topic that the first copy was read from
+    ORIGIN_MESSAGE_ID             the offset message id of the first copy
+    reconsumeTimes                one more
+    WAIT                          false, as Apache's copies have it
+    DELAY                         its delay level; 0: it is dead
+    DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DLQ_REASON     of the dead alone; the reason is PocketMQ's own
+
+    it is dead      if it was tried again as often as the group (or the consumer) allows, or the consumer wants no retry
+    or waits for    the delay level that the consumer asks for; else the group's own interval (retry_policy.py);
+                    else level 3 + reconsumeTimes, at most the highest: 10 s … 2 h, and every 2 h beyond the 16th
+
+An own interval which is that of a level takes the level; any other goes through the timer, to the millisecond. What the
+timer left in the properties on the way here is gone, so that the copy is scheduled anew; a dead letter keeps all of it,
+as Apache's does. Body, flags, born time and host stay.
+
+The group must exist, and the message must lie where the consumer says; for everything else that is wrong nothing is
+stored and no topic is made. Source: store-format.md §7.4.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from ..proto import properties as names
+from ..proto.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    InvalidRecord,
+    MessageNotFound,
+    OffsetOutOfRange,
+    PocketMQError,
+    QueueNotFound,
+)
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.properties import NAME_END, PAIR_END
+from ..proto.record import Record, decode_record
+from ..proto.record_copy import RecordCopier
+from ..proto.record_run import parse_run, starts_of
+from ..proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ..proto.topics import (
+    PROPERTIES_SIZE_MAX,
+    RETRY_PREFIX,
+    check_group,
+    dead_letter_topic,
+    is_system_topic,
+    retry_topic,
+)
+from ..store.message_store import MessageStore
+from ..store.run import Run
+from ..store.state_tables import GroupConfig
+from .appends import Appends
+from .delay.roads import DelayRules, divide
+from .groups import Groups
+from .retry_policy import intervals_of
+from .topics import Topics
+
+logger = logging.getLogger(__name__)
+
+#: A longer reason is cut.
+REASON_BYTES_MAX: Final = 1024
+#: Apache's level of the first retry.
+_FIRST_LEVEL: Final = 3
+_INT_MAX: Final = (1 << 31) - 1
+#: What a message may have from its way here, and would be scheduled wrongly with.
+_OF_THE_WAY: Final = (
+    names.DELAY,
+    names.REAL_TOPIC,
+    names.REAL_QUEUE_ID,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELIVER_MS,
+    names.TIMER_OUT_MS,
+    names.TIMER_ENQUEUE_MS,
+    names.TIMER_DEQUEUE_MS,
+    names.TIMER_ROLL_TIMES,
+    names.TIMER_DELETE_KEY,
+)
+#: What a dead letter can do without if its properties have no room.
+_OF_THE_DEAD: Final = (
+    names.DEAD_LETTER_REASON,
+    names.DEAD_LETTER_ORIGIN_TOPIC,
+    names.DEAD_LETTER_ORIGIN_MESSAGE_ID,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a failed message: with a REASON it is dead; else it waits for LEVEL, or, without, for WAIT_MS."""
+
+    reason: str = ""
+    level: int = 0
+    wait_ms: int = 0
+
+
+def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: DelayRules) -> Fate:
+    """Return what becomes of a message of GROUP that was tried again TIMES times before REQUEST. Pure."""
+    if request.delay_level < 0:
+        return Fate(reason=_clean(request.reason) or "sent to the dead letters by the consumer")
+    asked = request.HasField("retry_max_times")
+    if times >= (request.retry_max_times if asked else group.retry_times_max):
+        return Fate(reason=_clean(request.reason) or f"failed {times + 1} times")
+    highest = len(rules.levels_ms)
+    intervals = () if request.delay_level else intervals_of(group.retry_policy)
+    if not intervals:
+        level = request.delay_level or _FIRST_LEVEL + times
+        return Fate(level=max(1, min(level, highest)))
+    wait_ms = min(intervals[max(0, min(times, len(intervals) - 1))], rules.delay_max_ms)
+    if wait_ms in rules.levels_ms:
+        return Fate(level=rules.levels_ms.index(wait_ms) + 1)
+    return Fate(wait_ms=wait_ms)
+
+
+def _clean(reason: str) -> str:
+    """Return REASON fit for a property: on one line, and not longer than REASON_BYTES_MAX."""
+    line = "".join(letter if letter.isprintable() else " " for letter in reason).strip()
+    return line.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").strip()
+
+
+def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]:
+    """Return the properties of the copy of ORIGIN if FATE is met at NOW_MS. Pure."""
+    copied = {
+        name: value for name, value in origin.properties.items() if name != names.PROPERTY_CRC
+    }
+    copied.setdefault(names.RETRY_TOPIC, origin.topic)
+    copied.setdefault(names.ORIGIN_MESSAGE_ID, origin.message_id)
+    copied[names.WAIT] = "false"
+    if fate.reason:
+        copied[names.DELAY] = "0"
+        copied[names.DEAD_LETTER_ORIGIN_TOPIC] = copied[names.RETRY_TOPIC]
+        copied[names.DEAD_LETTER_ORIGIN_MESSAGE_ID] = copied[names.ORIGIN_MESSAGE_ID]
+        copied[names.DEAD_LETTER_REASON] = fate.reason
+        return copied
+    for name in _OF_THE_WAY:
+        copied.pop(name, None)
+    if fate.level:
+        copied[names.DELAY] = str(fate.level)
+    else:
+        copied[names.TIMER_DELIVER_MS] = str(now_ms + fate.wait_ms)
+    return copied
+
+
+def property_string(pairs: Mapping[str, str]) -> bytes:
+    """Return PAIRS as they are stored; what was read from a record is not refused, whatever it holds."""
+    text = "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs.items())
+    return text.encode("utf-8", "replace")
+
+
+class Retries:
+    """Takes failed messages back into STORE. RANDOM chooses among a group's retry queues. The event loop owns it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        appends: Appends,
+        rules: DelayRules,
+        now_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._appends = appends
+        self._rules = rules
+        self._now_ms = now_ms
+        self._random = random
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        handler = unary(pb.SendBackRequest, pb.SendBackReply, self._answer)
+        return service("pocketmq.v1.Broker", {"SendBack": handler})
+
+    def _answer(self, request: pb.SendBackRequest, call: Call) -> Later:
+        """Answer CALL once the copy is as safe as the store's setting promises."""
+        reply, end_offset = self.send_back(request)
+
+        def done(error: PocketMQError | None) -> None:
+            if error is None:
+                call.reply(reply)
+            else:
+                call.fail(error)
+
+        self._appends.when_safe(end_offset, done)
+        return LATER
+
+    def send_back(self, request: pb.SendBackRequest) -> tuple[pb.SendBackReply, int]:
+        """Store the copy that REQUEST asks for; return the answer, and where in the log the copy ends.
+
+        Raises InvalidName, GroupNotFound, InvalidArgument, MessageNotFound, NotWritable or Overloaded (the retry
+        topic), MessageTooLarge (no room in the properties), and what the store raises.
+        """
+        group = self._groups.get(check_group(request.group))
+        _check(request)
+        data, record = self._find(request)
+        fate = fate_of(record.reconsume_times, request, group, self._rules)
+        now_ms = due_ms = self._now_ms()
+        copy = run = self._copied(data, record, group, fate, now_ms)
+        if not fate.reason:
+            (part,) = divide(copy, self._rules, now_ms, past="now")
+            run = part.run
+            due_ms = now_ms if part.due_ms is None else int(part.due_ms[0])
+        # Only what can be stored may make a topic.
+        self._topics.for_group(copy.topic, 1 if fate.reason else _queues(group))
+        (outcome,) = self._appends.append([run])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+        log = logger.info if fate.reason else logger.debug
+        log("message sent back group=%s topic=%s due_ms=%d", group.name, copy.topic, due_ms)
+        reply = pb.SendBackReply(
+            dead=bool(fate.reason),
+            topic=copy.topic,
+            due_ms=due_ms,
+            reconsume_times=_times(record),
+            log_offset=int(outcome.log_offsets[0]),
+        )
+        return reply, outcome.end_offset
+
+    def _find(self, request: pb.SendBackRequest) -> tuple[bytes, Record]:
+        """Return the record that REQUEST means, and what it says."""
+        topic, queue, offset = request.topic, request.queue, request.queue_offset
+        place = f"{topic}/{queue}, queue offset {offset}"
+        try:
+            found = self._store.read_queue(topic, queue, offset, 1, 1)
+        except (QueueNotFound, OffsetOutOfRange) as error:
+            raise MessageNotFound(
+                f"no message to send back at {place}: {error.message}", **error.details
+            ) from error
+        if not len(found) or int(found.queue_offsets[0]) != offset:
+            raise MessageNotFound(
+                f"no message to send back at {place}: none is there (any more)",
+                topic=topic,
+                field="queue_offset",
+                value=offset,
+            )
+        try:
+            record = decode_record(found.records)
+        except InvalidRecord as error:
+            raise CorruptRecord(
+                f"the message at {place} cannot be sent back: it is damaged: {error.message}"
+            ) from error
+        if record.log_offset != request.log_offset:
+            raise InvalidArgument(
+                f"the message at {place} has log offset {record.log_offset}, not {request.log_offset}: give both as"
+                " the message says",
+                field="log_offset",
+                limit=record.log_offset,
+                value=request.log_offset,
+            )
+        return found.records, record
+
+    def _copied(
+        self, data: bytes, record: Record, group: GroupConfig, fate: Fate, now_ms: int
+    ) -> Run:
+        """Return the copy of RECORD, which is DATA, for the queue of GROUP where FATE sends it."""
+        pairs = copied_properties(record, fate, now_ms)
+        properties = property_string(pairs)
+        topic, queue = dead_letter_topic(group.name), 0
+        if not fate.reason:
+            topic, queue = retry_topic(group.name), self._random.randrange(_queues(group))
+        elif len(properties) > PROPERTIES_SIZE_MAX:
+            kept = {name: value for name, value in pairs.items() if name not in _OF_THE_DEAD}
+            properties = property_string(kept)
+        copier = RecordCopier(data, parse_run(data, starts_of([len(data)])))
+        copy = copier.copy(
+            0,
+            topic=topic,
+            queue_id=queue,
+            properties=properties,
+            reconsume_times=_times(record),
+            prepared_offset=0,
+        )
+        columns = parse_run(copy, starts_of([len(copy)]))
+        return Run(topic=topic, queue=queue, records=copy, columns=columns)
+
+
+def _queues(group: GroupConfig) -> int:
+    """Return how many retry queues GROUP has; Apache takes none for "drop what failed", which is not done here."""
+    return max(1, group.retry_queues)
+
+
+def _times(record: Record) -> int:
+    """Return the reconsume times of a copy of RECORD."""
+    return min(record.reconsume_times, _INT_MAX - 1) + 1
+
+
+def _check(request: pb.SendBackRequest) -> None:
+    """Refuse a REQUEST for what is not the group's to send back."""
+    topic = request.topic
+    if topic.startswith(RETRY_PREFIX) and topic != retry_topic(request.group):
+        raise InvalidArgument(
+            f"topic {topic!r} is another group's: group {request.group!r} sends back what it read from ordinary topics"
+            f" or from {retry_topic(request.group)!r}",
+            field="topic",
+            value=topic,
+        )
+    if is_system_topic(topic):
+        raise InvalidArgument(
+            f"topic {topic!r} is the broker's own: nothing of it is sent back",
+            field="topic",
+            value=topic,
+        )
+    if request.HasField("retry_max_times") and request.retry_max_times < 0:
+        raise InvalidArgument(
+            f"retry_max_times is {request.retry_max_times}: must not be negative;"
+            " for no retry give a delay_level below 0",
+            field="retry_max_times",
+            limit=0,
+            value=request.retry_max_times,
+        )
