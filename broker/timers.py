@@ -63,6 +63,7 @@ class Timers:
     async def stop(self) -> None:
         """Fire nothing any more."""
         self._running = False
+        self._wakes_ms = None
         self._firing.clear()
         if self._resleep is not None:
             self._resleep.cancel()

@@ -215,3 +215,20 @@ async def test_what_was_added_before_the_start_counts_and_nothing_fires_after_th
     await notes.clock.advance(50)
 
     assert notes.fired == [("a", 10)]
+
+
+async def test_timers_may_be_stopped_in_the_middle_of_a_batch_and_started_again(
+    exact: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers_module, "_BATCH", 1)
+    exact.at(10, "a", lambda: stopping.append(asyncio.create_task(exact.timers.stop())))
+    exact.at(10, "b")
+    stopping: list[asyncio.Task[None]] = []
+    await exact.clock.advance(10)
+    await stopping[0]
+
+    exact.timers.start()
+    exact.at(30, "c")
+    await exact.clock.advance(20)
+
+    assert exact.names == "ac"
