@@ -1,26 +1,23 @@
 """What a run has to be before it may be stored: well formed, and such that this broker can deliver it as asked.
 
-Delayed and transactional messages are refused, never stored as if they were ordinary ones. A run whose records do not
-have the shape that this broker writes is encoded again: store hosts take 4 bytes (it fills in an IPv4 address), and
-records are V1 unless their topic has more than 127 bytes.
+A run whose records do not have the shape that this broker writes is encoded again: store hosts take 4 bytes (it fills
+in an IPv4 address), and records are V1 unless their topic has more than 127 bytes. Then it is divided by the ways its
+messages take: at once, by a delay (delay/roads.py), or as half messages of transactions.
 
-All pure; large runs cost nothing per message in Python but the map over the CRCs.
+All pure; large runs cost nothing per message in Python but the map over the CRCs, as long as all messages are prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-from ..proto.errors import InvalidRecord, NotServed
-from ..proto.properties import (
-    DELAY,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TRANSACTION_PREPARED,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto import properties as names
+from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import (
     MAGIC_V1,
@@ -28,80 +25,187 @@ from ..proto.record import (
     NO_HOST,
     SYS_INNER_BATCH,
     SYS_NEEDS_UNWRAP,
+    SYS_PREPARED,
     SYS_STORE_V6,
     SYS_TRANSACTION,
     decode_record,
     encode_record,
 )
-from ..proto.record_run import RunColumns, parse_run, starts_of
+from ..proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ..proto.run_check import check_run
 from ..proto.topics import TOPIC_LENGTH_MAX
+from ..store.run import Run
+from .delay.roads import DelayRules, Part, divide, taken, whole
 
-#: Properties that ask for what this broker does not do yet.
-_NOT_PROMPT: Final = {
-    DELAY: "delayed messages",
-    TIMER_DELAY_MS: "delayed messages",
-    TIMER_DELAY_SEC: "delayed messages",
-    TIMER_DELIVER_MS: "delayed messages",
-    TRANSACTION_PREPARED: "transactions",
-}
+T = TypeVar("T")
+Flags = NDArray[np.bool_]
+#: Makes half messages of a run of transactional ones.
+Prepare = Callable[[Run], Run]
+
+_DELAYS: Final = (
+    names.DELAY,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELIVER_MS,
+)
+#: Properties of what is not simply stored in its queue.
+_SPECIAL: Final = (*_DELAYS, names.TRANSACTION_PREPARED, names.TIMER_DELETE_KEY)
 #: One of these bytes is in every record with such a property.
-_HINTS: Final = (b"DELAY", b"TIMER_DELIVER", b"TRAN_MSG")
+_HINTS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
 #: In runs up to so many bytes, looking for the hints is quicker than finding the properties.
 _HINTS_BYTES_MAX: Final = 16 * 1024
 
 
-def admit(
-    records: bytes, sizes: Sequence[int], topic: str, queue: int
-) -> tuple[bytes, RunColumns, bool]:
-    """Return RECORDS as they are to be stored, their columns, and whether they had to be encoded again.
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A run that may be stored.
 
-    Raises InvalidRecord, MessageTooLarge or NotServed, which name record, field and value.
+    as_sent: was it not encoded again?  ranges: its properties, None: all of it is simply stored in its queue;
+    halves: which are half messages, None: none is.
+    """
+
+    run: Run
+    as_sent: bool
+    ranges: PropertyRanges | None
+    halves: Flags | None
+
+
+def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admitted:
+    """Return the run of RECORDS as it may be stored.
+
+    Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
     """
     columns = check_run(records, sizes, topic, queue)
-    _check_kinds(columns)
-    _check_prompt(records, columns)
-    if _fits(columns):
-        return records, columns, False
-    return *_encoded_again(records, columns), True
+    _check_batches(columns)
+    as_sent = _fits(columns)
+    if not as_sent:
+        records, columns = _encoded_again(records, columns)
+    ranges = _special(records, columns)
+    halves = None if ranges is None else _halves(records, ranges)
+    _check_transactions(columns, halves)
+    if ranges is not None:
+        _check_recalls(ranges)
+        if halves is not None:
+            _check_delays(ranges, halves)
+    run = Run(topic=topic, queue=queue, records=records, columns=columns)
+    return Admitted(run, as_sent, ranges, halves)
 
 
-def _check_kinds(columns: RunColumns) -> None:
-    """Refuse transactional records and inner batches: they need a road of their own."""
-    special = columns.sys_flag & (SYS_TRANSACTION | SYS_INNER_BATCH | SYS_NEEDS_UNWRAP)
-    if not special.any():
-        return
-    index = int((special != 0).argmax())
-    value = int(columns.sys_flag[index])
-    if value & SYS_TRANSACTION:
-        raise NotServed(
-            f"record {index} of the run: sysFlag {value:#x} is a transaction's; transactions are not served yet",
+def ways(admitted: Admitted, rules: DelayRules, now_ms: int, prepare: Prepare) -> list[Part]:
+    """Return the parts in which ADMITTED is stored: what is prompt, delayed, and the half messages.
+
+    Raises what `divide` and PREPARE raise.
+    """
+    run, ranges, halves = admitted.run, admitted.ranges, admitted.halves
+    if ranges is None:
+        return [whole(run)]
+    if halves is None:
+        return divide(run, rules, now_ms, ranges=ranges)
+    if halves.all():
+        return [Part(prepare(run), np.arange(len(run.columns)), None)]
+    rows, others = halves.nonzero()[0], (~halves).nonzero()[0]
+    with_halves = [Part(_numbered(lambda: prepare(taken(run, rows)), rows), rows, None)]
+    parts = _numbered(lambda: divide(taken(run, others), rules, now_ms), others)
+    return [replace(part, rows=others[part.rows]) for part in parts] + with_halves
+
+
+def _numbered(work: Callable[[], T], rows: Longs) -> T:
+    """Return what WORK does with some records of a run, ROWS; errors count by the whole run."""
+    try:
+        return work()
+    except PocketMQError as error:
+        index = error.details.get("index")
+        if index is not None:
+            number = str(rows[int(index)])
+            error.message = error.message.replace(f"record {index} ", f"record {number} ", 1)
+            error.details["index"] = number
+        raise
+
+
+# --- what the records are
+
+
+def _check_batches(columns: RunColumns) -> None:
+    """Refuse inner batches."""
+    special = columns.sys_flag & (SYS_INNER_BATCH | SYS_NEEDS_UNWRAP)
+    if special.any():
+        index = int((special != 0).argmax())
+        value = int(columns.sys_flag[index])
+        raise InvalidRecord(
+            f"record {index} of the run: sysFlag {value:#x} is an inner batch's; send its messages one by one",
             field="sysFlag",
             index=index,
             value=value,
         )
-    raise InvalidRecord(
-        f"record {index} of the run: sysFlag {value:#x} is an inner batch's; send its messages one by one",
-        field="sysFlag",
-        index=index,
-        value=value,
-    )
 
 
-def _check_prompt(records: bytes, columns: RunColumns) -> None:
-    """Refuse records with properties that ask for a delay or a transaction."""
+def _special(records: bytes, columns: RunColumns) -> PropertyRanges | None:
+    """Return the properties of the records, if any of them is not simply stored in its queue."""
     if len(records) <= _HINTS_BYTES_MAX and not any(hint in records for hint in _HINTS):
-        return
+        return None
     ranges = PropertyRanges(records, columns)
-    for name, what in _NOT_PROMPT.items():
-        _, sizes = ranges.find(name)
-        if (sizes > 0).any():
-            index = int((sizes > 0).argmax())
-            raise NotServed(
-                f"record {index} of the run has the property {name}: {what} are not served yet",
+    return ranges if any((ranges.find(name)[1] > 0).any() for name in _SPECIAL) else None
+
+
+def _halves(records: bytes, ranges: PropertyRanges) -> Flags | None:
+    """Tell which messages are half messages: TRAN_MSG is "true", in whatever case. None: none is."""
+    starts, sizes = ranges.find(names.TRANSACTION_PREPARED)
+    halves: Flags = np.zeros(len(starts), np.bool_)
+    for row in (sizes == len("true")).nonzero()[0].tolist():
+        at = int(starts[row])
+        halves[row] = records[at : at + 4].lower() == b"true"
+    return halves if halves.any() else None
+
+
+def _check_transactions(columns: RunColumns, halves: Flags | None) -> None:
+    """Refuse transaction types; a half message may say prepared."""
+    types = columns.sys_flag & SYS_TRANSACTION
+    if not types.any():
+        return
+    bad = types != 0
+    if halves is not None:
+        bad &= ~(halves & (types == SYS_PREPARED))
+    if bad.any():
+        index = int(bad.argmax())
+        value = int(columns.sys_flag[index])
+        raise InvalidRecord(
+            f"record {index} of the run: sysFlag {value:#x} says that it is part of a transaction: send a half message"
+            " with the property TRAN_MSG=true, and its outcome with EndTransaction",
+            field="sysFlag",
+            index=index,
+            value=value,
+        )
+
+
+def _check_recalls(ranges: PropertyRanges) -> None:
+    """Refuse the markers that recall messages: they must not name what is not there, or somebody else's."""
+    index = _first(ranges.find(names.TIMER_DELETE_KEY)[1] > 0)
+    if index is not None:
+        raise InvalidArgument(
+            f"record {index} of the run has the property {names.TIMER_DELETE_KEY}: use Recall to have a message back",
+            field=names.TIMER_DELETE_KEY,
+            index=index,
+        )
+
+
+def _check_delays(ranges: PropertyRanges, halves: Flags) -> None:
+    """Refuse half messages with a delay: there is no instant that it could count from."""
+    for name in _DELAYS:
+        index = _first(halves & (ranges.find(name)[1] > 0))
+        if index is not None:
+            raise InvalidArgument(
+                f"record {index} of the run has the properties {names.TRANSACTION_PREPARED} and {name}: a message of a"
+                " transaction is delivered when it is committed, and cannot be delayed as well",
                 field=name,
                 index=index,
             )
+
+
+def _first(flags: Flags) -> int | None:
+    return int(flags.argmax()) if flags.any() else None
+
+
+# --- the shape of the records
 
 
 def _fits(columns: RunColumns) -> bool:

@@ -18,7 +18,7 @@ from random import Random
 from .. import __version__
 from ..proto.carrier_grpcio import GrpcioCarrier
 from ..proto.clock import Clock
-from ..proto.errors import PocketMQError, ShuttingDown
+from ..proto.errors import NotServed, PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
 from ..proto.rpc import Limits
@@ -34,10 +34,11 @@ from .groups import Groups
 from .lookup import Lookups
 from .offsets import Offsets
 from .registration import Registration
-from .send import Sends
+from .send import Sends, Waits
 from .service_v1 import BrokerService, topic_message
 from .timers import Timers
 from .topics import Topics
+from .transactions.half_messages import prepare
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .virtual_time import methods as clock_methods
 from .waiting import Purgatory
@@ -166,7 +167,13 @@ class Broker:
         wall_timers = timers if self._wall is self._clock else Timers(self._wall)
         purgatory = Purgatory(wall_timers, limit=self._config.fetches_waiting_max)
         appends = Appends(store, purgatory.notify)
-        sends = Sends(self._config, topics, store, wall_timers, purgatory.notify)
+        waits = Waits(
+            now_ms=now_ms,
+            slot_count=store.timers.count,
+            prepare=prepare,
+            check_room=_no_transactions,
+        )
+        sends = Sends(self._config, topics, store, wall_timers, appends, waits)
         fetches = Fetches(self._config, topics, offsets, store, purgatory, self._wall.now_ms)
         service = BrokerService(self._config, store, topics, groups, offsets)
         table = service.methods(
@@ -317,6 +324,10 @@ class Broker:
             return int(self._disk.read("/proc/self/statm").split()[1]) * _PAGE_SIZE
         except FileNotFoundError:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _no_transactions(count: int) -> None:
+    raise NotServed("transactions are not served yet", field="TRAN_MSG", value=count)
 
 
 def _guarded(work: Callable[[], object]) -> Callable[[], None]:

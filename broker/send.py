@@ -3,19 +3,29 @@
 MEMORY is answered as soon as the run is appended: it survives a kill of the process, not a power cut. DISK is answered
 when the device has it. Small runs that arrive in one turn of the loop are appended together at its end, which makes
 them far cheaper, and all of a turn share one sync, as do all that come while a sync is under way. The durability
-reached stands in the answer. A run is stored whole or not at all.
+reached stands in the answer.
 
-Bounds: `flush_waiting_max` sends wait for the device in all, one more is refused with Overloaded before it is stored.
-How many runs one stream may have unanswered is the service's business.
+A run that is prompt as a whole is stored whole or not at all. One of which messages wait (for their time, or for the
+outcome of their transaction) is stored in parts, a part for each queue that they wait in, all appended together. If a
+part fails, which a full disk or a failing device may do between two parts, the run is answered with that error; other
+parts may have been stored.
+
+Bounds: `flush_waiting_max` sends wait for the device in all, and `delay_slot_messages_max` messages for one slot of the
+timer wheel; a run with more is refused with Overloaded before it is stored. What has arrived and was not yet entered
+into the wheel is not counted: a few turns of the loop may bring more. How many runs one stream may have unanswered is
+the service's business.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import Final
+
+import numpy as np
 
 from ..proto.errors import (
     FlushTimeout,
@@ -27,10 +37,14 @@ from ..proto.errors import (
 )
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record_run import Longs
+from ..proto.topics import TIMER_TOPIC
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
-from .admission import admit
+from .admission import Admitted, Prepare, admit, ways
+from .appends import Appends
 from .config import BrokerConfig
+from .delay.roads import DelayRules, Part, timer_out_ms
 from .timers import Timers
 from .topics import Topics
 
@@ -43,8 +57,23 @@ _SMALL_RUN_BYTES: Final = 64 * 1024
 _DURABILITIES: Final = (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waits:
+    """What sends need of those who keep what is not delivered at once.
+
+    now_ms: the messages' time;  slot_count: how many messages wait in the slot of the timer wheel that begins at an
+    instant (TIMER_OUT_MS);  prepare: makes half messages of transactional ones;  check_room: raises Overloaded if there
+    is no room for so many half messages more.
+    """
+
+    now_ms: Callable[[], int]
+    slot_count: Callable[[int], int]
+    prepare: Prepare
+    check_room: Callable[[int], None]
+
+
 class Sends:
-    """Takes runs. NOTIFY is told the (topic, queue) of runs that were stored."""
+    """Takes runs. Whoever listens to APPENDS is told of those that were stored. TIMERS go by the machine's time."""
 
     def __init__(
         self,
@@ -52,13 +81,18 @@ class Sends:
         topics: Topics,
         store: MessageStore,
         timers: Timers,
-        notify: Callable[[Hashable], int],
+        appends: Appends,
+        waits: Waits,
     ) -> None:
         self._config = config
         self._topics = topics
         self._store = store
         self._timers = timers
-        self._notify = notify
+        self._appends = appends
+        self._waits = waits
+        self._rules = DelayRules(
+            store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
+        )
         self._default = pb.DISK if store.config.flush == "sync" else pb.MEMORY
         #: What this turn of the loop has brought so far.
         self._arrived: list[_Send] = []
@@ -93,14 +127,17 @@ class Sends:
             raise self.refusal
         to_disk = self._durability(run) == pb.DISK
         if to_disk:
-            self._check_room()
+            self._check_flushes()
         self._check_size(run)
         self._topics.check_sendable(run.topic)
-        records, columns, encoded_again = admit(run.records, run.sizes, run.topic, run.queue)
+        admitted = admit(run.records, run.sizes, run.topic, run.queue)
+        now_ms = self._waits.now_ms()
+        parts = ways(admitted, self._rules, now_ms, self._waits.prepare)
+        if admitted.ranges is not None:
+            self._check_waiting(admitted, parts)
         # Only a good run may make a topic.
-        topic = self._topics.for_writing(run.topic, run.queue)
-        stored = Run(topic=topic.name, queue=run.queue, records=records, columns=columns)
-        return _Send(run.run_id, stored, done, to_disk=to_disk, as_sent=not encoded_again)
+        self._topics.for_writing(run.topic, run.queue)
+        return _Send(run.run_id, admitted, parts, now_ms, done, to_disk=to_disk)
 
     def _durability(self, run: pb.ProduceRun) -> int:
         """Return MEMORY or DISK, whichever RUN asks for, or the store's own."""
@@ -114,7 +151,7 @@ class Sends:
             )
         return asked or self._default
 
-    def _check_room(self) -> None:
+    def _check_flushes(self) -> None:
         limit = self._config.flush_waiting_max
         if self._waiting >= limit:
             raise Overloaded(
@@ -123,6 +160,26 @@ class Sends:
                 limit=limit,
                 value=self._waiting,
             )
+
+    def _check_waiting(self, admitted: Admitted, parts: list[Part]) -> None:
+        """Refuse what is more than may wait."""
+        if admitted.halves is not None:
+            self._waits.check_room(int(np.count_nonzero(admitted.halves)))
+        limit = self._config.delay_slot_messages_max
+        for part in parts:
+            if part.run.topic == TIMER_TOPIC and part.due_ms is not None:
+                out_ms = timer_out_ms(part.due_ms, self._rules.precision_ms)
+                slots, counts = np.unique(out_ms, return_counts=True)
+                for slot_ms, count in zip(slots.tolist(), counts.tolist(), strict=True):
+                    there = self._waits.slot_count(slot_ms)
+                    if there + count > limit:
+                        raise Overloaded(
+                            f"{there} messages are due within {self._rules.precision_ms} ms from {slot_ms}, the limit"
+                            f" is {limit} (broker.delay_slot_messages_max): choose another time for {count} more",
+                            field="delay",
+                            limit=limit,
+                            value=there + count,
+                        )
 
     def _check_size(self, run: pb.ProduceRun) -> None:
         limit = self._config.run_bytes_max
@@ -141,28 +198,31 @@ class Sends:
         arrived, self._arrived = self._arrived, []
         to_disk: list[_Send] = []
         end_offset = 0
-        for send, outcome in zip(arrived, self._outcomes(arrived), strict=True):
-            if isinstance(outcome, PocketMQError):
-                self._answer(send, outcome)
+        for send, outcomes in zip(arrived, self._outcomes(arrived), strict=True):
+            stored = [outcome for outcome in outcomes if isinstance(outcome, Appended)]
+            if len(stored) < len(outcomes):
+                self._answer(send, next(e for e in outcomes if isinstance(e, PocketMQError)))
                 continue
-            send.note(outcome)
+            send.note(stored)
             if send.to_disk:
                 to_disk.append(send)
-                end_offset = max(end_offset, outcome.end_offset)
+                end_offset = max(end_offset, *(one.end_offset for one in stored))
             else:
                 self._answer(send, None)
         if to_disk:
             self._sync(to_disk, end_offset)
-        for key in dict.fromkeys((send.run.topic, send.run.queue) for send in arrived):
-            self._notify(key)
+        self._appends.notify(
+            (part.run.topic, part.run.queue) for send in arrived for part in send.parts
+        )
 
-    def _outcomes(self, sends: list[_Send]) -> list[Appended | PocketMQError]:
-        """Append SENDS in their order; return what became of each."""
-        outcomes: list[Appended | PocketMQError] = []
+    def _outcomes(self, sends: list[_Send]) -> list[list[Appended | PocketMQError]]:
+        """Append SENDS in their order; return what became of the parts of each."""
+        outcomes: list[list[Appended | PocketMQError]] = []
         for small, group in groupby(sends, _is_small):
-            runs = [send.run for send in group]
-            for together in [runs] if small else [[run] for run in runs]:
-                outcomes += self._append(together)
+            members = list(group)
+            for together in [members] if small else [[send] for send in members]:
+                done = iter(self._append([part.run for send in together for part in send.parts]))
+                outcomes += [list(islice(done, len(send.parts))) for send in together]
         return outcomes
 
     def _append(self, runs: list[Run]) -> list[Appended | PocketMQError]:
@@ -207,28 +267,72 @@ class Sends:
 
 
 def _is_small(send: _Send) -> bool:
-    return len(send.run.records) <= _SMALL_RUN_BYTES
+    return send.size <= _SMALL_RUN_BYTES
 
 
 class _Send:
     """One send under way; DONE is None once it was answered."""
 
-    __slots__ = ("_as_sent", "done", "reply", "run", "to_disk")
+    __slots__ = ("_as_sent", "_now_ms", "_sent", "done", "parts", "reply", "to_disk")
 
-    def __init__(self, run_id: int, run: Run, done: Done, *, to_disk: bool, as_sent: bool) -> None:
-        self.run = run
+    def __init__(
+        self,
+        run_id: int,
+        admitted: Admitted,
+        parts: list[Part],
+        now_ms: int,
+        done: Done,
+        *,
+        to_disk: bool,
+    ) -> None:
+        self.parts = parts
         self.reply = pb.ProduceReply(run_id=run_id)
         self.done: Done | None = done
         self.to_disk = to_disk
-        self._as_sent = as_sent
+        self._sent = admitted.run
+        self._as_sent = admitted.as_sent
+        self._now_ms = now_ms
 
-    def note(self, appended: Appended) -> None:
-        """Say in the answer where the records are; the sender works out the places of those end to end."""
-        offsets, starts = appended.log_offsets, self.run.columns.starts
+    @property
+    def size(self) -> int:
+        return len(self._sent.records)
+
+    def note(self, appended: Sequence[Appended]) -> None:
+        """Say in the answer where the records are, by the parts that were APPENDED."""
+        self.reply.store_timestamp_ms = max(one.store_timestamp_ms for one in appended)
+        if self.parts[0].run is self._sent:
+            self._note_whole(appended[0])
+        else:
+            self._note_parts(appended)
+
+    def _note_whole(self, appended: Appended) -> None:
+        """Say where a run is; the sender works out the places of records that lie end to end."""
+        offsets, starts = appended.log_offsets, self._sent.columns.starts
         reply = self.reply
         reply.first_queue_offset = appended.first_queue_offset
         reply.first_log_offset = int(offsets[0])
-        reply.store_timestamp_ms = appended.store_timestamp_ms
         end_to_end = int(offsets[-1] - offsets[0]) == int(starts[-1] - starts[0])
         if not (end_to_end and self._as_sent):
             reply.log_offsets.extend(offsets.tolist())
+
+    def _note_parts(self, appended: Sequence[Appended]) -> None:
+        """Say where each record is, and when it is due."""
+        count = len(self._sent.columns)
+        queue_offsets: Longs = np.zeros(count, np.int64)
+        log_offsets: Longs = np.zeros(count, np.int64)
+        due_ms: Longs = np.zeros(count, np.int64)
+        for part, one in zip(self.parts, appended, strict=True):
+            queue_offsets[part.rows] = one.first_queue_offset + np.arange(len(one))
+            log_offsets[part.rows] = one.log_offsets
+            if part.due_ms is not None:
+                # A level counts from the time that the store gave.
+                later_ms = one.store_timestamp_ms - self._now_ms if part.by_level else 0
+                due_ms[part.rows] = part.due_ms + later_ms
+        reply = self.reply
+        reply.first_queue_offset = int(queue_offsets[0])
+        reply.first_log_offset = int(log_offsets[0])
+        reply.log_offsets.extend(log_offsets.tolist())
+        if (np.diff(queue_offsets) != 1).any():
+            reply.queue_offsets.extend(queue_offsets.tolist())
+        if due_ms.any():
+            reply.due_ms.extend(due_ms.tolist())

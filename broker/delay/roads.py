@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,10 +103,10 @@ def divide(
     """
     if ranges is None:
         if len(run.records) <= _HINTS_BYTES_MAX and not _hinted(run.records):
-            return [_whole(run)]
+            return [whole(run)]
         ranges = PropertyRanges(run.records, run.columns)
     if not any((ranges.find(name)[1] > 0).any() for name in _ASKING):
-        return [_whole(run)]
+        return [whole(run)]
     return _Division(run, rules, now_ms, ranges, past).parts()
 
 
@@ -115,11 +115,30 @@ def _hinted(records: Buffer) -> bool:
     return any(hint in data for hint in _HINTS)
 
 
-def _whole(run: Run) -> Part:
+def whole(run: Run) -> Part:
+    """Return all of RUN as one part that is prompt."""
     return Part(run, np.arange(len(run.columns)), None)
 
 
-def timer_out_ms(due_ms: int, precision_ms: int) -> int:
+def taken(run: Run, rows: Longs | NDArray[np.intp]) -> Run:
+    """Return the records ROWS of RUN as a run of its own."""
+    starts = run.columns.starts[rows]
+    ends = starts + run.columns.sizes[rows]
+    data = memoryview(run.records)
+    records = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return _run_of(run.topic, run.queue, records)
+
+
+def _run_of(topic: str, queue: int, records: Sequence[Buffer]) -> Run:
+    columns = parse_run(data := b"".join(records), starts_of([len(one) for one in records]))
+    return Run(topic=topic, queue=queue, records=data, columns=columns)
+
+
+@overload
+def timer_out_ms(due_ms: int, precision_ms: int) -> int: ...
+@overload
+def timer_out_ms(due_ms: Longs, precision_ms: int) -> Longs: ...
+def timer_out_ms(due_ms: int | Longs, precision_ms: int) -> int | Longs:
     """Return TIMER_OUT_MS of a message that is due at DUE_MS: the last multiple of PRECISION_MS before it."""
     return (due_ms - 1) // precision_ms * precision_ms
 
@@ -250,11 +269,11 @@ class _Division:
     def parts(self) -> list[Part]:
         levels, due_ms = self._levels, self._due_ms
         if not levels.any() and not due_ms.any():
-            return [_whole(self._run)]
+            return [whole(self._run)]
         parts = []
         prompt = np.flatnonzero((levels == 0) & (due_ms == 0))
         if len(prompt):
-            parts.append(self._prompt(prompt))
+            parts.append(Part(taken(self._run, prompt), prompt.astype(np.int64), None))
         copier = RecordCopier(self._data, self._run.columns)
         highest = len(self._rules.levels_ms)
         clamped = np.minimum(levels, highest)
@@ -266,16 +285,6 @@ class _Division:
         if len(timed):
             parts.append(self._timed(copier, timed))
         return parts
-
-    def _prompt(self, rows: _Rows) -> Part:
-        starts = self._run.columns.starts[rows]
-        ends = starts + self._run.columns.sizes[rows]
-        data = self._data
-        records = [
-            bytes(data[start:end])
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        return self._part(self._run.topic, self._run.queue, rows, records, None)
 
     def _level(self, copier: RecordCopier, level: int, rows: _Rows) -> Part:
         dropped: tuple[str, ...] = _REPLACED + _TIMES
@@ -291,7 +300,7 @@ class _Division:
             for row, string in zip(rows.tolist(), strings, strict=True)
         ]
         due_ms = np.full(len(rows), self._now_ms + self._rules.levels_ms[queue], np.int64)
-        return self._part(SCHEDULE_TOPIC, queue, rows, records, due_ms)
+        return Part(_run_of(SCHEDULE_TOPIC, queue, records), rows.astype(np.int64), due_ms)
 
     def _timed(self, copier: RecordCopier, rows: _Rows) -> Part:
         due_ms = self._due_ms[rows]
@@ -315,7 +324,7 @@ class _Division:
             records.append(
                 copier.copy(row, topic=TIMER_TOPIC, queue_id=0, properties=string + added)
             )
-        return self._part(TIMER_TOPIC, 0, rows, records, due_ms)
+        return Part(_run_of(TIMER_TOPIC, 0, records), rows.astype(np.int64), due_ms)
 
     def _timed_properties(self, due_ms: int, by_delay: bool) -> bytes:
         """Return what a record gets that is due at DUE_MS."""
@@ -343,14 +352,6 @@ class _Division:
             string if string.endswith(_PAIR_END) or not string else string + _PAIR_END
             for string in strings
         ]
-
-    def _part(
-        self, topic: str, queue: int, rows: _Rows, records: list[bytes], due_ms: Longs | None
-    ) -> Part:
-        data = b"".join(records)
-        columns = parse_run(data, starts_of([len(record) for record in records]))
-        run = Run(topic=topic, queue=queue, records=data, columns=columns)
-        return Part(run, rows.astype(np.int64), due_ms)
 
 
 def _pair(name: str, value: object) -> bytes:

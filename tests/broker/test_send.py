@@ -10,22 +10,25 @@ from typing import NoReturn
 
 import pytest
 
+from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.send import Sends
+from pocketmq.broker.send import Sends, Waits
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
+from pocketmq.broker.transactions.half_messages import prepare
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     DiskFailure,
     FlushTimeout,
     InvalidArgument,
+    InvalidDelay,
     InvalidRecord,
     MessageTooLarge,
-    NotServed,
     Overloaded,
     PocketMQError,
     QueueNotFound,
     ShuttingDown,
+    StoreFull,
     TopicNotFound,
 )
 from pocketmq.proto.errors_wire import from_wire
@@ -34,13 +37,17 @@ from pocketmq.proto.record import (
     FIXED_SIZE_V4,
     MAGIC_V1,
     MAGIC_V2,
+    SYS_COMMIT,
     SYS_INNER_BATCH,
     SYS_PREPARED,
+    SYS_ROLLBACK,
     Record,
     encode_record,
 )
 from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.message_store import MessageStore
+from pocketmq.store.run import Appended, Run
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig
 
@@ -64,6 +71,29 @@ def run_of_record(record: Record) -> pb.ProduceRun:
     return pb.ProduceRun(topic=record.topic, records=data, sizes=[len(data)])
 
 
+def record(body: bytes, sys_flag: int = 0, **properties: str) -> Record:
+    """Return a record of a message with PROPERTIES."""
+    return Record(
+        topic=TOPIC,
+        body=body,
+        sys_flag=sys_flag,
+        born_timestamp_ms=1_600_000_000_000,
+        properties=properties,
+    )
+
+
+def half(body: bytes, sys_flag: int = SYS_PREPARED, **properties: str) -> Record:
+    """Return a record of a half message."""
+    needed = {"TRAN_MSG": "true", "PGROUP": "G", "UNIQ_KEY": body.decode()}
+    return record(body, sys_flag, **needed, **properties)
+
+
+def run_of_records(records: Sequence[Record], **fields: object) -> pb.ProduceRun:
+    encoded = [encode_record(one) for one in records]
+    data, sizes = b"".join(encoded), [len(one) for one in encoded]
+    return pb.ProduceRun(topic=TOPIC, records=data, sizes=sizes, **fields)  # type: ignore[arg-type]
+
+
 class Rig:
     """Sends over a small store whose flushing thread reports only when the test says so."""
 
@@ -80,12 +110,21 @@ class Rig:
         self.topics.create(TopicConfig(name=TOPIC, read_queues=4, write_queues=4), update=False)
         self.timers = Timers(self.clock)
         self.notified: list[object] = []
-        self.sends = Sends(broker, self.topics, self.store, self.timers, self._notify)
+        self.slots: dict[int, int] = {}
+        self.halves_max = 3
+        waits = Waits(
+            now_ms=self.clock.now_ms,
+            slot_count=lambda slot_ms: self.slots.get(slot_ms, 0),
+            prepare=prepare,
+            check_room=self._check_room,
+        )
+        appends = Appends(self.store, self.notified.append)
+        self.sends = Sends(broker, self.topics, self.store, self.timers, appends, waits)
         self.replies: list[pb.ProduceReply] = []
 
-    def _notify(self, key: object) -> int:
-        self.notified.append(key)
-        return 0
+    def _check_room(self, count: int) -> None:
+        if count > self.halves_max:
+            raise Overloaded("too many half messages")
 
     async def send(self, *runs: pb.ProduceRun) -> None:
         """Send RUNS in one turn of the loop, and let it end."""
@@ -251,16 +290,40 @@ async def test_more_sends_than_may_wait_are_refused(tmp_path: Path) -> None:
         (run_of(records=bytes(200), sizes=[200]), InvalidRecord, "magicCode"),
         (
             run_of_record(Record(topic=TOPIC, body=b"x", sys_flag=SYS_PREPARED)),
-            NotServed,
+            InvalidRecord,
             "sysFlag",
         ),
+        (run_of_record(half(b"x", sys_flag=SYS_COMMIT)), InvalidRecord, "sysFlag"),
+        (run_of_record(half(b"x", sys_flag=SYS_ROLLBACK)), InvalidRecord, "sysFlag"),
+        (run_of_record(half(b"x", DELAY="1")), InvalidArgument, "DELAY"),
+        (run_of_record(half(b"x", TIMER_DELIVER_MS="1")), InvalidArgument, "TIMER_DELIVER_MS"),
+        (
+            run_of_record(record(b"x", TIMER_DEL_UNIQKEY="ID")),
+            InvalidArgument,
+            "TIMER_DEL_UNIQKEY",
+        ),
+        (run_of_record(record(b"x", DELAY="soon")), InvalidDelay, "DELAY"),
         (
             run_of_record(Record(topic=TOPIC, body=b"x", sys_flag=SYS_INNER_BATCH)),
             InvalidRecord,
             "sysFlag",
         ),
     ],
-    ids=["durability", "name", "topic", "queue", "magic", "prepared", "inner batch"],
+    ids=[
+        "durability",
+        "name",
+        "topic",
+        "queue",
+        "magic",
+        "prepared without TRAN_MSG",
+        "committed",
+        "rolled back",
+        "half with a level",
+        "half with an instant",
+        "recall",
+        "delay",
+        "inner batch",
+    ],
 )
 async def test_a_bad_run_is_refused_by_field(
     rig: Rig, run: pb.ProduceRun, error: type[PocketMQError], field: str
@@ -330,3 +393,170 @@ async def test_a_broker_that_stops_refuses(rig: Rig) -> None:
     rig.sends.refusal = ShuttingDown("soon")
 
     assert isinstance(await rig.refusal(run_of()), ShuttingDown)
+
+
+# --- what waits
+
+
+async def test_a_run_of_all_kinds_tells_where_each_message_is(rig: Rig) -> None:
+    now = rig.clock.now_ms()
+    await rig.send(
+        run_of_records(
+            [
+                record(b"timed", TIMER_DELIVER_MS=str(now + 5_500)),
+                record(b"prompt"),
+                half(b"half"),
+                record(b"level", DELAY="2"),
+                record(b"soon", TIMER_DELAY_MS="7"),
+                record(b"prompt too", DELAY="0"),
+            ]
+        )
+    )
+
+    (reply,) = rig.replies
+    assert not reply.HasField("error"), reply
+    where = {
+        topic: {
+            one.body: (one.queue_offset, one.log_offset) for one in records_of(rig.store, topic, q)
+        }
+        for topic, q in [(TOPIC, 0), (HALF_TOPIC, 0), (SCHEDULE_TOPIC, 1), (TIMER_TOPIC, 0)]
+    }
+    assert {topic: list(found) for topic, found in where.items()} == {
+        TOPIC: [b"prompt", b"prompt too"],
+        HALF_TOPIC: [b"half"],
+        SCHEDULE_TOPIC: [b"level"],
+        TIMER_TOPIC: [b"timed", b"soon"],
+    }
+    places = {body: place for found in where.values() for body, place in found.items()}
+    order = [b"timed", b"prompt", b"half", b"level", b"soon", b"prompt too"]
+    told = zip(reply.queue_offsets, reply.log_offsets, strict=True)
+    assert list(told) == [places[body] for body in order]
+    assert (reply.first_queue_offset, reply.first_log_offset) == places[b"timed"]
+    assert list(reply.due_ms) == [now + 5_500, 0, 0, now + 5_000, now + 7, 0]
+    assert set(rig.notified) == {(TOPIC, 0), (HALF_TOPIC, 0), (SCHEDULE_TOPIC, 1), (TIMER_TOPIC, 0)}
+
+
+async def test_a_timed_run_tells_its_place_in_the_timer_topic_and_its_times(rig: Rig) -> None:
+    now = rig.clock.now_ms()
+    for _ in range(2):
+        await rig.send(run_of_records([record(b"%d" % n, TIMER_DELAY_SEC="3") for n in range(9)]))
+
+    reply = rig.replies[1]
+    assert reply.first_queue_offset == 9
+    assert not reply.queue_offsets, "they follow each other"
+    stored = records_of(rig.store, TIMER_TOPIC, 0)[9:]
+    assert list(reply.log_offsets) == [one.log_offset for one in stored]
+    assert list(reply.due_ms) == [now + 3_000] * 9
+
+
+async def test_a_level_counts_from_the_time_that_the_store_gave(rig: Rig) -> None:
+    now = rig.clock.now_ms()
+    rig.sends.send(run_of_records([record(b"x", DELAY="1")]), rig.replies.append)
+    rig.clock.start_at(now + 3)
+    await asyncio.sleep(0)
+
+    (reply,) = rig.replies
+    slices = rig.store.read_queue(SCHEDULE_TOPIC, 0, 0, 1, 1 << 20)
+    assert reply.store_timestamp_ms == now + 3
+    assert slices.tags_codes.tolist() == list(reply.due_ms) == [now + 1_003]
+
+
+async def test_half_messages_lie_in_their_topic_without_the_prepared_type(rig: Rig) -> None:
+    await rig.send(run_of_records([half(b"a"), half(b"b", sys_flag=0)]))
+
+    (reply,) = rig.replies
+    stored = records_of(rig.store, HALF_TOPIC, 0)
+    assert [(one.body, one.sys_flag) for one in stored] == [(b"a", 0), (b"b", 0)]
+    assert list(reply.log_offsets) == [one.log_offset for one in stored]
+    assert not reply.due_ms
+    assert bodies_of(rig.store, TOPIC, 0) == []
+
+
+async def test_a_message_that_says_it_is_no_half_is_none(rig: Rig) -> None:
+    await rig.send(run_of_records([record(b"x", TRAN_MSG="false")]))
+
+    assert bodies_of(rig.store, TOPIC, 0) == [b"x"]
+
+
+async def test_more_half_messages_than_there_is_room_for_are_refused(rig: Rig) -> None:
+    run = run_of_records([half(b"%d" % n) for n in range(4)] + [record(b"x", DELAY="1")])
+
+    assert isinstance(await rig.refusal(run), Overloaded)
+    assert rig.store.max_log_offset == 0
+
+
+async def test_errors_of_a_mixed_run_count_by_the_whole_run(rig: Rig) -> None:
+    without_group = record(b"h", TRAN_MSG="true", UNIQ_KEY="K")
+    refused = await rig.refusal(run_of_records([record(b"a"), without_group]))
+    assert refused.details["index"] == "1"
+    assert "record 1 of the run" in refused.message
+
+    refused = await rig.refusal(
+        run_of_records([half(b"h"), record(b"a"), record(b"late", DELAY="x")])
+    )
+    assert refused.details["index"] == "2"
+    assert "record 2 of the run" in refused.message
+    assert rig.store.max_log_offset == 0
+
+
+async def test_a_slot_takes_so_many_messages_and_no_more(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, delay_slot_messages_max=5)
+    now = rig.clock.now_ms()
+    rig.slots = {now + 1_000: 3}
+
+    def due(*instants: int) -> pb.ProduceRun:
+        return run_of_records([record(b"x", TIMER_DELIVER_MS=str(one)) for one in instants])
+
+    await rig.send(due(now + 1_001, now + 2_000, now + 2_001))
+    assert not rig.replies.pop().HasField("error")
+    refused = await rig.refusal(due(now + 2_001, now + 1_001, now + 1_500, now + 2_000))
+
+    assert isinstance(refused, Overloaded)
+    assert (refused.details["limit"], refused.details["value"]) == ("5", "6")
+    assert len(bodies_of(rig.store, TIMER_TOPIC, 0)) == 3, "nothing of it was stored"
+    rig.close()
+
+
+async def test_a_send_of_which_a_part_fails_is_answered_with_the_error(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_many = rig.store.append_many
+
+    def second_fails(runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+        return [append_many([runs[0]])[0], StoreFull("no room"), append_many([runs[2]])[0]]
+
+    monkeypatch.setattr(rig.store, "append_many", second_fails)
+    await rig.send(
+        run_of_records([record(b"a"), record(b"b", DELAY="1")], run_id=7),
+        run_of([b"other"], run_id=8),
+    )
+
+    first, second = rig.replies
+    assert isinstance(from_wire(first.error), StoreFull)
+    assert (first.run_id, second.run_id, second.HasField("error")) == (7, 8, False)
+    assert bodies_of(rig.store, TOPIC, 0) == [b"a", b"other"]
+
+
+async def test_delayed_messages_reach_the_device_before_they_are_answered(rig: Rig) -> None:
+    await rig.send(run_of_records([record(b"a", DELAY="1"), record(b"b")], durability=pb.DISK))
+    assert rig.replies == []
+
+    rig.report()
+
+    assert [reply.durability for reply in rig.replies] == [pb.DISK]
+    assert rig.store.flushed_offset == rig.store.max_log_offset
+
+
+async def test_a_run_with_delays_makes_its_topic(rig: Rig) -> None:
+    await rig.send(
+        pb.ProduceRun(
+            topic="New",
+            records=(
+                data := encode_record(Record(topic="New", body=b"x", properties={"DELAY": "1"}))
+            ),
+            sizes=[len(data)],
+        )
+    )
+
+    assert not rig.replies[0].HasField("error")
+    assert rig.topics.get("New").name == "New"
