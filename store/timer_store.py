@@ -64,6 +64,7 @@ class TimerStore:
         self._now_ms = now_ms
         self._claim: Claim | None = None
         self._worth_ms = 0
+        self._flushed_offset = 0
 
     # --- what waits ----------------------------------------------------------------------------------------------
 
@@ -189,8 +190,9 @@ class TimerStore:
     def replace_slot(self, slot_ms: int, positions: Longs) -> None:
         """Only the records at POSITIONS, in this order, are still to be handed on of the slot of SLOT_MS.
 
-        For a stop amid a slot. They are written again, as a chain of their own; `delivered_up_to` for none. A crash
-        leaves the old chain or the new one: the first new record is written when all others are on the device.
+        For a stop amid a slot: it waits for the device. They are written again, as a chain of their own, for none
+        it is `delivered_up_to`. A crash leaves the old chain or the new one: the first new record is written when
+        all others, and the commit log with what was handed on, are on the device.
         StoreFull or DiskFailure: the old chain is still the slot's.
         """
         self._health.check_changeable()
@@ -206,7 +208,7 @@ class TimerStore:
     def _replace(self, time: int, positions: Longs) -> None:
         rows = self.log.rows_at(positions)
         mark, mark_slot = self._mark(int(rows["log_offset"][-1]))
-        places = self.log.places(len(rows) + len(mark))
+        places = self.log.places(len(rows) + len(mark) // RECORD_SIZE)
         at = positions_of(places)
         rows["previous"][0] = NONE
         rows["previous"][1:] = at[: len(rows) - 1]
@@ -220,6 +222,7 @@ class TimerStore:
     def _write_sealed(self, data: bytes, places: list[tuple[int, int]]) -> None:
         """Append DATA; recovery sees none of it until its first record, which comes last, is on the device."""
         end = self.log.max_offset
+        self._sync_commit_log()
         self.log.append(bytes(RECORD_SIZE) + data[RECORD_SIZE:], places)
         try:
             self.log.files.sync()
@@ -230,6 +233,14 @@ class TimerStore:
         except BaseException:
             self.log.files.truncate(end)
             raise
+
+    def _sync_commit_log(self) -> None:
+        """Wait for the commit log, whatever its own flusher is at."""
+        files = self._parts.log.files
+        self._parts.disk.sync_folder(files.folder)
+        for file in files.files:
+            if file.end > self._flushed_offset:
+                file.mapping.sync()
 
     def _mark(self, log_offset: int) -> tuple[bytes, tuple[int, int, int] | None]:
         """Return a record that means nothing, with its slot (time, first, count); nothing if it is not needed.
@@ -267,6 +278,7 @@ class TimerStore:
         The commit log is on the device up to FLUSHED_OFFSET. Writes what changed of the wheel to its file.
         """
         parts: list[Syncable] = []
+        self._flushed_offset = flushed_offset
         if self.ring.is_open:
             claim = self._claim
             if claim is None or claim.log_end <= flushed_offset:
