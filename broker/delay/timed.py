@@ -82,6 +82,8 @@ class TimedDeliveries:
         #: May there be messages that were not entered?
         self._arrived = True
         self._enter_after_ms = self._deliver_after_ms = 0
+        #: Could the store not take what arrived?
+        self._behind = False
         self._failing = False
         self._handle: asyncio.Handle | None = None
         self._timer: Timer | None = None
@@ -117,8 +119,12 @@ class TimedDeliveries:
             self._clock.release()
         if self._timer is not None:
             self._timers.cancel(self._timer)
-        self._finish(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
         try:
+            while enter_page(self._store, now_ms) is not None:
+                pass
+            self._arrived = False
+            self._finish(now_ms)
             self._leave_begun()
         except PocketMQError as error:
             logger.warning(
@@ -168,8 +174,8 @@ class TimedDeliveries:
             return
         now_ms = self._clock.now_ms()
         try:
-            self._finish(now_ms)
             more = self._enter(now_ms)
+            self._finish(now_ms)
             self._open_slots(now_ms)
             more |= self._load()
             more |= self._deliver(now_ms)
@@ -229,10 +235,13 @@ class TimedDeliveries:
             out_ms = enter_page(self._store, now_ms)
         except PocketMQError as error:
             self._fail(error)
+            self._behind = True
             self._enter_after_ms = now_ms + RETRY_MS
             return False
-        self._arrived = out_ms is not None
-        if out_ms is None:
+        _, end = self._store.queue_bounds(TIMER_TOPIC, 0)
+        self._arrived = self._store.timers.queue_offset < end
+        self._behind = False
+        if not self._arrived:
             self._enter_after_ms = now_ms + self._pause_ms
         if out_ms is not None and len(out_ms):
             self._note_entered(out_ms, now_ms)
@@ -261,8 +270,8 @@ class TimedDeliveries:
         return [self._slots[slot_ms] for slot_ms in self._order]
 
     def _has_room(self) -> bool:
-        if not self._slots:
-            return True
+        if not self._order or (self._unread_ms or 0) < self._order[-1]:
+            return True  # Slots are handed on in their order.
         in_memory = sum(slot.remaining for slot in self._slots.values())
         return len(self._slots) < SLOTS_MAX and in_memory < self._slot_messages_max
 
@@ -349,12 +358,19 @@ class TimedDeliveries:
     # --- what is over
 
     def _finish(self, now_ms: int) -> None:
-        """Let go of the slots that are over, and say so."""
+        """Let go of the slots that are over, and say so.
+
+        Not before everything that arrived is entered: what a slot's roll brought back may belong to the next one.
+        """
+        if self._arrived and not self._behind:
+            return
         precision_ms = self._precision_ms
         done = 0
         for slot_ms in self._order:
             slot = self._slots[slot_ms]
             if slot_ms + precision_ms > now_ms or not slot.is_drained or slot_ms in self._stale:
+                break
+            if self._unread_ms is not None and self._unread_ms <= slot_ms:
                 break
             self._count_recalls(slot)
             del self._slots[slot_ms]

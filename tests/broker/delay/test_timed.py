@@ -20,11 +20,17 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 
 from ...fakes import FaultyDisk
+from ...recorded import recorded_store, settings
 from ...runs import bodies_of, make_run, records_of
 
 #: 250 ms after a full second.
 START_MS = 1_700_000_000_250
 HOUR_MS = 3_600_000
+SMALL: dict[str, Any] = {
+    "log_file_size_bytes": 1 << 22,
+    "timer_log_file_size_bytes": 52 * 1000,
+    "index": False,
+}
 
 
 class Delays:
@@ -40,13 +46,7 @@ class Delays:
         **changes: Any,
     ) -> None:
         self.clock = clock or VirtualClock(START_MS)
-        config = StoreConfig(
-            path=str(path),
-            log_file_size_bytes=1 << 22,
-            timer_log_file_size_bytes=52 * 1000,
-            index=False,
-            **changes,
-        )
+        config = StoreConfig(path=str(path), **(SMALL | changes))
         self.store = MessageStore.open(config, disk=disk or OsDisk(), now_ms=self.clock.now_ms)
         self.timers = Timers(self.clock)
         self.timers.start()
@@ -93,7 +93,7 @@ class Delays:
         """Let go of everything, as a kill does: what the store wrote stays."""
         self.timed._running = False
         await self.timers.stop()
-        self.store._lock.release()
+        self.store._close_files()
 
 
 def _properties(due_ms: int, **properties: str) -> dict[str, str]:
@@ -421,4 +421,70 @@ async def test_a_backlog_does_not_starve_sends(tmp_path: Path) -> None:
     bodies = [body for _, body in delays.delivered()]
     wanted = sorted(range(1_000), key=lambda n: (n % 7, n))
     assert bodies == [b"%d" % n for _ in range(20) for n in wanted]
+    await delays.stop()
+
+
+# --- what another broker left
+
+
+async def test_what_apache_left_is_delivered_as_apache_would(tmp_path: Path) -> None:
+    """The store `delays`, from the moment when its broker stopped."""
+    path = recorded_store("delays", tmp_path / "delays")
+    clock = VirtualClock(1_795_226_137_000)
+    assert settings("delays") == {}
+    default = StoreConfig(path="")
+    delays = Delays(path, clock, **{name: getattr(default, name) for name in SMALL})
+    before = {queue: len(records_of(delays.store, "Timed", queue)) for queue in (0, 1)}
+    sent = {
+        record.properties["UNIQ_KEY"]: record
+        for record in records_of(delays.store, TIMER_TOPIC, 0)
+        if "TIMER_DEL_UNIQKEY" not in record.properties
+    }
+    (example,) = (
+        record
+        for record in records_of(delays.store, "Timed", 0)
+        if record.properties["KEYS"] == "at-6-0"
+    )
+    assert delays.timed.waiting == 9
+    assert delays.store.timers.metrics.count("Timed") == 9
+
+    await clock.advance(3 * 24 * HOUR_MS)
+
+    found = {}
+    for queue in (0, 1):
+        for record in records_of(delays.store, "Timed", queue)[before[queue] :]:
+            found[record.properties["KEYS"]] = record
+            given = sent[record.properties["UNIQ_KEY"]]
+            added = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+            if "roll" in record.properties["KEYS"]:
+                added |= {"TIMER_ROLL_TIMES"}
+            else:
+                assert record.properties.keys() - given.properties.keys() == (
+                    example.properties.keys() - sent[example.properties["UNIQ_KEY"]].properties
+                )
+            kept = {name: value for name, value in record.properties.items() if name not in added}
+            assert kept == dict(given.properties)
+            assert record.queue_id == int(given.properties["REAL_QID"])
+            assert (record.body, record.flag, record.born_timestamp_ms, record.born_host) == (
+                given.body,
+                given.flag,
+                given.born_timestamp_ms,
+                given.born_host,
+            )
+    assert {keys: record.store_timestamp_ms for keys, record in found.items()} == {
+        "hour-0": 1_795_229_697_251,
+        "hour-1": 1_795_229_697_251,
+        "hour-2": 1_795_229_697_251,
+        "day-0": 1_795_312_498_000,
+        "day-1": 1_795_312_498_000,
+        "day-2": 1_795_312_498_000,
+        "beyond-roll-window-0": 1_795_476_098_000,
+        "beyond-roll-window-1": 1_795_476_098_000,
+        "beyond-roll-window-2": 1_795_476_098_000,
+    }
+    assert {found[f"beyond-roll-window-{n}"].properties["TIMER_ROLL_TIMES"] for n in range(3)} == {
+        "1"
+    }
+    assert delays.timed.waiting == 0
+    assert delays.store.timers.metrics.count("Timed") == 0
     await delays.stop()
