@@ -10,6 +10,7 @@ import numpy as np
 
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.dead_letters import DeadLetters
 from pocketmq.broker.delay.deliveries import Deliveries, TimedStamps
 from pocketmq.broker.delay.roads import DelayRules
 from pocketmq.broker.groups import Groups
@@ -37,10 +38,10 @@ RULES = DelayRules(StoreConfig(path="").delay_levels_ms, 1_000, 3 * 86_400_000)
 class Retrying:
     """All that takes part in a retry; `deliver` hangs what waits on the timers."""
 
-    def __init__(self, path: Path, *, config: StoreConfig | None = None) -> None:
+    def __init__(self, path: Path, *, config: StoreConfig | None = None, **changes: object) -> None:
         self.clock = VirtualClock()
         self.store = MessageStore.open(
-            config or small_config(path, log_file_size_bytes=1 << 16),
+            config or small_config(path, **{"log_file_size_bytes": 1 << 16, **changes}),
             disk=OsDisk(),
             now_ms=self.clock.now_ms,
         )
@@ -57,6 +58,9 @@ class Retrying:
         )
         self.appends = Appends(self.store, lambda key: None)
         self.timers = Timers(self.clock)
+        self.dead_letters = DeadLetters(
+            self.store, self.topics, self.groups, self.offsets, self.appends
+        )
         self.retries = Retries(
             self.store,
             self.topics,

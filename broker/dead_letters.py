@@ -1,0 +1,331 @@
+"""The dead letters of a group, for its administrators: listed, sent again, put away.
+
+Dead letters are the messages of `%DLQ%group`, queue 0, whoever wrote them. Where from and why stands in the properties
+that retries.py gives them; of those that a Java broker wrote it is told from RETRY_TOPIC, ORIGIN_MESSAGE_ID and the
+reconsume times.
+
+Sending one again appends a fresh copy to its origin topic, or another: without a trace of retries, delays and death,
+with no reconsume times, in the topic's queues by turns. The letter stays until it is purged. `%RETRY%group` is a topic
+too: what is sent there reaches this group alone, and still says where it came from.
+
+Purging only moves a mark: the dead letters before it are not listed or sent any more. Their bytes stay in the log, and
+readers of the topic find them, until the log's retention removes the files. The mark is a committed offset, of the
+group CID_RMQ_SYS_DEAD_LETTERS, in consumerOffset.json: Apache's brokers and tools know such entries, and show how many
+dead letters are left. (Apache's format has no better place: where a queue begins follows from the oldest file of the
+log, and both its recovery and ours work that out anew.) It is written once everything that it puts away is on the
+device, so that it never hides what comes later in the place of letters that a power cut took.
+
+Bounds: LETTERS_MAX in one question, and PAGE_BYTES of records (or one record) in one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from ..proto import properties as names
+from ..proto.errors import (
+    InvalidArgument,
+    InvalidName,
+    InvalidRecord,
+    MessageNotFound,
+    PocketMQError,
+)
+from ..proto.errors_wire import to_wire
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record import SYS_TRANSACTION, Record, decode_record
+from ..proto.record_copy import RecordCopier
+from ..proto.record_run import parse_run, starts_of
+from ..proto.rpc import Call, MethodTable, service, unary
+from ..proto.topics import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    check_group,
+    dead_letter_topic,
+    retry_topic,
+)
+from ..store.message_store import MessageStore
+from ..store.run import Run
+from .appends import Appends
+from .groups import Groups
+from .offsets import Offsets
+from .retries import property_string
+from .topics import Topics
+
+logger = logging.getLogger(__name__)
+
+#: The group whose committed offset says from where on dead letters count.
+MARK_GROUP: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+LETTERS_MAX: Final = 1_000
+LETTERS_DEFAULT: Final = 64
+PAGE_BYTES: Final = 1024 * 1024
+#: Bytes that are sent again in one turn of the loop.
+_TURN_BYTES: Final = 1024 * 1024
+
+#: What a fresh copy does not have: traces of the retries …
+_OF_RETRIES: Final = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
+#: … of its death, of delays, of a transaction, of POP consumers, and what would not be true any more.
+_OF_THE_PAST: Final = frozenset(
+    {
+        names.DEAD_LETTER_ORIGIN_TOPIC,
+        names.DEAD_LETTER_ORIGIN_MESSAGE_ID,
+        names.DEAD_LETTER_REASON,
+        names.WAIT,
+        names.DELAY,
+        names.REAL_TOPIC,
+        names.REAL_QUEUE_ID,
+        names.TIMER_DELAY_SEC,
+        names.TIMER_DELAY_MS,
+        names.TIMER_DELIVER_MS,
+        names.TIMER_OUT_MS,
+        names.TIMER_ENQUEUE_MS,
+        names.TIMER_DEQUEUE_MS,
+        names.TIMER_ROLL_TIMES,
+        names.TIMER_DELETE_KEY,
+        names.TRANSACTION_PREPARED,
+        names.POP_CHECK_POINT,
+        names.PROPERTY_CRC,
+    }
+)
+
+
+def letter_of(record: Record, data: bytes) -> pb.DeadLetter:
+    """Return what is told of the dead letter RECORD, which is DATA. Pure."""
+    properties = record.properties
+    origin_id = properties.get(names.DEAD_LETTER_ORIGIN_MESSAGE_ID)
+    return pb.DeadLetter(
+        queue_offset=record.queue_offset,
+        log_offset=record.log_offset,
+        message_id=properties.get(names.UNIQ_KEY, ""),
+        origin_topic=_origin(record),
+        origin_message_id=origin_id or properties.get(names.ORIGIN_MESSAGE_ID, ""),
+        reason=properties.get(names.DEAD_LETTER_REASON) or f"failed {record.reconsume_times} times",
+        reconsume_times=record.reconsume_times,
+        died_ms=record.store_timestamp_ms,
+        record=data,
+    )
+
+
+def _origin(record: Record) -> str:
+    """Return the topic that RECORD was sent to; "" if it does not say."""
+    properties = record.properties
+    return properties.get(names.DEAD_LETTER_ORIGIN_TOPIC) or properties.get(names.RETRY_TOPIC, "")
+
+
+class DeadLetters:
+    """The dead letters of all groups in STORE. The event loop owns it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        appends: Appends,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._appends = appends
+        self._turn = 0
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            "pocketmq.v1.Broker",
+            {
+                "DeadLetters": unary(pb.DeadLettersRequest, pb.DeadLettersReply, self.list),
+                "ResendDeadLetters": unary(
+                    pb.ResendDeadLettersRequest, pb.ResendDeadLettersReply, self.resend
+                ),
+                "PurgeDeadLetters": unary(
+                    pb.PurgeDeadLettersRequest, pb.PurgeDeadLettersReply, self.purge
+                ),
+            },
+        )
+
+    # --- listing
+
+    def list(self, request: pb.DeadLettersRequest, call: Call) -> pb.DeadLettersReply:
+        """Answer a page of dead letters, oldest first; it may be shorter than asked for before the end.
+
+        Raises InvalidArgument, or GroupNotFound for a group that has never been.
+        """
+        _check_natural("from_offset", request.from_offset)
+        _check_natural("max_letters", request.max_letters)
+        topic, first, end = self._bounds(request.group)
+        reply = pb.DeadLettersReply(min_offset=first, max_offset=end)
+        at = min(max(request.from_offset, first), end)
+        count = min(request.max_letters or LETTERS_DEFAULT, LETTERS_MAX)
+        if at < end:
+            found = self._store.read_queue(topic, 0, at, count, PAGE_BYTES)
+            at = found.next_offset
+            sizes = found.sizes
+            for start, size in zip(starts_of(sizes).tolist(), sizes.tolist(), strict=True):
+                data = found.records[start : start + size]
+                try:
+                    reply.letters.append(letter_of(decode_record(data), data))
+                except InvalidRecord:
+                    logger.warning("a dead letter is damaged group=%s", request.group)
+        reply.next_offset = at
+        return reply
+
+    def _bounds(self, group: str) -> tuple[str, int, int]:
+        """Return the topic of GROUP's dead letters, the offset of the first that counts, and that behind the last."""
+        topic = dead_letter_topic(check_group(group))
+        if not self._topics.has_queue(topic, 0):
+            self._groups.get(group)  # Says that there is no such group.
+        low, end = self._store.queue_bounds(topic, 0)
+        mark = self._offsets.committed(topic, MARK_GROUP, 0) or 0
+        return topic, min(max(low, mark), end), end
+
+    # --- sending again
+
+    async def resend(
+        self, request: pb.ResendDeadLettersRequest, call: Call
+    ) -> pb.ResendDeadLettersReply:
+        """Send the chosen dead letters again; what became of each is answered once it is safe."""
+        offsets = _chosen(request)
+        topic, first, end = self._bounds(request.group)
+        reply = pb.ResendDeadLettersReply()
+        end_offset = handled = 0
+        for offset in offsets:
+            letter = reply.letters.add(queue_offset=offset)
+            try:
+                data = self._read(topic, offset, first, end)
+                end_offset = max(end_offset, self._send(data, request, letter))
+            except PocketMQError as error:
+                letter.error.CopyFrom(to_wire(error))
+                continue
+            handled += len(data)
+            if handled >= _TURN_BYTES:
+                handled = 0
+                await asyncio.sleep(0)
+        if end_offset:
+            await self._safe(end_offset)
+        return reply
+
+    def _read(self, topic: str, offset: int, first: int, end: int) -> bytes:
+        if first <= offset < end:
+            found = self._store.read_queue(topic, 0, offset, 1, 1)
+            if len(found) and int(found.queue_offsets[0]) == offset:
+                return found.records
+        raise MessageNotFound(
+            f"no dead letter has the number {offset}: there are those from {first} up to, and without, {end}",
+            field="queue_offsets",
+            limit=end,
+            value=offset,
+        )
+
+    def _send(
+        self, data: bytes, request: pb.ResendDeadLettersRequest, letter: pb.ResentDeadLetter
+    ) -> int:
+        """Append a fresh copy of DATA, say in LETTER where it is, and return where in the log it ends."""
+        record = decode_record(data)
+        topic, queue = self._target(request.group, request.topic or _origin(record))
+        dropped = _OF_THE_PAST
+        if topic != retry_topic(request.group):
+            dropped = dropped.union(_OF_RETRIES)
+        kept = {name: value for name, value in record.properties.items() if name not in dropped}
+        copy = RecordCopier(data, parse_run(data, starts_of([len(data)]))).copy(
+            0,
+            topic=topic,
+            queue_id=queue,
+            properties=property_string(kept),
+            sys_flag=record.sys_flag & ~SYS_TRANSACTION,
+            reconsume_times=0,
+            prepared_offset=0,
+        )
+        columns = parse_run(copy, starts_of([len(copy)]))
+        run = Run(topic=topic, queue=queue, records=copy, columns=columns)
+        (outcome,) = self._appends.append([run])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+        letter.topic, letter.queue = topic, queue
+        letter.new_queue_offset = outcome.first_queue_offset
+        letter.log_offset = int(outcome.log_offsets[0])
+        return outcome.end_offset
+
+    def _target(self, group: str, topic: str) -> tuple[str, int]:
+        """Return the queue of TOPIC, which must exist and take messages, whose turn it is."""
+        if not topic:
+            raise InvalidArgument(
+                "the dead letter does not say where it came from: give the topic that it is to go to",
+                field="topic",
+            )
+        derived = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        if derived and topic != retry_topic(group):
+            raise InvalidName(
+                f"topic {topic!r} does not take the dead letters of group {group!r}: choose an ordinary one,"
+                f" or {retry_topic(group)!r}",
+                field="topic",
+                value=topic,
+            )
+        queue = self._turn % max(1, self._topics.get(topic).write_queues)
+        self._turn += 1
+        return self._topics.for_writing(topic, queue).name, queue
+
+    async def _safe(self, end_offset: int) -> None:
+        """Wait until everything before END_OFFSET is as safe as the store's setting promises."""
+        safe: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
+        self._appends.when_safe(end_offset, lambda error: _settle(safe, error))
+        if (error := await safe) is not None:
+            raise error
+
+    # --- purging
+
+    async def purge(
+        self, request: pb.PurgeDeadLettersRequest, call: Call
+    ) -> pb.PurgeDeadLettersReply:
+        """Put away the dead letters below an offset, or all; answered once that outlasts a power cut."""
+        _check_natural("below_offset", request.below_offset)
+        topic, first, end = self._bounds(request.group)
+        if request.below_offset > end:
+            raise InvalidArgument(
+                f"below_offset is {request.below_offset}: the dead letters of group {request.group!r} end at {end}",
+                field="below_offset",
+                limit=end,
+                value=request.below_offset,
+            )
+        mark = max(first, request.below_offset or end)
+        if mark > first:
+            on_device: asyncio.Future[PocketMQError | None] = (
+                asyncio.get_running_loop().create_future()
+            )
+            self._store.request_sync(
+                self._store.max_log_offset, lambda error: _settle(on_device, error)
+            )
+            if (error := await on_device) is not None:
+                raise error
+            known = self._offsets.committed(topic, MARK_GROUP, 0) or 0
+            self._offsets.commit(topic, MARK_GROUP, 0, max(known, mark))
+            self._offsets.save()
+            logger.info("dead letters purged group=%s below=%d", request.group, mark)
+        return pb.PurgeDeadLettersReply(purged=mark - first, min_offset=mark)
+
+
+def _settle(future: asyncio.Future[PocketMQError | None], error: PocketMQError | None) -> None:
+    if not future.done():
+        future.set_result(error)
+
+
+def _chosen(request: pb.ResendDeadLettersRequest) -> list[int]:
+    """Return the offsets that REQUEST names, each once; raise InvalidArgument for none or too many."""
+    if not 0 < len(request.queue_offsets) <= LETTERS_MAX:
+        raise InvalidArgument(
+            f"queue_offsets: {len(request.queue_offsets)} dead letters to send again, must be 1 to {LETTERS_MAX}:"
+            " ask in parts",
+            field="queue_offsets",
+            limit=LETTERS_MAX,
+            value=len(request.queue_offsets),
+        )
+    return list(dict.fromkeys(request.queue_offsets))
+
+
+def _check_natural(field: str, value: int) -> None:
+    if value < 0:
+        raise InvalidArgument(
+            f"{field} is {value}: must not be negative", field=field, limit=0, value=value
+        )
