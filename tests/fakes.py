@@ -277,11 +277,12 @@ class _File:
 def sectors(at: int, data: bytes) -> list[tuple[int, int, bytes]]:
     """Divide a write into its parts: (sector, position in it, bytes)."""
     parts = []
-    while data:
-        sector, start = divmod(at, SECTOR)
-        piece, data = data[: SECTOR - start], data[SECTOR - start :]
+    done = 0
+    while done < len(data):
+        sector, start = divmod(at + done, SECTOR)
+        piece = data[done : done + SECTOR - start]
         parts.append((sector, start, piece))
-        at += len(piece)
+        done += len(piece)
     return parts
 
 
