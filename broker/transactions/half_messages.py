@@ -1,7 +1,8 @@
 """The records of a transaction, as Apache writes them: half message, outcome, check, and what was given up.
 
-    half         RMQ_SYS_TRANS_HALF_TOPIC, queue 0   as sent (TRAN_MSG=true, PGROUP, UNIQ_KEY), and REAL_TOPIC, REAL_QID,
-                                                     __transactionId__ = UNIQ_KEY; no transaction bits in sysFlag
+    half         RMQ_SYS_TRANS_HALF_TOPIC, queue 0   as sent (TRAN_MSG=true, PGROUP, UNIQ_KEY), with REAL_TOPIC,
+                                                     REAL_QID and __transactionId__ = UNIQ_KEY besides; no
+                                                     transaction bits in sysFlag
     committed    the real topic and queue            sysFlag says committed, prepared offset = log offset of the half;
                                                      REAL_TOPIC and REAL_QID are gone, the rest stays
     checked      the half topic again, at its end    TRANSACTION_CHECK_TIMES = how often the sender was asked
@@ -30,7 +31,7 @@ from ...proto.record_run import Longs, encode_run, parse_run, starts_of
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, PROPERTIES_SIZE_MAX
 from ...store.run import Run
 
-#: Bytes of one op message's body, as Apache's `transactionOpMsgMaxSize`; one number may go beyond it.
+#: Bytes of one op message's body, as Apache's `transactionOpMsgMaxSize`.
 OP_BODY_BYTES_MAX: Final = 4096
 #: Room that a half message needs for being checked: TRANSACTION_CHECK_TIMES and up to four digits.
 _CHECK_ROOM: Final = len(names.TRANSACTION_CHECK_TIMES) + 6
@@ -204,14 +205,26 @@ def run_of(topic: str, queue: int, copies: Sequence[bytes]) -> Run:
 # --- op messages
 
 
-def op_run(offsets: Iterable[int], now_ms: int, host: Host) -> Run:
-    """Return the op messages that say that the half messages at OFFSETS are resolved; HOST is the broker's."""
-    bodies: list[bytes] = [b""]
+def op_parts(offsets: Iterable[int]) -> list[list[int]]:
+    """Divide OFFSETS into what one op message holds each."""
+    parts: list[list[int]] = []
+    room = 0
     for offset in offsets:
-        number = b"%d," % offset
-        if len(bodies[-1]) + len(number) > OP_BODY_BYTES_MAX:
-            bodies.append(b"")
-        bodies[-1] += number
+        size = len(str(offset)) + 1
+        if size > room:
+            parts.append([])
+            room = OP_BODY_BYTES_MAX
+        parts[-1].append(offset)
+        room -= size
+    return parts
+
+
+def op_run(parts: Iterable[Sequence[int]], now_ms: int, host: Host) -> Run:
+    """Return an op message for each of PARTS, which says that the half messages at these offsets are resolved.
+
+    HOST is the broker's own.
+    """
+    bodies = [b"".join(b"%d," % offset for offset in part) for part in parts]
     data, sizes = encode_run(
         OP_HALF_TOPIC,
         0,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pocketmq.broker.transactions.half_messages import (
     OP_BODY_BYTES_MAX,
     HalfCopies,
+    op_parts,
     op_run,
     prepare,
     resolved_offsets,
@@ -169,7 +170,7 @@ def test_what_java_stored_is_what_ours_would_store(tmp_path: Path) -> None:
             compared["half"] += 1
         else:
             offsets = resolved_offsets(record.body)
-            run = op_run(offsets, record.born_timestamp_ms, record.born_host)
+            run = op_run([offsets], record.born_timestamp_ms, record.born_host)
             same(records_in(run)[0], record)
             compared["op"] += 1
 
@@ -210,7 +211,7 @@ def test_a_check_without_room_for_its_count_leaves_the_message_as_it_is() -> Non
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=2000))
 def test_op_messages_hold_all_offsets_in_order_and_are_bounded(offsets: list[int]) -> None:
-    records = records_in(op_run(offsets, 1_700_000_000_000, BORN)) if offsets else []
+    records = records_in(op_run(op_parts(offsets), 1_700_000_000_000, BORN)) if offsets else []
 
     assert [at for record in records for at in resolved_offsets(record.body)] == offsets
     assert all(len(record.body) <= OP_BODY_BYTES_MAX for record in records)

@@ -1,0 +1,316 @@
+"""Checks: asking a producer of the group what became of its transaction, when it did not say so in time.
+
+A half message is checked first `transaction_timeout_ms` after it was stored (or after its own time,
+CHECK_IMMUNITY_TIME_IN_SECONDS), then every `transaction_check_interval_ms`, `transaction_checks_max` times. A check
+stores the half message again at the end of the half queue, with TRANSACTION_CHECK_TIMES one higher, marks the older one
+as resolved, and asks one listener of the group, each in turn, those first that named the topic. The count goes on if
+nobody listens. One interval after the last check the message goes to TRANS_CHECK_MAX_TIME_TOPIC, as does one that has
+lain for longer than the store keeps messages. Times are the broker's: a sender whose clock is wrong changes nothing.
+
+Bounds: `_CHUNK` half messages in one turn of the loop; `_QUEUED_BYTES_MAX` bytes on their way to one listener, who is
+passed over beyond that. One timer serves all; an open half message costs an entry of 100 bytes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ...proto.clock import Clock
+from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Stream
+from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
+from ..config import BrokerConfig
+from ..timers import Timers
+from ..timing_wheel import Timer
+from ..topics import Topics
+from .half_messages import HalfCopies, run_of
+from .half_queue import HalfQueue
+from .open_halves import OpenHalf
+from .outcomes import Outcome, Outcomes
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 256
+_QUEUED_BYTES_MAX: Final = 1024 * 1024
+#: Topics that one listener may name.
+_TOPICS_MAX: Final = 10_000
+#: Entries of half messages that have an outcome by now go when they are more than the open ones, and than this.
+_STALE_MIN: Final = 1_000
+
+
+class Checks:
+    """Checks the open half messages of HALVES. The event loop owns it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        halves: HalfQueue,
+        outcomes: Outcomes,
+        timers: Timers,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = halves.store
+        self._topics = topics
+        self._appends = halves.appends
+        self._halves = halves
+        self._outcomes = outcomes
+        self._timers = timers
+        self._clock = clock
+        self._listeners = Listeners()
+        self._due: list[tuple[int, int, OpenHalf]] = []
+        self._timer: Timer | None = None
+        #: The next chunk of what is due already.
+        self._going_on: asyncio.Handle | None = None
+        self._running = False
+        halves.on_open.append(self._opened)
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._running = True
+        self._arm()
+
+    def close(self) -> None:
+        """Check no more."""
+        self._running = False
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+        if self._going_on is not None:
+            self._going_on.cancel()
+            self._clock.release()
+            self._going_on = None
+
+    def stream(self, stream: Stream) -> Listener:
+        """Take in somebody who answers checks."""
+        return Listener(stream, self._listeners)
+
+    # --- when
+
+    def _opened(self, half: OpenHalf) -> None:
+        wait_ms = self._config.transaction_check_interval_ms
+        if not half.times:
+            own = half.immunity_ms >= 0
+            wait_ms = half.immunity_ms if own else self._config.transaction_timeout_ms
+        self._enter(half, half.stored_ms + wait_ms)
+
+    def _enter(self, half: OpenHalf, due_ms: int) -> None:
+        half.due_ms = due_ms
+        heapq.heappush(self._due, (due_ms, half.queue_offset, half))
+        self._arm()
+
+    def _arm(self) -> None:
+        """Have the timer fire when the next one is due."""
+        if not self._running or self._going_on is not None or not self._due:
+            return
+        if len(self._due) > 2 * len(self._halves.open) + _STALE_MIN:
+            self._due = [(half.due_ms, half.queue_offset, half) for half in self._halves.open]
+            heapq.heapify(self._due)
+            if not self._due:
+                return
+        due_ms = self._due[0][0]
+        if self._timer is None:
+            self._timer = self._timers.at(due_ms, self._fire)
+        elif not self._timer.active or due_ms < self._timer.deadline_ms:
+            self._timers.reschedule(self._timer, due_ms)
+
+    def _fire(self) -> None:
+        """Check what is due, a chunk now and the others in the next turns, at this same instant."""
+        now_ms = self._clock.now_ms()
+        due: list[OpenHalf] = []
+        while self._due and self._due[0][0] <= now_ms and len(due) < _CHUNK:
+            due_ms, _, half = heapq.heappop(self._due)
+            if self._halves.open.holds(half) and half.due_ms == due_ms:
+                due.append(half)
+        if due:
+            self._check_all(due, now_ms)
+        if self._due and self._due[0][0] <= now_ms:
+            self._clock.hold()
+            self._going_on = asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._arm()
+
+    def _go_on(self) -> None:
+        self._going_on = None
+        try:
+            self._fire()
+        finally:
+            self._clock.release()
+
+    # --- what
+
+    def _check_all(self, due: Sequence[OpenHalf], now_ms: int) -> None:
+        asked: list[OpenHalf] = []
+        given_up: list[OpenHalf] = []
+        for half in due:
+            too_old = now_ms - half.stored_ms > self._store.config.retention_ms
+            too_often = half.times >= self._config.transaction_checks_max
+            (given_up if too_old or too_often else asked).append(half)
+        try:
+            if given_up:
+                self._give_up(given_up)
+            if asked:
+                self._ask(asked)
+        except PocketMQError as error:
+            self._try_again(due, now_ms, error)
+
+    def _try_again(self, due: Sequence[OpenHalf], now_ms: int, error: PocketMQError) -> None:
+        """Check those of DUE that could not be checked because of ERROR one interval later."""
+        logger.error("transactions cannot be checked reason=%s", error.message)
+        for half in due:
+            if self._halves.open.holds(half) and half.due_ms <= now_ms:
+                self._enter(half, now_ms + self._config.transaction_check_interval_ms)
+
+    def _ask(self, halves: Sequence[OpenHalf]) -> None:
+        """Store HALVES again, and ask for their outcomes."""
+        halves, records = self._read(halves)
+        if not halves:
+            return
+        copies = HalfCopies(records)
+        again = [copies.checked(row, half.times + 1) for row, half in enumerate(halves)]
+        self._append(HALF_TOPIC, again)
+        # They are open anew by now, and the older ones known as such.
+        newest = [self._halves.open.get(*half.key) for half in halves]
+        stored = [half for half in newest if half is not None and half.also]
+        self._halves.mark([at for half in stored for at in half.also])
+        for half in stored:
+            self._halves.open.remove_older(half)
+            self._send(half)
+        self._halves.reached()
+
+    def _give_up(self, halves: Sequence[OpenHalf]) -> None:
+        """Put HALVES away: nobody said what became of them."""
+        halves, records = self._read(halves)
+        if not halves:
+            return
+        self._topics.for_group(CHECK_MAX_TIME_TOPIC, 1)
+        copies = HalfCopies(records)
+        self._append(CHECK_MAX_TIME_TOPIC, [copies.given_up(row) for row in range(len(halves))])
+        self._settle(halves)
+        for half in halves:
+            logger.warning(
+                "transaction given up group=%s topic=%s id=%s checks=%d",
+                half.group,
+                half.topic,
+                half.transaction_id,
+                half.times,
+            )
+
+    def _settle(self, halves: Sequence[OpenHalf]) -> None:
+        for half in halves:
+            self._outcomes.remember(half.key, Outcome(False, half.topic, given_up=True))
+        self._halves.settle(halves)
+        self._halves.mark([])
+
+    def _read(self, halves: Sequence[OpenHalf]) -> tuple[list[OpenHalf], list[bytes]]:
+        """Return those of HALVES that are in the log still, and their records; the others are settled."""
+        found = [(half, self._store.read_at(half.log_offset, half.size)) for half in halves]
+        gone = [half for half, record in found if record is None]
+        if gone:
+            logger.warning("half messages are not in the log any more count=%d", len(gone))
+            self._settle(gone)
+        there = [(half, record) for half, record in found if record is not None]
+        return [half for half, _ in there], [record for _, record in there]
+
+    def _append(self, topic: str, records: Sequence[bytes]) -> None:
+        (outcome,) = self._appends.append([run_of(topic, 0, records)])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+
+    def _send(self, half: OpenHalf) -> None:
+        listener = self._listeners.choose(half.group, half.topic)
+        if listener is None:
+            return
+        record = self._store.read_at(half.log_offset, half.size)
+        if record is not None:
+            listener.send(
+                pb.TransactionCheck(
+                    group=half.group,
+                    topic=half.topic,
+                    transaction_id=half.transaction_id,
+                    times=half.times,
+                    half_log_offset=half.log_offset,
+                    record=record,
+                )
+            )
+
+
+class Listener:
+    """One open stream of a producer that answers checks."""
+
+    def __init__(self, stream: Stream, listeners: Listeners) -> None:
+        self._stream = stream
+        self._listeners = listeners
+        self.group = ""
+        self.topics: frozenset[str] = frozenset()
+
+    def on_message(self, message: pb.TransactionListener) -> None:
+        """Listen for a group, from now on; a later message changes the topics."""
+        check_group(message.group)
+        if self.group and message.group != self.group:
+            raise InvalidArgument(
+                f"this stream listens for group {self.group!r}: open another for {message.group[:64]!r}",
+                field="group",
+                value=message.group[:64],
+            )
+        if len(message.topics) > _TOPICS_MAX:
+            raise InvalidArgument(
+                f"topics: {len(message.topics)} of one listener, the limit is {_TOPICS_MAX}: name fewer, or none for"
+                " all of the group",
+                field="topics",
+                limit=_TOPICS_MAX,
+                value=len(message.topics),
+            )
+        self.topics = frozenset(message.topics)
+        if not self.group:
+            self.group = message.group
+            self._listeners.add(self)
+
+    @property
+    def has_room(self) -> bool:
+        """Does it take what it is sent? Then it may be sent more."""
+        return self._stream.queued_bytes < _QUEUED_BYTES_MAX
+
+    def send(self, check: pb.TransactionCheck) -> None:
+        self._stream.send(check)
+
+    def on_end(self) -> None:
+        self._listeners.remove(self)
+        self._stream.finish()
+
+    def on_close(self) -> None:
+        self._listeners.remove(self)
+
+
+class Listeners:
+    """Those who answer checks, by group; each has his turn."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, list[Listener]] = {}
+
+    def add(self, listener: Listener) -> None:
+        self._by_group.setdefault(listener.group, []).append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        listeners = self._by_group.get(listener.group, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners:
+            self._by_group.pop(listener.group, None)
+
+    def choose(self, group: str, topic: str) -> Listener | None:
+        """Return who of GROUP is asked next about a message for TOPIC; None: nobody listens, or nobody has room."""
+        listeners = self._by_group.get(group, [])
+        ready = [listener for listener in listeners if listener.has_room]
+        chosen = next((one for one in ready if not one.topics or topic in one.topics), None)
+        if chosen is None and ready:
+            chosen = ready[0]
+        if chosen is not None:
+            listeners.remove(chosen)
+            listeners.append(chosen)
+        return chosen

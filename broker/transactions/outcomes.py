@@ -1,0 +1,128 @@
+"""What became of transactions that are not open any more.
+
+The latest `RECENT_MAX` are remembered. Older ones are found in the store's index, as long as it has them: a half
+message of the id and a committed copy; a half message that was given up; a half message alone, so it was rolled back.
+
+A recent one costs some 500 bytes, 5 MB in all; a look-up some 100 µs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto.errors import InvalidRecord
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import PRODUCER_GROUP, REAL_TOPIC, UNIQ_KEY
+from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record, decode_record
+from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from ...store.message_store import MessageStore
+from .open_halves import Key
+
+RECENT_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a transaction for TOPIC ended, and where its message lies if it was committed (else offsets are −1)."""
+
+    committed: bool
+    topic: str
+    queue: int = 0
+    queue_offset: int = -1
+    log_offset: int = -1
+    store_ms: int = 0
+    #: Nobody said so: it was checked too often, or lay too long.
+    given_up: bool = False
+
+    @property
+    def name(self) -> str:
+        if self.given_up:
+            return "given up"
+        return "committed" if self.committed else "rolled back"
+
+    def reply(self, *, repeated: bool) -> pb.EndTransactionReply:
+        """Return the answer to who asked for this outcome."""
+        return pb.EndTransactionReply(
+            topic=self.topic,
+            queue=self.queue,
+            queue_offset=self.queue_offset,
+            log_offset=self.log_offset,
+            store_timestamp_ms=self.store_ms,
+            repeated=repeated,
+        )
+
+
+class Outcomes:
+    """Outcomes, over STORE. The event loop owns it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._recent: OrderedDict[Key, Outcome] = OrderedDict()
+
+    def remember(self, key: Key, outcome: Outcome) -> None:
+        self._recent[key] = outcome
+        self._recent.move_to_end(key)
+        if len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    def find(self, group: str, transaction_id: str) -> Outcome | None:
+        """Return what became of a transaction of GROUP that is not open; None: there was none."""
+        recent = self._recent.get((group, transaction_id))
+        if recent is not None:
+            return recent
+        for half in self._records(HALF_TOPIC, transaction_id):
+            if half.properties.get(PRODUCER_GROUP) == group:
+                topic = half.properties.get(REAL_TOPIC, "")
+                return self.durable(group, transaction_id, topic) or Outcome(False, topic)
+        return None
+
+    def durable(self, group: str, transaction_id: str, topic: str) -> Outcome | None:
+        """Return the outcome that the log tells by itself of a transaction for TOPIC: committed, or given up."""
+        for copy in self._records(topic, transaction_id):
+            is_committed = copy.sys_flag & SYS_TRANSACTION == SYS_COMMIT
+            if is_committed and copy.properties.get(PRODUCER_GROUP) == group:
+                at = copy.queue_id, copy.queue_offset, copy.log_offset, copy.store_timestamp_ms
+                return Outcome(True, topic, *at)
+        for copy in self._records(CHECK_MAX_TIME_TOPIC, transaction_id):
+            if copy.properties.get(PRODUCER_GROUP) == group:
+                return Outcome(False, topic, given_up=True)
+        return None
+
+    def groups(self, transaction_id: str) -> set[str]:
+        """Return the groups that have, or had, a half message of this id."""
+        halves = self._records(HALF_TOPIC, transaction_id)
+        return {half.properties.get(PRODUCER_GROUP, "") for half in halves}
+
+    def is_half_of(self, log_offset: int, transaction_id: str) -> bool:
+        """Lies a half message of this id at LOG_OFFSET, as far as the log still tells?"""
+        if log_offset < self._store.min_log_offset:
+            return True
+        record = self._record(log_offset)
+        return (
+            record is not None
+            and record.topic == HALF_TOPIC
+            and record.properties.get(UNIQ_KEY) == transaction_id
+        )
+
+    def _records(self, topic: str, transaction_id: str) -> Iterator[Record]:
+        """Yield the records of TOPIC with this id, as far as the index knows them."""
+        for log_offset in self._store.lookup(topic, transaction_id):
+            record = self._record(log_offset)
+            if (
+                record is not None
+                and record.topic == topic
+                and record.properties.get(UNIQ_KEY) == transaction_id
+            ):
+                yield record
+
+    def _record(self, log_offset: int) -> Record | None:
+        data = self._store.read_at(log_offset)
+        if data is None:
+            return None
+        try:
+            return decode_record(data)
+        except InvalidRecord:
+            return None  # Damaged: it tells nothing.

@@ -1,0 +1,319 @@
+"""What becomes of transactions: committed once, rolled back never, whoever asks how often."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pocketmq.proto.errors import (
+    InvalidArgument,
+    Overloaded,
+    PocketMQError,
+    StoreFull,
+    TooLate,
+    TransactionNotFound,
+    TransactionResolved,
+)
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
+from pocketmq.store.run import Run
+
+from .transacting import hall
+
+
+async def test_a_committed_message_lies_in_its_queue_as_the_answer_says(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        begun = broker.begin("a", queue=2)
+        assert broker.bodies(queue=2) == []
+        assert broker.transactions.open_count == 1
+
+        reply = await broker.end("a")
+
+        (record,) = broker.records("T", 2)
+        assert record.body == b"a"
+        assert record.sys_flag == 8
+        assert record.prepared_transaction_offset == begun.log_offsets[0]
+        assert (reply.topic, reply.queue, reply.queue_offset) == ("T", 2, 0)
+        assert reply.log_offset == record.log_offset
+        assert reply.store_timestamp_ms == record.store_timestamp_ms
+        assert not reply.repeated
+        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,"]
+        assert broker.transactions.open_count == 0
+
+
+async def test_a_rolled_back_message_is_nowhere(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a")
+
+        reply = await broker.end("a", pb.ROLLBACK)
+
+        assert reply.queue_offset == reply.log_offset == -1
+        assert broker.bodies() == []
+        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,"]
+        assert broker.transactions.open_count == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("resolution", [pb.COMMIT, pb.ROLLBACK])
+async def test_an_outcome_may_be_repeated_and_not_changed(
+    tmp_path: Path, resolution: pb.Resolution, *, restarted: bool
+) -> None:
+    other = pb.ROLLBACK if resolution == pb.COMMIT else pb.COMMIT
+    async with hall(tmp_path) as broker:
+        broker.begin("a")
+        first = await broker.end("a", resolution)
+        if restarted:
+            await broker.stop()
+    async with hall(tmp_path) as broker:
+        again = await broker.end("a", resolution)
+        with pytest.raises(TransactionResolved, match=r"'a' was .* already"):
+            await broker.end("a", other)
+
+        first.repeated = True
+        assert again == first
+        assert len(broker.bodies()) == (resolution == pb.COMMIT)
+
+
+async def test_outcomes_of_one_turn_share_an_op_message(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b", "c", topic="T", queue=0)
+        broker.begin("d", topic="U", queue=1)
+        calls = [
+            broker.ask("c"),
+            broker.ask("d", topic="U"),
+            broker.ask("b", pb.ROLLBACK),
+            broker.ask("a"),
+            broker.ask("a"),
+        ]
+        with pytest.raises(TransactionResolved):
+            broker.ask("a", pb.ROLLBACK)
+        await asyncio.sleep(0)
+
+        assert broker.bodies() == ["a", "c"]
+        assert broker.bodies("U", 1) == ["d"]
+        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,2,3,1,"]
+        assert [call.answer.repeated for call in calls] == [False, False, False, False, True]
+        assert [call.answer.queue_offset for call in calls] == [1, 0, -1, 0, 0]
+
+
+async def test_bad_requests_name_what_is_wrong_and_store_nothing(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        begun = broker.begin("a", "other")
+        end = broker.store.max_log_offset
+        elsewhere = int(begun.log_offsets[1])
+
+        with pytest.raises(TransactionNotFound, match="no half message of transaction 'nobody'"):
+            await broker.end("nobody")
+        with pytest.raises(TransactionNotFound, match="not one of group 'Q': another group"):
+            await broker.end("a", group="Q")
+        with pytest.raises(InvalidArgument, match="about a message for 'T'"):
+            await broker.end("a", topic="U")
+        with pytest.raises(InvalidArgument, match="half_log_offset is"):
+            await broker.end("a", half_log_offset=elsewhere)
+        with pytest.raises(InvalidArgument, match="half_log_offset is"):
+            await broker.end("a", half_log_offset=end + 100)
+        with pytest.raises(InvalidArgument, match="resolution is 7"):
+            await broker.end("a", 7)  # type: ignore[arg-type]
+        for empty in ("group", "topic", "transaction_id"):
+            fields = {"group": "P", "topic": "T", "transaction_id": "a"} | {empty: ""}
+            request = pb.EndTransactionRequest(
+                group=fields["group"],
+                topic=fields["topic"],
+                transaction_id=fields["transaction_id"],
+                resolution=pb.COMMIT,
+            )
+            with pytest.raises(InvalidArgument, match=f"{empty} is empty"):
+                broker.transactions.end(request, None)  # type: ignore[arg-type]
+
+        assert broker.store.max_log_offset == end
+        assert broker.transactions.open_count == 2
+
+
+async def test_an_unspecified_outcome_leaves_it_open(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a")
+        reply = await broker.end("a", pb.RESOLUTION_UNSPECIFIED)
+
+        assert reply.queue_offset == -1
+        assert broker.transactions.open_count == 1
+
+
+async def test_the_number_of_open_half_messages_is_bounded(tmp_path: Path) -> None:
+    async with hall(tmp_path, transactions_open_max=3) as broker:
+        broker.begin("a", "b")
+        broker.transactions.check_room(1)
+        with pytest.raises(Overloaded, match="3 half messages have no outcome, the limit is 3"):
+            broker.transactions.check_room(1)  # Both are sent in one turn.
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            broker.transactions.check_room(2)
+        await broker.end("a")
+
+        broker.transactions.check_room(2)
+
+
+async def test_a_message_that_was_sent_twice_is_one_transaction(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        first = broker.begin("a")
+        broker.begin("a")
+        assert broker.transactions.open_count == 1
+
+        await broker.end("a", half_log_offset=int(first.log_offsets[0]))
+
+        assert broker.bodies() == ["a"]
+        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"1,0,"]
+    assert await reopened(tmp_path) == []
+
+
+async def test_the_same_id_in_two_groups_is_two_transactions(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", queue=0)
+        broker.begin("a", queue=1, group="Q")
+
+        await broker.end("a", pb.ROLLBACK)
+        await broker.end("a", group="Q")
+
+        assert broker.bodies(queue=0) == []
+        assert broker.bodies(queue=1) == ["a"]
+
+
+async def test_a_time_of_its_own_ends_what_the_sender_may_say(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("early", "late", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        await broker.clock.advance(59_000)
+        await broker.end("early")
+        await broker.clock.advance(2_000)
+
+        with pytest.raises(TooLate, match="had 60000 ms of its own"):
+            await broker.end("late")
+        await broker.end("late", from_check=True)
+
+        assert broker.bodies() == ["early", "late"]
+
+
+async def test_what_the_store_refuses_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b")
+        full = StoreFull("full")
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "append_many", lambda runs: [full] * len(runs))
+            for unique, resolution in (("a", pb.COMMIT), ("b", pb.ROLLBACK)):
+                with pytest.raises(StoreFull):
+                    await broker.end(unique, resolution)
+        assert broker.transactions.open_count == 2
+
+        await broker.end("a")
+        await broker.end("b", pb.ROLLBACK)
+        assert broker.bodies() == ["a"]
+
+
+async def test_a_commit_whose_mark_fails_is_marked_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b")
+        append = broker.store.append_many
+
+        def refuse_ops(runs: list[Run]) -> list[object]:
+            if runs[0].topic == OP_HALF_TOPIC:
+                return [StoreFull("full")]
+            return list(append(runs))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "append_many", refuse_ops)
+            assert not (await broker.end("a")).repeated
+        assert (await broker.end("a")).repeated
+        await broker.end("b", pb.ROLLBACK)
+
+        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,1,"]
+        assert broker.bodies() == ["a"]
+
+
+async def test_with_synchronous_flushing_the_answer_waits_for_the_device(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a")
+        waiting: list[object] = []
+        broker.appends.when_safe = (  # type: ignore[method-assign]
+            lambda end_offset, done: waiting.append((end_offset, done))
+        )
+        call = broker.ask("a")
+        await asyncio.sleep(0)
+        assert call.answers == 0
+        ((end_offset, done),) = waiting  # type: ignore[misc]
+        assert end_offset == broker.store.max_log_offset  # type: ignore[has-type]
+        done(None)  # type: ignore[has-type]
+        assert call.answer.queue_offset == 0
+
+
+async def reopened(path: Path) -> list[str]:
+    """Return the ids that are open when the store at PATH is opened."""
+    async with hall(path) as broker:
+        halves = broker.transactions._halves.open
+        halves.check()
+        return sorted(half.transaction_id for half in halves)
+
+
+async def test_what_was_open_at_a_stop_is_open_afterwards(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b", "c")
+        await broker.end("b")
+    assert await reopened(tmp_path) == ["a", "c"]
+    async with hall(tmp_path) as broker:
+        await broker.end("a")
+        await broker.end("c", pb.ROLLBACK)
+        assert broker.bodies() == ["b", "a"]
+    assert await reopened(tmp_path) == []
+
+
+async def test_progress_never_passes_an_open_half_message(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b", "c", "d")
+        await broker.end("a")
+        await broker.end("c")
+        broker.store.flush()
+        broker.store.tick()
+        await broker.stop()
+        assert broker.progress() == (1, 1)
+    async with hall(tmp_path) as broker:
+        await broker.end("b")
+        await broker.end("d")
+        await broker.stop()
+        assert broker.progress() == (4, 4)
+
+
+async def test_progress_waits_for_the_device(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a")
+        await broker.end("a")
+        assert broker.progress()[0] in (None, 0)
+
+        broker.store.flush()
+        broker.transactions._halves._progress._flushed(broker.store.max_log_offset)
+        assert broker.progress() == (1, 1)
+
+
+async def test_a_commit_without_its_mark_is_found_after_a_kill(tmp_path: Path) -> None:
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b")
+        append = broker.store.append_many
+
+        def lose_ops(runs: list[Run]) -> list[object]:
+            outcomes: list[object] = [PocketMQError("killed")]
+            return outcomes if runs[0].topic == OP_HALF_TOPIC else list(append(runs))
+
+        broker.store.append_many = lose_ops  # type: ignore[assignment, method-assign]
+        await broker.end("a")
+        await broker.kill()
+        broker.store.health.closed = True
+
+    async with hall(tmp_path) as broker:
+        assert broker.transactions.open_count == 1
+        assert (await broker.end("a")).repeated
+        assert broker.bodies() == ["a"]
+        await broker.end("b")
+        assert broker.bodies() == ["a", "b"]
+        assert len(broker.records(HALF_TOPIC)) == 2
