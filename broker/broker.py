@@ -18,7 +18,7 @@ from random import Random
 from .. import __version__
 from ..proto.carrier_grpcio import GrpcioCarrier
 from ..proto.clock import Clock
-from ..proto.errors import NotServed, PocketMQError, ShuttingDown
+from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
 from ..proto.rpc import Limits
@@ -27,21 +27,12 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
-from .appends import Appends
 from .config import BrokerConfig
-from .fetch import Fetches
-from .groups import Groups
-from .lookup import Lookups
-from .offsets import Offsets
+from .parts import Parts, assemble
 from .registration import Registration
-from .send import Sends, Waits
 from .service_v1 import BrokerService, topic_message
-from .timers import Timers
-from .topics import Topics
-from .transactions.half_messages import prepare
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .virtual_time import methods as clock_methods
-from .waiting import Purgatory
 
 logger = logging.getLogger(__name__)
 
@@ -52,16 +43,9 @@ _ANNOUNCE_TIMEOUT_S = 3.0
 
 @dataclass(kw_only=True, slots=True)
 class _Running:
-    """The parts of a broker that has started."""
+    """What a broker that has started has besides its parts."""
 
-    store: MessageStore
-    topics: Topics
-    offsets: Offsets
-    timers: Timers
-    wall_timers: Timers
-    purgatory: Purgatory
-    appends: Appends
-    sends: Sends
+    parts: Parts
     mark: Mark
     carrier: GrpcioCarrier
     registration: Registration | None = None
@@ -112,7 +96,7 @@ class Broker:
     def store(self) -> MessageStore:
         """The open store of a broker that has started."""
         assert self._running is not None, "the broker is not running"
-        return self._running.store
+        return self._running.parts.store
 
     @property
     def recovery(self) -> RecoveryReport:
@@ -128,7 +112,7 @@ class Broker:
     @property
     def waiting(self) -> int:
         """How many fetches wait for messages."""
-        return len(self._running.purgatory) if self._running else 0
+        return len(self._running.parts.purgatory) if self._running else 0
 
     async def advance(self, by: int | str) -> int:
         """Move the messages' time by BY, milliseconds or "2h30m"; return the new one.
@@ -147,11 +131,10 @@ class Broker:
         try:
             await self._serve(store)
         except BaseException:
-            parts, self._running = self._running, None
-            if parts is not None:
-                await parts.timers.stop()
-                await parts.wall_timers.stop()
-                parts.mark.close()
+            running, self._running = self._running, None
+            if running is not None:
+                await running.parts.stop_timers()
+                running.mark.close()
             store.close()
             raise
         self._started_ms = self._clock.now_ms()
@@ -159,43 +142,26 @@ class Broker:
 
     async def _serve(self, store: MessageStore) -> None:
         store.host = Host.parse(self._config.store_host, self._config.port)
-        now_ms = self._clock.now_ms
-        topics = Topics(self._state_file("topics.json"), self._config, now_ms)
-        groups = Groups(self._state_file("subscriptionGroup.json"), self._config, now_ms)
-        offsets = Offsets(self._state_file("consumerOffset.json"), now_ms)
-        timers = Timers(self._clock)
-        wall_timers = timers if self._wall is self._clock else Timers(self._wall)
-        purgatory = Purgatory(wall_timers, limit=self._config.fetches_waiting_max)
-        appends = Appends(store, purgatory.notify)
-        waits = Waits(
-            now_ms=now_ms,
-            slot_count=store.timers.count,
-            prepare=prepare,
-            check_room=_no_transactions,
+        parts = assemble(
+            self._config,
+            store,
+            state_file=self._state_file,
+            clock=self._clock,
+            wall=self._wall,
+            random=self._random,
         )
-        sends = Sends(self._config, topics, store, wall_timers, appends, waits)
-        fetches = Fetches(self._config, topics, offsets, store, purgatory, self._wall.now_ms)
-        service = BrokerService(self._config, store, topics, groups, offsets)
+        service = BrokerService(self._config, store, parts.topics, parts.groups, parts.offsets)
         table = service.methods(
-            sends, fetches, Lookups(topics, store), self._announced, self._status
+            parts.sends, parts.fetches, parts.lookups, self._announced, self._status
         )
-        table |= clock_methods(self._clock)
+        table |= parts.methods() | clock_methods(self._clock)
         limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
         carrier = GrpcioCarrier([table], limits=limits)
-        self._running = _Running(
-            store=store,
-            topics=topics,
-            offsets=offsets,
-            timers=timers,
-            wall_timers=wall_timers,
-            purgatory=purgatory,
-            appends=appends,
-            sends=sends,
-            mark=keep_mark(self._clock, self._disk, self._store_config),
-            carrier=carrier,
-        )
+        mark = keep_mark(self._clock, self._disk, self._store_config)
+        self._running = _Running(parts=parts, mark=mark, carrier=carrier)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
-        self._schedule(self._running)
+        self._schedule(parts)
+        parts.start()
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
         self._register(self._running)
@@ -203,7 +169,7 @@ class Broker:
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._disk, self._store_config.path, name)
 
-    def _schedule(self, parts: _Running) -> None:
+    def _schedule(self, parts: Parts) -> None:
         """Hang the periodic work on the timers."""
         every_so_often = parts.wall_timers.every
         every_so_often(
@@ -213,11 +179,8 @@ class Broker:
         clean = _guarded(parts.store.clean)
         clean()  # A disk that is too full is known before the first send.
         parts.timers.every(self._store_config.clean_interval_ms, clean)
-        parts.timers.start()
-        if parts.wall_timers is not parts.timers:
-            parts.wall_timers.start()
 
-    def _register(self, parts: _Running) -> None:
+    def _register(self, running: _Running) -> None:
         registration = Registration(
             self._config.nameservers,
             self._state,
@@ -225,14 +188,14 @@ class Broker:
             self._random,
             self._config.registration_interval_ms,
         )
-        parts.registration = registration
-        parts.topics.on_change.append(registration.changed)
+        running.registration = registration
+        running.parts.topics.on_change.append(registration.changed)
         registration.start()
 
     def _state(self) -> pb.BrokerRegistration:
         """Return what name servers are told."""
         assert self._running is not None, "registered while running"
-        topics = self._running.topics
+        topics = self._running.parts.topics
         return pb.BrokerRegistration(
             cluster=self._config.cluster,
             broker_name=self._config.name,
@@ -269,22 +232,22 @@ class Broker:
 
     async def stop(self) -> None:
         """Unregister, end what is under way, save, close the store. Twice is once."""
-        parts = self._running
-        if parts is None:
+        running = self._running
+        if running is None:
             return
-        if parts.registration is not None:
-            await parts.registration.stop()
+        parts = running.parts
+        if running.registration is not None:
+            await running.registration.stop()
         parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")
         parts.purgatory.complete_all()
         parts.store.flush_soon()
-        await parts.carrier.stop(self._config.stop_grace_ms / 1000)
-        await parts.timers.stop()
-        await parts.wall_timers.stop()
+        await running.carrier.stop(self._config.stop_grace_ms / 1000)
+        await parts.stop_timers()
         self._running = None
         try:
-            parts.offsets.save()
+            parts.close()
         finally:
-            parts.mark.close()
+            running.mark.close()
             parts.store.close()
         logger.info("broker stopped store=%s", self._store_config.path)
 
@@ -292,7 +255,8 @@ class Broker:
 
     def _status(self) -> pb.BrokerStatusReply:
         assert self._running is not None, "asked while running"
-        store = self._running.store
+        parts = self._running.parts
+        store = parts.store
         usage = resource.getrusage(resource.RUSAGE_SELF)
         health = store.health
         reason = health.failure.message if health.failure else health.full or ""
@@ -314,6 +278,7 @@ class Broker:
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             writable=health.state == "open",
             not_writable_because="" if health.state == "open" else reason or health.state,
+            delayed_waiting=parts.delayed_waiting,
             now_ms=self._clock.now_ms(),
             virtual_clock=is_virtual(self._clock),
         )
@@ -324,10 +289,6 @@ class Broker:
             return int(self._disk.read("/proc/self/statm").split()[1]) * _PAGE_SIZE
         except FileNotFoundError:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _no_transactions(count: int) -> None:
-    raise NotServed("transactions are not served yet", field="TRAN_MSG", value=count)
 
 
 def _guarded(work: Callable[[], object]) -> Callable[[], None]:

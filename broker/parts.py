@@ -1,0 +1,145 @@
+"""The parts of a broker that runs, put together: who is told what, and in which order they begin and end.
+
+begin   what waits (delays, transactions) is found again, then the timers turn, then calls arrive
+end     no call arrives any more; who keeps progress writes it down, once what it tells of is on the device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from ..proto.clock import Clock
+from ..proto.errors import NotServed, PocketMQError
+from ..proto.rpc import MethodTable
+from ..store.message_store import MessageStore
+from ..store.state_files import StateFile
+from .appends import Appends
+from .config import BrokerConfig
+from .dead_letters import DeadLetters
+from .delay.deliveries import Deliveries
+from .delay.roads import DelayRules
+from .delay.timed import TimedDeliveries
+from .fetch import Fetches
+from .groups import Groups
+from .lookup import Lookups
+from .offsets import Offsets
+from .retries import Retries
+from .send import Sends, Waits
+from .timers import Timers
+from .topics import Topics
+from .transactions.half_messages import prepare
+from .waiting import Purgatory
+
+
+@dataclass(kw_only=True, slots=True)
+class Parts:
+    """What a broker consists of, over one open store."""
+
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    timers: Timers
+    wall_timers: Timers
+    purgatory: Purgatory
+    sends: Sends
+    fetches: Fetches
+    lookups: Lookups
+    timed: TimedDeliveries
+    retries: Retries
+    dead_letters: DeadLetters
+
+    @property
+    def delayed_waiting(self) -> int:
+        """How many messages wait for their time."""
+        return self.timed.waiting
+
+    def methods(self) -> MethodTable:
+        """Return the methods of all that happens later than it was asked for."""
+        return self.retries.methods() | self.dead_letters.methods()
+
+    def start(self) -> None:
+        """Find again what waits, and begin to keep time; on a running loop."""
+        self.timed.start()
+        self.timers.start()
+        if self.wall_timers is not self.timers:
+            self.wall_timers.start()
+
+    async def stop_timers(self) -> None:
+        """Let nothing fire any more."""
+        await self.timers.stop()
+        if self.wall_timers is not self.timers:
+            await self.wall_timers.stop()
+
+    def close(self) -> None:
+        """Note how far everything has come; the first error is raised when all have."""
+        errors = []
+        for close in (
+            self.timed.close,
+            self.store.flush,  # What was delivered is on the device before anybody notes that it was.
+            self.offsets.save,
+        ):
+            try:
+                close()
+            except PocketMQError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def assemble(
+    config: BrokerConfig,
+    store: MessageStore,
+    *,
+    state_file: Callable[[str], StateFile],
+    clock: Clock,
+    wall: Clock,
+    random: Random,
+) -> Parts:
+    """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun."""
+    now_ms = clock.now_ms
+    topics = Topics(state_file("topics.json"), config, now_ms)
+    groups = Groups(state_file("subscriptionGroup.json"), config, now_ms)
+    offsets = Offsets(state_file("consumerOffset.json"), now_ms)
+    timers = Timers(clock)
+    wall_timers = timers if wall is clock else Timers(wall)
+    purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
+    appends = Appends(store, purgatory.notify)
+    rules = DelayRules(
+        store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
+    )
+    deliveries = Deliveries(appends)
+    waits = Waits(
+        now_ms=now_ms,
+        slot_count=store.timers.count,
+        prepare=prepare,
+        check_room=_no_transactions,
+    )
+    return Parts(
+        store=store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        timers=timers,
+        wall_timers=wall_timers,
+        purgatory=purgatory,
+        sends=Sends(config, topics, store, wall_timers, appends, waits),
+        fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
+        lookups=Lookups(topics, store),
+        timed=TimedDeliveries(
+            store,
+            timers,
+            clock,
+            deliveries,
+            appends,
+            slot_messages_max=config.delay_slot_messages_max,
+        ),
+        retries=Retries(store, topics, groups, appends, rules, now_ms, random),
+        dead_letters=DeadLetters(store, topics, groups, offsets, appends),
+    )
+
+
+def _no_transactions(count: int) -> None:
+    raise NotServed("transactions are not served yet", field="TRAN_MSG", value=count)
