@@ -89,7 +89,7 @@ class Filing:
         rows["size"] = RECORD_SIZE
         rows["magic"] = ORDINARY + roll * ROLL + batch.deletes * DELETE
         # Java's int holds 24 days: what is longer overdue counts as entered when it was due.
-        too_old = delays < -INT_MAX
+        too_old = np.abs(delays) > INT_MAX
         rows["write_ms"] = np.where(too_old, slots_ms, write_ms)
         rows["delay_ms"] = np.where(too_old, 0, delays)
         rows["log_offset"] = batch.log_offsets
@@ -102,7 +102,7 @@ class Filing:
     ) -> bytes:
         """Return the record of the message NUMBER of BATCH: the same as one of `rows`, for less work."""
         delay_ms = slot_ms - write_ms
-        if delay_ms < -INT_MAX:
+        if abs(delay_ms) > INT_MAX:
             write_ms, delay_ms = slot_ms, 0
         return PACKED.pack(
             RECORD_SIZE,

@@ -112,9 +112,13 @@ class _Recovery:
 
     def _read_time(self) -> int:
         """Return the oldest slot that may wait."""
-        if self._known.last_read_ms > 0:
-            return max(1, self._known.last_read_ms // self._timers.precision_ms)
-        logger.warning("the timer checkpoint is missing: messages of the last week may come twice")
+        time = self._known.last_read_ms // self._timers.precision_ms
+        if 0 < time <= self._now_time + self._timers.roll_window_slots:
+            return time
+        logger.warning(
+            "the timer checkpoint is missing or of the future: messages of the last week may come twice",
+            extra={"read_ms": self._known.last_read_ms},
+        )
         return max(1, self._now_time - SLOTS // 2 + _YOUNGER)
 
     # --- the log -------------------------------------------------------------------------------------------------

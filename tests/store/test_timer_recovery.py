@@ -197,6 +197,29 @@ def test_without_a_checkpoint_all_of_the_last_week_waits(tmp_path: Path) -> None
     again.close()
 
 
+def test_a_checkpoint_of_the_future_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store, left = filled(path)
+    store.timers.delivered_up_to(NOW + 30 * DAY)
+    store.close()
+
+    again = opened(path)
+
+    assert waiting(again) == {NOW + SECOND: names(5, name="gone")} | left
+    again.close()
+
+
+def test_a_clock_that_was_set_back_files_under_the_oldest_slot(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = opened(path)
+    store.timers.delivered_up_to(NOW)
+    put(store, NOW - 40 * DAY, messages(2, NOW - 40 * DAY))
+    put(store, NOW - 40 * DAY, messages(30, NOW - 40 * DAY, "n"))
+
+    assert waiting(store) == {NOW: names(2) + names(30, name="n")}
+    store.close()
+
+
 def test_without_anything_the_topic_is_read_from_its_beginning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
