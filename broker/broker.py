@@ -279,6 +279,7 @@ class Broker:
             writable=health.state == "open",
             not_writable_because="" if health.state == "open" else reason or health.state,
             delayed_waiting=parts.delayed_waiting,
+            transactions_open=parts.transactions.open_count,
             now_ms=self._clock.now_ms(),
             virtual_clock=is_virtual(self._clock),
         )

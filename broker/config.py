@@ -59,6 +59,8 @@ class BrokerConfig:
     delay_max_ms: int = 3 * 86_400_000
     #: Messages that may be due in one second; further ones are refused.
     delay_slot_messages_max: int = 1_000_000
+    #: Timed messages that are due so soon after others were delivered go together, so much later at most.
+    delay_pause_ms: int = 5
     #: How often the progress of delayed messages is saved: so much may fire twice after a kill.
     delay_persist_interval_ms: int = 1_000
 
@@ -143,6 +145,7 @@ _LEAST: Final = {
     "fetch_wait_max_ms": 0,
     "delay_max_ms": 1_000,
     "delay_slot_messages_max": 1,
+    "delay_pause_ms": 0,
     "delay_persist_interval_ms": 100,
     "transaction_timeout_ms": 0,
     "transaction_check_interval_ms": 1_000,

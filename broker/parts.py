@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from ..proto.clock import Clock
-from ..proto.errors import NotServed, PocketMQError
+from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
@@ -30,6 +30,7 @@ from .send import Sends, Waits
 from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
+from .transactions.transactions import Transactions
 from .waiting import Purgatory
 
 
@@ -48,6 +49,7 @@ class Parts:
     fetches: Fetches
     lookups: Lookups
     timed: TimedDeliveries
+    transactions: Transactions
     retries: Retries
     dead_letters: DeadLetters
 
@@ -58,10 +60,11 @@ class Parts:
 
     def methods(self) -> MethodTable:
         """Return the methods of all that happens later than it was asked for."""
-        return self.retries.methods() | self.dead_letters.methods()
+        return self.retries.methods() | self.dead_letters.methods() | self.transactions.methods()
 
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
+        self.transactions.start()
         self.timed.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
@@ -77,6 +80,7 @@ class Parts:
         """Note how far everything has come; the first error is raised when all have."""
         errors = []
         for close in (
+            self.transactions.close,
             self.timed.close,
             self.store.flush,  # What was delivered is on the device before anybody notes that it was.
             self.offsets.save,
@@ -111,11 +115,12 @@ def assemble(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
     deliveries = Deliveries(appends)
+    transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
         now_ms=now_ms,
         slot_count=store.timers.count,
         prepare=prepare,
-        check_room=_no_transactions,
+        check_room=transactions.check_room,
     )
     return Parts(
         store=store,
@@ -135,11 +140,9 @@ def assemble(
             deliveries,
             appends,
             slot_messages_max=config.delay_slot_messages_max,
+            pause_ms=config.delay_pause_ms,
         ),
+        transactions=transactions,
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
     )
-
-
-def _no_transactions(count: int) -> None:
-    raise NotServed("transactions are not served yet", field="TRAN_MSG", value=count)
