@@ -1,0 +1,317 @@
+"""Delivering what waits for one of the delay levels, each message at the millisecond at which it is due.
+
+Level n waits in queue n − 1 of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so a level is a queue in
+the order of their times, and one position says how far it was delivered. The queue entries hold the times (the store
+puts them there); one that lies further ahead than the level's delay counts as due, as with Apache: it was written
+by a clock that was ahead.
+
+What is due is delivered oldest first across all levels, at equal times by its place in the log, in chunks of at most
+CHUNK_MESSAGES and CHUNK_BYTES (one larger message goes alone) for each turn of the event loop: what fell due while the
+broker was down does not keep sends from being served. Then one timer waits for the earliest next one. If the store
+cannot take copies (full, failed), exactly these are tried again after RETRY_MS, and nothing else before. Records that
+cannot be read are passed over with a warning.
+
+Memory: the times of the next CHUNK_MESSAGES entries of each level. The event loop owns it. Source: store-format.md
+§7.1, Apache's ScheduleMessageService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from ...proto.clock import Clock
+from ...proto.errors import PocketMQError
+from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
+from ...proto.topics import SCHEDULE_TOPIC
+from ...store.message_store import MessageStore
+from ...store.slices import Entries, read_entries
+from ..appends import Appends
+from ..timers import Timers
+from ..timing_wheel import Timer
+from .deliveries import TRY_AGAIN, Deliveries
+from .level_progress import LevelProgress
+
+logger = logging.getLogger(__name__)
+
+#: What is delivered in one turn of the loop.
+CHUNK_MESSAGES: Final = 500
+CHUNK_BYTES: Final = 1024 * 1024
+#: When the store is asked again that could not take copies.
+RETRY_MS: Final = 100
+#: When it is tried again after a bug.
+_BUG_RETRY_MS: Final = 10_000
+
+
+def _nothing() -> Longs:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class _Level:
+    """One level: its position, and the queue entries from there on, as far as they are known.
+
+    Entries are one array each: due_ms, log_offsets, sizes.
+    """
+
+    number: int
+    delay_ms: int
+    offset: int
+    due_ms: Longs = field(default_factory=_nothing)
+    log_offsets: Longs = field(default_factory=_nothing)
+    sizes: Longs = field(default_factory=_nothing)
+
+    @property
+    def queue(self) -> int:
+        return self.number - 1
+
+    def read(self, store: MessageStore) -> None:
+        """Read entries from the position on, which moves to where the queue has some."""
+        self.due_ms = self.log_offsets = self.sizes = _nothing()
+        queue = store.queues.get(SCHEDULE_TOPIC, self.queue)
+        if queue is None:
+            return
+        self._correct(queue.min_offset, queue.max_offset)
+        parts = []
+        count, at = 0, self.offset
+        while count < CHUNK_MESSAGES and at < queue.max_offset:
+            part = queue.entries(at, CHUNK_MESSAGES - count)
+            if len(part[0]):
+                parts.append(part)
+                count, at = count + len(part[0]), at + len(part[0])
+            elif count:
+                break  # A hole: entries are read up to it, and behind it when they are done.
+            else:
+                self.offset = at = queue.offset_behind_hole(at)
+        if parts:
+            self.log_offsets, self.sizes, self.due_ms = map(
+                np.concatenate, zip(*parts, strict=True)
+            )
+
+    def _correct(self, low: int, high: int) -> None:
+        if not low <= self.offset <= high:
+            corrected = max(low, min(self.offset, high))
+            logger.warning(
+                "position of a delay level was corrected",
+                extra={"level": self.number, "from": self.offset, "to": corrected},
+            )
+            self.offset = corrected
+
+    def times(self, now_ms: int) -> Longs:
+        """Return when each entry counts as due, rising."""
+        early = self.due_ms > now_ms + self.delay_ms
+        times: Longs = np.where(early, now_ms, self.due_ms) if early.any() else self.due_ms
+        return np.maximum.accumulate(times)
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return when the next message is due; None if none waits."""
+        return int(self.times(now_ms)[0]) if len(self.due_ms) else None
+
+    def pass_over(self, count: int) -> None:
+        """Move the position behind COUNT messages."""
+        self.offset += count
+        self.due_ms = self.due_ms[count:]
+        self.log_offsets = self.log_offsets[count:]
+        self.sizes = self.sizes[count:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Records under way; PASSED: how many entries of each level are done with when they are delivered."""
+
+    records: bytes
+    columns: RunColumns
+    passed: list[tuple[_Level, int]]
+
+    def without(self, done: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Chunk:
+        """Return the chunk without the records that are DONE."""
+        return _Chunk(self.records, self.columns.take(~done), self.passed)
+
+
+class LevelDeliveries:
+    """Delivers the levels of STORE. `start` on a running loop; `stop` before the store is closed.
+
+    PROGRESS is saved by whoever calls its `save`, and exactly by `stop`. TIMERS go by CLOCK, the messages' time.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        timers: Timers,
+        clock: Clock,
+        deliveries: Deliveries,
+        appends: Appends,
+        progress: LevelProgress,
+    ) -> None:
+        self._store = store
+        self._timers = timers
+        self._clock = clock
+        self._deliveries = deliveries
+        self._progress = progress
+        self._levels = [
+            _Level(number, delay_ms, 0)
+            for number, delay_ms in enumerate(store.config.delay_levels_ms, start=1)
+        ]
+        #: What could not be delivered yet.
+        self._failed: _Chunk | None = None
+        self._timer: Timer | None = None
+        self._handle: asyncio.Handle | None = None
+        self._running = False
+        for level in self._levels:
+            appends.listen(SCHEDULE_TOPIC, level.queue, partial(self._on_append, level))
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait."""
+        count = 0
+        for level in self._levels:
+            _, end = self._store.queue_bounds(SCHEDULE_TOPIC, level.queue)
+            count += max(0, end - level.offset)
+        return count
+
+    def start(self) -> None:
+        """Begin where the last broker stopped, with what is overdue."""
+        self._running = True
+        for level in self._levels:
+            # Without its queue a position means nothing.
+            there = self._store.queues.get(SCHEDULE_TOPIC, level.queue) is not None
+            level.offset = self._progress.offset(level.number) if there else 0
+            level.read(self._store)
+            if there:
+                self._progress.reached(level.number, level.offset)
+        self._soon()
+
+    async def stop(self) -> None:
+        """Deliver nothing any more; have what was delivered on the device, and note exactly what that was."""
+        if not self._running:
+            return
+        self._running = False
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+            self._clock.release()
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+        await self._progress.save_exactly()
+
+    # --- turns of the loop
+
+    def _on_append(self, level: _Level) -> None:
+        """Wake in time for what has arrived; behind other messages of its level it comes when these are done."""
+        if not self._running or len(level.due_ms):
+            return
+        level.read(self._store)
+        self._progress.reached(level.number, level.offset)
+        due_ms = level.next_ms(self._clock.now_ms())
+        if due_ms is None or self._failed is not None or self._handle is not None:
+            return
+        if self._timer is None or not self._timer.active or due_ms < self._timer.deadline_ms:
+            self._wake_at(due_ms)
+
+    def _soon(self) -> None:
+        """Go on in the next turn of the loop, at this instant."""
+        if self._handle is None:
+            self._clock.hold()
+            self._handle = asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._handle = None
+        try:
+            self._step()
+        finally:
+            self._clock.release()
+
+    def _wake_at(self, instant_ms: int) -> None:
+        if self._timer is None:
+            self._timer = self._timers.at(instant_ms, self._step)
+        elif not self._timer.active or self._timer.deadline_ms != instant_ms:
+            self._timers.reschedule(self._timer, instant_ms)
+
+    def _step(self) -> None:
+        """Deliver a chunk of what is due, and see to it that the rest follows at its time."""
+        if not self._running:
+            return
+        now_ms = self._clock.now_ms()
+        try:
+            chunk = self._failed or self._gather(now_ms)
+            if chunk is None:
+                self._wake_for_next(now_ms)
+            elif self._deliver(chunk):
+                self._soon()
+            else:
+                self._wake_at(now_ms + RETRY_MS)
+        except Exception:  # The edge of the loop: a bug must not stop all levels for good.
+            logger.exception("delay levels wait")
+            self._wake_at(now_ms + _BUG_RETRY_MS)
+
+    def _wake_for_next(self, now_ms: int) -> None:
+        instants = [level.next_ms(now_ms) for level in self._levels]
+        next_ms = min((instant for instant in instants if instant is not None), default=None)
+        if next_ms is not None:
+            self._wake_at(next_ms)
+
+    # --- one chunk
+
+    def _gather(self, now_ms: int) -> _Chunk | None:
+        """Return what is to be delivered next; None if nothing is due."""
+        due: list[tuple[_Level, Longs]] = []
+        for level in self._levels:
+            times = self._due_times(level, now_ms)
+            if len(times):
+                due.append((level, times))
+        if not due:
+            return None
+        counts = [len(times) for _, times in due]
+        places = np.repeat(np.arange(len(due)), counts)
+        log_offsets, sizes = (
+            np.concatenate([getattr(level, name)[: len(times)] for level, times in due])
+            for name in ("log_offsets", "sizes")
+        )
+        order = np.lexsort((log_offsets, np.concatenate([times for _, times in due])))
+        order = order[:CHUNK_MESSAGES]
+        fitting = int(np.searchsorted(np.cumsum(sizes[order]), CHUNK_BYTES, "right"))
+        order = order[: max(fitting, 1)]
+        # Times rise along a queue, so what is taken of a level are its first entries.
+        taken = np.bincount(places[order], minlength=len(due)).tolist()
+        passed = [(level, count) for (level, _), count in zip(due, taken, strict=True) if count]
+        return self._read(log_offsets[order], sizes[order], passed)
+
+    def _due_times(self, level: _Level, now_ms: int) -> Longs:
+        """Return the times of the leading entries of LEVEL that are due, all of them that a chunk may hold."""
+        times = level.times(now_ms)
+        count = int(np.searchsorted(times, now_ms, "right"))
+        if count == len(times) < CHUNK_MESSAGES:
+            level.read(self._store)
+            times = level.times(now_ms)
+            count = int(np.searchsorted(times, now_ms, "right"))
+        return times[:count]
+
+    def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[_Level, int]]) -> _Chunk:
+        entries = Entries(passed[0][0].offset, log_offsets, sizes, np.zeros_like(sizes))
+        records, rows = read_entries(self._store.log, entries)
+        return _Chunk(records, parse_run(records, starts_of(sizes[rows])), passed)
+
+    def _deliver(self, chunk: _Chunk) -> bool:
+        """Deliver CHUNK and move on; or keep what has to be tried again, and return false."""
+        if len(chunk.columns):
+            outcome = self._deliveries.deliver(chunk.records, chunk.columns)
+            if outcome.error is not None:
+                self._fail(outcome.error)
+                self._failed = chunk.without(outcome.states != TRY_AGAIN)
+                return False
+        if self._failed is not None:
+            logger.info("delay levels go on")
+            self._failed = None
+        for level, count in chunk.passed:
+            level.pass_over(count)
+            self._progress.reached(level.number, level.offset, count)
+        return True
+
+    def _fail(self, error: PocketMQError) -> None:
+        if self._failed is None:
+            logger.warning("delay levels wait: %s", error.message)
