@@ -194,11 +194,15 @@ class LoadedSlot:
             self.due = self.waiting.take(now_ms)
         return self.due
 
-    def settle(self, done: NDArray[np.bool_]) -> None:
-        """Of the first of the rows that are due those that DONE tells were delivered."""
-        self.begun |= bool(done.any())
-        rest = self.due[len(done) :]
-        self.due = rest if done.all() else np.concatenate((self.due[: len(done)][~done], rest))
+    def settle(self, count: int, left: Longs) -> None:
+        """Of the first COUNT rows that are due all were delivered but those at the positions LEFT."""
+        chunk, self.due = self.due[:count], self.due[count:]
+        if len(left):
+            chunk = chunk[np.isin(chunk["position"], left)]
+            self.due = np.concatenate((chunk, self.due))
+            self.begun |= len(chunk) < count
+        else:
+            self.begun = True
 
     def with_hashes(self, hashes: Iterable[int]) -> Rows:
         """Return the rows in memory whose UNIQ_KEY has one of HASHES."""

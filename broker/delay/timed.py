@@ -27,7 +27,6 @@ import numpy as np
 
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
-from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ..appends import Appends
@@ -35,17 +34,15 @@ from ..timers import Timers
 from ..timing_wheel import Timer
 from .deliveries import TRY_AGAIN, Deliveries, TimedStamps
 from .horizon import LoadedSlot, Rows
+from .near_slots import NearSlots
 from .timed_pages import SlotLoader, enter_page, fitting
 
 logger = logging.getLogger(__name__)
 
-#: Slots are brought into memory so long before they begin.
-HORIZON_MS: Final = 2_000
 RETRY_MS: Final = 100
 #: What is delivered in one turn of the loop.
 CHUNK_MESSAGES: Final = 500
 CHUNK_BYTES: Final = 1024 * 1024
-SLOTS_MAX: Final = 256
 
 
 class TimedDeliveries:
@@ -68,17 +65,9 @@ class TimedDeliveries:
         self._timers = timers
         self._clock = clock
         self._deliveries = deliveries
-        self._slot_messages_max = slot_messages_max
         self._pause_ms = pause_ms
-        self._precision_ms = store.timers.precision_ms
         self._loader = SlotLoader(store)
-        self._slots: dict[int, LoadedSlot] = {}
-        #: The times of the slots in memory, rising.
-        self._order: list[int] = []
-        #: Slots in memory to which something was entered since they were read.
-        self._stale: set[int] = set()
-        #: No slot before this one has records and is not in memory; None: no slot at all.
-        self._unread_ms: int | None = None
+        self._near = NearSlots(store.timers, self._loader, slot_messages_max)
         #: May there be messages that were not entered?
         self._arrived = True
         self._enter_after_ms = self._deliver_after_ms = 0
@@ -93,7 +82,6 @@ class TimedDeliveries:
     def start(self) -> None:
         """Begin, with what is overdue first."""
         self._running = True
-        self._unread_ms = self._store.timers.read_ms
         self._soon()
 
     @property
@@ -101,12 +89,7 @@ class TimedDeliveries:
         """Return how many messages wait, recalls taken off."""
         timers = self._store.timers
         _, end = self._store.queue_bounds(TIMER_TOPIC, 0)
-        done = sum(
-            timers.count(slot.slot_ms) - slot.remaining
-            for slot in self._slots.values()
-            if slot.ready and slot.slot_ms not in self._stale
-        )
-        return max(0, timers.pending - done + end - timers.queue_offset)
+        return max(0, timers.pending - self._near.delivered + end - timers.queue_offset)
 
     def close(self) -> None:
         """Deliver nothing any more, and leave to whoever opens the store next exactly what was not delivered."""
@@ -119,34 +102,24 @@ class TimedDeliveries:
             self._clock.release()
         if self._timer is not None:
             self._timers.cancel(self._timer)
-        now_ms = self._clock.now_ms()
         try:
-            while enter_page(self._store, now_ms) is not None:
-                pass
-            self._arrived = False
-            self._finish(now_ms)
-            self._leave_begun()
+            self._enter_all(self._clock.now_ms())
+            self._near.leave_begun()
         except PocketMQError as error:
             logger.warning(
                 "delayed messages of the last second will be delivered again: %s", error.message
             )
 
-    def _leave_begun(self) -> None:
-        timers = self._store.timers
-        is_left = False
-        for slot in self._loaded():
-            if slot.begun:
-                while not slot.follow(1 << 20):
-                    pass
-                late = timers.slot(slot.slot_ms, after=slot.last)
-                late.read(1 << 62)
-                positions = np.concatenate((slot.pending_positions(), late.records().positions))
-                if len(positions) or not is_left:
-                    timers.replace_slot(slot.slot_ms, positions)
-                    self._count_recalls(slot)
-                is_left |= len(positions) > 0
-            elif slot.remaining or slot.is_loading:
-                is_left = True
+    def _enter_all(self, now_ms: int) -> None:
+        """Enter what arrived last, if the store takes it: it is entered at the next start otherwise."""
+        try:
+            while (out_ms := enter_page(self._store, now_ms)) is not None:
+                self._near.note_entered(out_ms, now_ms)
+        except PocketMQError as error:
+            self._fail(error)
+            return
+        self._arrived = False
+        self._near.finish(now_ms)
 
     # --- turns of the loop
 
@@ -176,8 +149,8 @@ class TimedDeliveries:
         try:
             more = self._enter(now_ms)
             self._finish(now_ms)
-            self._open_slots(now_ms)
-            more |= self._load()
+            self._near.open(now_ms)
+            more |= self._near.load()
             more |= self._deliver(now_ms)
             self._finish(now_ms)
         except PocketMQError as error:
@@ -200,29 +173,26 @@ class TimedDeliveries:
             self._timers.reschedule(self._timer, wake_ms)
 
     def _next_instant(self, now_ms: int) -> int | None:
-        deliver_ms = self._next_due_ms()
+        deliver_ms = self._near.next_due_ms()
         if deliver_ms is not None:
             deliver_ms = max(deliver_ms, self._deliver_after_ms)
-        instants = [deliver_ms]
-        if self._arrived:
-            instants.append(self._enter_after_ms)
-        if self._unread_ms is not None and self._has_room():
-            instants.append(max(self._unread_ms - HORIZON_MS, now_ms + 1))
-        if self._order and self._slots[self._order[0]].is_drained:
-            instants.append(max(self._order[0] + self._precision_ms, now_ms + 1))
+        instants = [deliver_ms, self._enter_after_ms if self._arrived else None]
+        other_ms = self._near.next_change_ms()
+        if other_ms is not None:
+            instants.append(max(other_ms, now_ms + 1))
         return min((instant for instant in instants if instant is not None), default=None)
 
-    def _next_due_ms(self) -> int | None:
-        found = None
-        for slot_ms in self._order:
-            due_ms = self._slots[slot_ms].next_due_ms()
-            if due_ms is not None:
-                found = due_ms if found is None else min(found, due_ms)
-        return found
+    def _finish(self, now_ms: int) -> None:
+        """Report the slots that are over, once everything that arrived is entered.
+
+        What a slot's roll brought back may belong to the next one, which must not be over before.
+        """
+        if self._behind or not self._arrived:
+            self._near.finish(now_ms)
 
     def _fail(self, error: PocketMQError) -> None:
         if not self._failing:
-            logger.warning("timed messages wait: %s", error.message)
+            logger.warning("timed messages wait to be delivered: %s", error.message)
         self._failing = True
 
     # --- entering
@@ -234,7 +204,8 @@ class TimedDeliveries:
         try:
             out_ms = enter_page(self._store, now_ms)
         except PocketMQError as error:
-            self._fail(error)
+            if not self._behind:
+                logger.warning("timed messages wait to be entered: %s", error.message)
             self._behind = True
             self._enter_after_ms = now_ms + RETRY_MS
             return False
@@ -244,67 +215,8 @@ class TimedDeliveries:
         if not self._arrived:
             self._enter_after_ms = now_ms + self._pause_ms
         if out_ms is not None and len(out_ms):
-            self._note_entered(out_ms, now_ms)
+            self._near.note_entered(out_ms, now_ms)
         return self._arrived
-
-    def _note_entered(self, out_ms: Longs, now_ms: int) -> None:
-        """Remember which slots messages of OUT_MS went to."""
-        timers, precision_ms = self._store.timers, self._precision_ms
-        write_ms = now_ms // precision_ms * precision_ms
-        rolled = out_ms - write_ms >= timers.roll_window_slots * precision_ms
-        slots_ms = np.maximum(out_ms // precision_ms * precision_ms, timers.read_ms)
-        found = set(np.unique(slots_ms[~rolled]).tolist())
-        self._stale |= found & self._slots.keys()
-        unread = found - self._slots.keys()
-        if rolled.any():  # Half a window ahead, or a whole one.
-            self._stale |= self._slots.keys()
-            unread.add(write_ms + timers.roll_window_slots // 2 * precision_ms)
-        if self._unread_ms is not None:
-            unread.add(self._unread_ms)
-        self._unread_ms = min(unread, default=None)
-
-    # --- reading slots
-
-    def _loaded(self) -> list[LoadedSlot]:
-        """Return the slots in memory, oldest first."""
-        return [self._slots[slot_ms] for slot_ms in self._order]
-
-    def _has_room(self) -> bool:
-        if not self._order or (self._unread_ms or 0) < self._order[-1]:
-            return True  # Slots are handed on in their order.
-        in_memory = sum(slot.remaining for slot in self._slots.values())
-        return len(self._slots) < SLOTS_MAX and in_memory < self._slot_messages_max
-
-    def _open_slots(self, now_ms: int) -> None:
-        """Begin with the slots that are near."""
-        timers = self._store.timers
-        last_ms = max(now_ms + HORIZON_MS, timers.read_ms)
-        opened = False
-        while self._unread_ms is not None and self._unread_ms <= last_ms and self._has_room():
-            slot_ms = timers.next_slot(self._unread_ms)
-            if slot_ms is None or slot_ms > last_ms:
-                self._unread_ms = slot_ms
-                break
-            if slot_ms not in self._slots:
-                self._slots[slot_ms] = LoadedSlot(slot_ms)
-                self._stale.add(slot_ms)
-                opened = True
-            self._unread_ms = slot_ms + self._precision_ms
-        if opened:
-            self._order = sorted(self._slots)
-
-    def _load(self) -> bool:
-        """Read a page of slots; return whether there is more to read."""
-        if self._stale:
-            for slot_ms in sorted(self._stale):
-                slot = self._slots[slot_ms]
-                if not slot.is_loading:
-                    slot.read(self._store.timers.slot(slot_ms, after=slot.last))
-                    self._stale.remove(slot_ms)
-        loading = [slot for slot in self._loaded() if slot.is_loading]
-        if loading:
-            self._loader.load(loading)
-        return bool(self._stale) or any(slot.is_loading for slot in loading)
 
     # --- delivering
 
@@ -313,8 +225,8 @@ class TimedDeliveries:
         if now_ms < self._deliver_after_ms:
             return False
         taken: list[tuple[LoadedSlot, Rows]] = []
-        room, room_bytes = CHUNK_MESSAGES, CHUNK_BYTES
-        for slot in self._loaded():
+        room, room_bytes, more = CHUNK_MESSAGES, CHUNK_BYTES, False
+        for slot in self._near.loaded():
             if not slot.ready:
                 break
             due = slot.take_due(now_ms)
@@ -322,16 +234,15 @@ class TimedDeliveries:
                 continue
             count = fitting(due["size"][:room], room_bytes)
             chunk = due[: count if taken else max(count, 1)]
-            taken.append((slot, chunk))
+            if len(chunk):
+                taken.append((slot, chunk))
             room -= len(chunk)
             room_bytes -= int(chunk["size"].sum(dtype=np.int64))
-            if len(chunk) < len(due) or not room:
+            more = len(chunk) < len(due) or not room
+            if more:
                 break
-        if not taken:
+        if not taken or not self._deliver_chunk(taken, now_ms):
             return False
-        if not self._deliver_chunk(taken, now_ms):
-            return False
-        more = not room or len(taken[-1][0].due) > 0
         if not more:
             self._deliver_after_ms = now_ms + self._pause_ms
         return more
@@ -347,48 +258,10 @@ class TimedDeliveries:
             self._store.timers.metrics.add(topic, count)
         left = there["position"][delivered.states == TRY_AGAIN]
         for slot, chunk in taken:
-            slot.settle(~np.isin(chunk["position"], left))
+            slot.settle(len(chunk), left)
         if delivered.error is not None:
             self._fail(delivered.error)
             self._deliver_after_ms = now_ms + RETRY_MS
             return False
         self._failing = False
         return True
-
-    # --- what is over
-
-    def _finish(self, now_ms: int) -> None:
-        """Let go of the slots that are over, and say so.
-
-        Not before everything that arrived is entered: what a slot's roll brought back may belong to the next one.
-        """
-        if self._arrived and not self._behind:
-            return
-        precision_ms = self._precision_ms
-        done = 0
-        for slot_ms in self._order:
-            slot = self._slots[slot_ms]
-            if slot_ms + precision_ms > now_ms or not slot.is_drained or slot_ms in self._stale:
-                break
-            if self._unread_ms is not None and self._unread_ms <= slot_ms:
-                break
-            self._count_recalls(slot)
-            del self._slots[slot_ms]
-            done += 1
-        if done:
-            self._order = self._order[done:]
-        read_ms = now_ms // precision_ms * precision_ms
-        if self._order:
-            read_ms = min(read_ms, self._order[0])
-        if self._unread_ms is not None:
-            read_ms = min(read_ms, self._unread_ms)
-        if read_ms > self._store.timers.read_ms:
-            self._store.timers.delivered_up_to(read_ms)
-
-    def _count_recalls(self, slot: LoadedSlot) -> None:
-        """Correct the counts of what waits: a recall took one off when it came, and so did what it recalled now."""
-        metrics = self._store.timers.metrics
-        for topic in slot.recalls.keys() | slot.recalled.keys():
-            change = slot.recalls[topic] - slot.recalled[topic]
-            if change:
-                metrics.add(topic, change)
