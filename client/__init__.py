@@ -28,6 +28,7 @@ from .queue import Queue
 from .reading import Pulled
 from .receipt import Receipt, Receipts
 from .received_message import ReceivedMessage
+from .transaction import AsyncTransaction, Resolution, Transaction
 
 __all__ = [
     "Message",
@@ -35,6 +36,9 @@ __all__ = [
     "AsyncProducer",
     "Receipt",
     "Receipts",
+    "Transaction",
+    "AsyncTransaction",
+    "Resolution",
     "PullConsumer",
     "AsyncPullConsumer",
     "ReceivedMessage",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypedDict
 
-from ..proto.errors import ConfigError
+from ..proto.errors import ConfigError, InvalidName
+from ..proto.topics import check_group
 from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
 from .receipt import DURABILITY_CODES, Durability
 
@@ -30,6 +31,15 @@ def _require_positive(config: Any, *may_be_zero: str) -> None:
                 limit=least,
                 value=value,
             )
+
+
+def _check_group(group: str) -> None:
+    """Refuse a producer group that is no name; none is empty."""
+    if group:
+        try:
+            check_group(group)
+        except InvalidName as error:
+            raise ConfigError(error.message, field="group", value=group) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +71,7 @@ class ProducerSettings(TypedDict, total=False):
     route_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +99,13 @@ class ProducerConfig(ClientConfig):
     #: Pause before the second try; doubles up to the maximum, less up to half by chance.
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000
+    #: The producers that share the outcomes of transactions: a broker may ask any of them. Needed for transactions.
+    group: str = ""
 
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
         _require_positive(self, "linger_ms", "max_block_ms", "retry_backoff_ms")
+        _check_group(self.group)
         if self.durability not in DURABILITY_CODES:
             raise ConfigError(
                 f'durability is {self.durability!r}, but must be "memory", "disk" or None',

@@ -8,6 +8,7 @@ Disconnected. Not thread-safe: the client's event loop owns everything here.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -61,6 +62,10 @@ class Connection(Protocol):
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
         """Return the records that REQUEST asks for; raise what the broker refused it with."""
+        ...
+
+    def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
+        """Yield the checks that LISTENER is sent, until the broker ends it; raise Disconnected, or what ended it."""
         ...
 
     async def close(self) -> None:
@@ -160,6 +165,28 @@ class GrpcConnection:
             }
             raise error
         return reply
+
+    async def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
+        # grpc's stubs ask for an iterator of requests, which its code does not.
+        method: Any = self._channel.stream_stream(
+            BROKER + "TransactionChecks",
+            request_serializer=pb.TransactionListener.SerializeToString,
+            response_deserializer=pb.TransactionCheck.FromString,
+        )
+        try:
+            call = method()
+        except grpc.aio.UsageError:
+            raise ClientClosed(f"the connection to {self.address} was closed") from None
+        try:
+            await call.write(listener)
+            async for check in call:
+                yield check
+        except grpc.RpcError as failure:
+            raise self._explained(from_rpc_error(failure), 0) from None
+        except asyncio.InvalidStateError:  # It ended before the first word.
+            raise Disconnected(f"{self.address} ended the stream", address=self.address) from None
+        finally:
+            call.cancel()
 
     async def close(self) -> None:
         self._produce.close()

@@ -9,12 +9,13 @@ the order in which they were given. What cannot be delivered raises: the broker'
 delivery_timeout_ms is over, or BufferFull when the brokers take less than is sent for max_block_ms.
 
 A message with delay=… or deliver_at=… is delivered later; its receipt says when, and `recall` takes it back until then.
+A message of a transaction becomes visible when its outcome is told (transaction.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from random import Random
 from types import TracebackType
@@ -22,6 +23,7 @@ from typing import Self, Unpack
 
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
+from .checking import Checker, Transacting, check_checker
 from .config import ProducerConfig, ProducerSettings
 from .connections import Connections, GrpcConnections
 from .message import Message
@@ -32,6 +34,7 @@ from .receipt import Receipt, Receipts
 from .run import record_size
 from .sender import Sender, checked_message
 from .session import Session
+from .transaction import AsyncTransaction, Transaction, Verdict
 
 CLOSE_TIMEOUT_MS = 30_000
 
@@ -47,12 +50,16 @@ class AsyncProducer:
         nameservers: str = DEFAULT_NAME_SERVERS,
         *,
         queue_choice: QueueChoice | None = None,
+        checker: Checker | None = None,
         clock: Clock | None = None,
         connections: Connections | None = None,
         random: Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CLOCK, CONNECTIONS and RANDOM are for tests."""
+        """NAMESERVERS: host:port, separated by commas. CHECKER says what became of a transaction (see checking.py).
+
+        CLOCK, CONNECTIONS and RANDOM are for tests.
+        """
         self.config = ProducerConfig(nameservers=nameservers, **settings)
         session = Session(
             self.config,
@@ -61,22 +68,19 @@ class AsyncProducer:
             random or Random(),
         )
         self._sender = Sender(self.config, session, queue_choice)
+        self._transacting = Transacting(self.config, session, self._sender, checker)
 
     async def start(self) -> None:
         """Get ready to send; `async with` does so."""
         await self._sender.start()
+        self._transacting.start()
 
     async def send(self, message: Message) -> Receipt:
         """Send MESSAGE and return its receipt once it is acknowledged.
 
         A cancelled `send` may still be delivered.
         """
-        self._sender.check_open()
-        size_bytes = record_size(checked_message(message))
-        await self._sender.budget.take_within(size_bytes, self.config.max_block_ms)
-        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._sender.accept(message, size_bytes, outcome)
-        return await outcome
+        return await self._sender.send(message)
 
     def send_nowait(self, message: Message) -> asyncio.Future[Receipt]:
         """Take MESSAGE and return a future of its receipt; raise BufferFull at once if there is no room."""
@@ -112,12 +116,32 @@ class AsyncProducer:
         """
         return await self._sender.recall(handle)
 
+    def transaction(self, message: Message) -> AsyncTransaction:
+        """Return a transaction to be used in an `async with` block: MESSAGE becomes visible if the block ends well.
+
+        An exception in the block takes it back. Raises ConfigError without a `group`.
+        """
+        return self._transacting.transaction(message)
+
+    async def send_in_transaction(
+        self, message: Message, local: Callable[[Message], Awaitable[Verdict]]
+    ) -> AsyncTransaction:
+        """Send MESSAGE as a half message, await LOCAL of it, and do as that says: True commits, False rolls back.
+
+        None leaves it open: the broker asks a checker. An exception of LOCAL rolls back, and is raised. Return the
+        transaction.
+        """
+        async with self.transaction(message) as transaction:
+            await transaction.decide(await local(message))
+        return transaction
+
     async def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""
         await self._sender.flush()
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
+        self._transacting.close()
         await self._sender.close(timeout_ms)
 
     async def __aenter__(self) -> Self:
@@ -141,19 +165,28 @@ class Producer:
         nameservers: str = DEFAULT_NAME_SERVERS,
         *,
         queue_choice: QueueChoice | None = None,
+        checker: Checker | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. Starts at once; close it, or use it in a `with` block."""
+        """NAMESERVERS: host:port, separated by commas. CHECKER says what became of a transaction (see checking.py).
+
+        Starts at once; close it, or use it in a `with` block.
+        """
         self.config = ProducerConfig(nameservers=nameservers, **settings)
+        check_checker(checker, self.config.group)
         self._portal = Portal.hold()
         self._closed = False
-        self._sender = self._portal.run(self._start(queue_choice))
+        self._sender, self._transacting = self._portal.run(self._start(queue_choice, checker))
 
-    async def _start(self, queue_choice: QueueChoice | None) -> Sender:
+    async def _start(
+        self, queue_choice: QueueChoice | None, checker: Checker | None
+    ) -> tuple[Sender, Transacting]:
         session = Session(self.config, GrpcConnections(), SystemClock(), Random())
         sender = Sender(self.config, session, queue_choice)
         await sender.start()
-        return sender
+        transacting = Transacting(self.config, session, sender, checker)
+        transacting.start()
+        return sender, transacting
 
     def send(self, message: Message) -> Receipt:
         """Send MESSAGE and return its receipt once it is acknowledged."""
@@ -200,6 +233,25 @@ class Producer:
         """
         return self._portal.run(self._sender.recall(handle))
 
+    def transaction(self, message: Message) -> Transaction:
+        """Return a transaction to be used in a `with` block: MESSAGE becomes visible if the block ends well.
+
+        An exception in the block takes it back. Raises ConfigError without a `group`.
+        """
+        return Transaction(self._transacting.transaction(message), self._portal)
+
+    def send_in_transaction(
+        self, message: Message, local: Callable[[Message], Verdict]
+    ) -> Transaction:
+        """Send MESSAGE as a half message, call LOCAL with it, and do as that says: True commits, False rolls back.
+
+        None leaves it open: the broker asks a checker. An exception of LOCAL rolls back, and is raised. Return the
+        transaction.
+        """
+        with self.transaction(message) as transaction:
+            transaction.decide(local(message))
+        return transaction
+
     def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""
         self._portal.run(self._sender.flush())
@@ -210,6 +262,7 @@ class Producer:
             return
         self._closed = True
         try:
+            self._portal.post(self._transacting.close)
             self._portal.run(self._sender.close(timeout_ms))
         finally:
             self._portal.release()

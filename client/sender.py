@@ -86,6 +86,15 @@ class Sender:
         if self._accumulator is None:
             raise ClientClosed("the producer was not started: use it in a `with` block")
 
+    async def send(self, message: Message) -> Receipt:
+        """Send MESSAGE, waiting for room; return its receipt once it is acknowledged."""
+        self.check_open()
+        size_bytes = record_size(checked_message(message))
+        await self.budget.take_within(size_bytes, self.config.max_block_ms)
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.accept(message, size_bytes, outcome)
+        return await outcome
+
     def accept(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
         self._take_in(_Parcel((message,), size_bytes, outcome, single=True))

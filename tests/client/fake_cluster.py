@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -62,6 +62,8 @@ class FakeBroker:
     log_size: int = 0
     min_offset: int = 0
     now_ms: int = 1_700_000_000_000
+    #: Checks that the next listener is sent.
+    checks: asyncio.Queue[pb.TransactionCheck] = field(default_factory=asyncio.Queue)
     #: Delayed messages by id: (when they are due, their record).
     pending: dict[str, tuple[int, bytes]] = field(default_factory=dict)
 
@@ -447,6 +449,12 @@ class FakeConnection:
             await stored.wait()
             return await self.fetch(request, timeout_ms)
         return reply
+
+    async def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
+        await asyncio.sleep(0)
+        self._check()
+        while True:
+            yield await self._cluster.brokers[self.address].checks.get()
 
     async def close(self) -> None:
         self._closed = True

@@ -1,0 +1,331 @@
+"""Transactions: a message that becomes visible only when what belongs to it has happened.
+
+    with Producer(group="orders-service", checker=was_stored) as producer:
+        with producer.transaction(Message("orders", b"...", key="order-1")) as transaction:
+            database.store(order)                    # leaving the block commits, an exception rolls back
+        transaction.commit_receipt                   # where the message lies now
+
+On entry the broker has the message as a half message, which nobody sees. If the outcome does not arrive (the process
+died, the connection was lost, the block ended with `leave_open`), the broker asks a producer of the group, some
+seconds later and again and again (checking.py): its *checker* looks up what happened, by the key for example.
+
+At least once, as all sends: a half message whose acknowledgement was lost may be stored on two brokers, and then both
+ask.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from ..proto.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidArgument,
+    PocketMQError,
+    SendFailed,
+    TransactionResolved,
+)
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_properties
+from .config import ProducerConfig
+from .connections import BROKER
+from .message import Message
+from .portal import Portal
+from .receipt import Receipt
+from .sender import Sender
+from .session import Session
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MS: Final = 50
+_PAUSE_MAX_MS: Final = 1_000
+
+
+class Resolution(enum.Enum):
+    """What becomes of a transaction. UNKNOWN: not decided yet, ask again later."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
+#: What a local transaction or a checker may say; True is COMMIT, False ROLLBACK, None UNKNOWN.
+Verdict: TypeAlias = Resolution | bool | None
+
+_WIRE: Final = {
+    Resolution.COMMIT: pb.COMMIT,
+    Resolution.ROLLBACK: pb.ROLLBACK,
+    Resolution.UNKNOWN: pb.RESOLUTION_UNSPECIFIED,
+}
+_BY_VERDICT: Final[dict[object, Resolution]] = {
+    True: Resolution.COMMIT,
+    False: Resolution.ROLLBACK,
+    None: Resolution.UNKNOWN,
+}
+
+
+def resolution_of(verdict: object) -> Resolution:
+    """Return the resolution that VERDICT means; raise InvalidArgument for what is none."""
+    if isinstance(verdict, Resolution):
+        return verdict
+    if verdict is None or isinstance(verdict, bool):
+        return _BY_VERDICT[verdict]
+    raise InvalidArgument(
+        f"a verdict is {type(verdict).__name__}: return True to commit, False to roll back, None for"
+        " not known yet",
+        field="verdict",
+        value=str(verdict)[:64],
+    )
+
+
+def half_message(message: Message, group: str) -> Message:
+    """Return MESSAGE as the half message of a transaction of GROUP.
+
+    Raises ConfigError without a group, InvalidArgument for a message with a delay.
+    """
+    if not group:
+        raise ConfigError(
+            "a producer needs a group for transactions, whose members the broker may ask for their outcome: write"
+            ' Producer(…, group="…")',
+            field="group",
+        )
+    if message.timed or message.delay_level:
+        raise InvalidArgument(
+            "a message of a transaction is delivered when it is committed, and cannot be delayed as well: send it"
+            " without delay=…, deliver_at=… and delay_level=…",
+            field="delay",
+        )
+    pairs = encode_properties([(TRANSACTION_PREPARED, "true"), (PRODUCER_GROUP, group)])
+    return message._replace(property_string=message.property_string + pairs)
+
+
+class Ending:
+    """Tells brokers the outcome of transactions of GROUP. The client's event loop owns it."""
+
+    def __init__(self, session: Session, group: str, request_timeout_ms: int) -> None:
+        self._session = session
+        self._group = group
+        self._request_timeout_ms = request_timeout_ms
+
+    async def tell(self, address: str, request: pb.EndTransactionRequest) -> pb.EndTransactionReply:
+        """Tell the broker at ADDRESS once; raise what it answers."""
+        request.group = self._group
+        connection = self._session.connections.to(address)
+        return await connection.call(
+            BROKER + "EndTransaction", request, pb.EndTransactionReply, self._request_timeout_ms
+        )
+
+    async def insist(
+        self, half: Receipt, resolution: Resolution, timeout_ms: int
+    ) -> pb.EndTransactionReply:
+        """Tell the broker of HALF, again and again for TIMEOUT_MS while that may help.
+
+        Raises the broker's error, or SendFailed when the time is over: then the broker asks.
+        """
+        clock = self._session.clock
+        begun_ms = clock.now_ms()
+        pause_ms = _PAUSE_MS
+        while True:
+            request = pb.EndTransactionRequest(
+                topic=half.topic,
+                transaction_id=half.message_id,
+                resolution=_WIRE[resolution],
+                half_log_offset=half.log_offset,
+            )
+            try:
+                address = await self._address(half)
+                return await self.tell(address, request)
+            except PocketMQError as error:
+                if not error.retriable:
+                    raise
+                elapsed_ms = clock.now_ms() - begun_ms
+                if elapsed_ms + pause_ms >= timeout_ms:
+                    raise SendFailed(
+                        f"the outcome of transaction {half.message_id} ({resolution.value}) was not acknowledged by"
+                        f" {half.broker} within {elapsed_ms} ms; it will ask for it. The last: {error.message}",
+                        transaction_id=half.message_id,
+                        last_error=type(error).__name__,
+                    ) from error
+            self._session.routes.forget(half.topic)
+            await clock.sleep_until(clock.now_ms() + pause_ms)
+            pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
+
+    async def _address(self, half: Receipt) -> str:
+        await self._session.routes.find(half.topic, provisional=True)
+        return self._session.routes.address(half.broker)
+
+
+class AsyncTransaction:
+    """One transaction, for coroutines: `async with producer.transaction(message) as transaction`."""
+
+    def __init__(
+        self, config: ProducerConfig, sender: Sender, message: Message, ending: Ending
+    ) -> None:
+        """Producers make it, with the half MESSAGE."""
+        self._config = config
+        self._sender = sender
+        self._message = message
+        self._ending = ending
+        self._half: Receipt | None = None
+        self._committed: Receipt | None = None
+        self._resolution: Resolution | None = None
+
+    @property
+    def receipt(self) -> Receipt:
+        """Where the half message lies; its message_id is the transaction's id."""
+        if self._half is None:
+            raise ClientClosed(
+                "the transaction has not begun: use it in a `with` block, which sends the half message"
+            )
+        return self._half
+
+    @property
+    def commit_receipt(self) -> Receipt | None:
+        """Where the message lies that was committed; None: it was not."""
+        return self._committed
+
+    @property
+    def resolution(self) -> Resolution | None:
+        """What was decided; None: nothing yet."""
+        return self._resolution
+
+    async def begin(self) -> None:
+        """Send the half message; `async with` does so."""
+        if self._half is None:
+            self._half = await self._sender.send(self._message)
+
+    async def commit(self) -> Receipt:
+        """Make the message visible; return where it lies.
+
+        Raises what the broker refuses it with (TransactionResolved: it was given up), SendFailed if the broker was not
+        reached within delivery_timeout_ms: then it asks for the outcome, and the checker answers.
+        """
+        self._decide(Resolution.COMMIT)
+        half = self.receipt
+        if self._committed is None:
+            reply = await self._tell(Resolution.COMMIT)
+            # The outcome is as safe as the broker is set, whatever the half message asked for.
+            as_set = self._config.durability is None
+            self._committed = half._replace(
+                queue=reply.queue,
+                queue_offset=reply.queue_offset,
+                log_offset=reply.log_offset,
+                store_timestamp_ms=reply.store_timestamp_ms,
+                durability=half.durability if as_set else "memory",
+            )
+        return self._committed
+
+    async def rollback(self) -> None:
+        """Take the message back. Raises as `commit` does."""
+        self._decide(Resolution.ROLLBACK)
+        await self._tell(Resolution.ROLLBACK)
+
+    def leave_open(self) -> None:
+        """Decide nothing now: the broker asks the group's checkers for the outcome."""
+        self._decide(Resolution.UNKNOWN)
+
+    async def decide(self, verdict: Verdict) -> None:
+        """Do as VERDICT says."""
+        resolution = resolution_of(verdict)
+        if resolution is Resolution.COMMIT:
+            await self.commit()
+        elif resolution is Resolution.ROLLBACK:
+            await self.rollback()
+        else:
+            self.leave_open()
+
+    def _decide(self, resolution: Resolution) -> None:
+        half = self.receipt
+        if self._resolution not in (None, Resolution.UNKNOWN, resolution):
+            raise TransactionResolved(
+                f"transaction {half.message_id} was told to {self._resolution.value} before: an outcome is final",
+                transaction_id=half.message_id,
+            )
+        self._resolution = resolution
+
+    async def _tell(self, resolution: Resolution) -> pb.EndTransactionReply:
+        timeout_ms = self._config.delivery_timeout_ms
+        return await self._ending.insist(self.receipt, resolution, timeout_ms)
+
+    async def finish(self, error: BaseException | None) -> None:
+        """End the block: commit, or roll back because of ERROR, unless something was decided in it."""
+        if self._resolution is not None:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.rollback()
+        except PocketMQError as failure:  # The application's error is what matters.
+            logger.warning(
+                "a transaction could not be rolled back id=%s reason=%s",
+                self.receipt.message_id,
+                failure.message,
+            )
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.finish(error)
+
+
+class Transaction:
+    """One transaction, for ordinary threads: `with producer.transaction(message) as transaction`."""
+
+    def __init__(self, transaction: AsyncTransaction, portal: Portal) -> None:
+        """Producers make it."""
+        self._transaction = transaction
+        self._portal = portal
+
+    @property
+    def receipt(self) -> Receipt:
+        """Where the half message lies; its message_id is the transaction's id."""
+        return self._transaction.receipt
+
+    @property
+    def commit_receipt(self) -> Receipt | None:
+        """Where the message lies that was committed; None: it was not."""
+        return self._transaction.commit_receipt
+
+    @property
+    def resolution(self) -> Resolution | None:
+        """What was decided; None: nothing yet."""
+        return self._transaction.resolution
+
+    def commit(self) -> Receipt:
+        """Make the message visible; return where it lies. Raises as AsyncTransaction.commit does."""
+        return self._portal.run(self._transaction.commit())
+
+    def rollback(self) -> None:
+        """Take the message back. Raises as `commit` does."""
+        self._portal.run(self._transaction.rollback())
+
+    def leave_open(self) -> None:
+        """Decide nothing now: the broker asks the group's checkers for the outcome."""
+        self._transaction.leave_open()
+
+    def decide(self, verdict: Verdict) -> None:
+        """Do as VERDICT says."""
+        self._portal.run(self._transaction.decide(verdict))
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._transaction.begin())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._portal.run(self._transaction.finish(error))
