@@ -14,6 +14,7 @@ Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one
 
 from .admin import Admin
 from .async_admin import AsyncAdmin
+from .dead_letters import DeadLetter, ResentDeadLetter
 from .descriptions import (
     BrokerDescription,
     GroupDescription,
@@ -28,6 +29,7 @@ from .queue import Queue
 from .reading import Pulled
 from .receipt import Receipt, Receipts
 from .received_message import ReceivedMessage
+from .sending_back import SentBack
 from .transaction import AsyncTransaction, Resolution, Transaction
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "PullConsumer",
     "AsyncPullConsumer",
     "ReceivedMessage",
+    "SentBack",
     "Pulled",
     "Queue",
     "Admin",
@@ -51,4 +54,6 @@ __all__ = [
     "GroupDescription",
     "GroupPosition",
     "BrokerDescription",
+    "DeadLetter",
+    "ResentDeadLetter",
 ]

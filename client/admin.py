@@ -75,6 +75,9 @@ class Admin:
     lookup_id = _blocking(AsyncAdmin.lookup_id)
     lookup_time = _blocking(AsyncAdmin.lookup_time)
     brokers = _blocking(AsyncAdmin.brokers)
+    dead_letters = _blocking(AsyncAdmin.dead_letters)
+    resend_dead_letters = _blocking(AsyncAdmin.resend_dead_letters)
+    purge_dead_letters = _blocking(AsyncAdmin.purge_dead_letters)
 
     def close(self) -> None:
         """Disconnect."""

@@ -1,4 +1,4 @@
-"""Administration from coroutines: topics, groups, offsets, brokers, and finding single messages.
+"""Administration from coroutines: topics, groups, offsets, brokers, finding single messages, dead letters.
 
 Topics and groups are made on every broker of the cluster. What `create_…`, `update_…` and `delete_…` did is visible to
 the next call, of any client that asks the same name servers, when they return.
@@ -24,6 +24,7 @@ from ..proto.topics import PERMISSION_ALL, check_group, check_topic
 from .brokers import Brokers
 from .config import ClientConfig
 from .connections import Connections, GrpcConnections
+from .dead_letters import DeadLetterAdmin
 from .descriptions import (
     BrokerDescription,
     GroupDescription,
@@ -46,7 +47,7 @@ DEFAULT_QUEUES = 8
 VISIBLE_TIMEOUT_MS = 10_000
 
 
-class AsyncAdmin:
+class AsyncAdmin(DeadLetterAdmin):
     """Administers the cluster behind NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
 
     def __init__(
@@ -62,7 +63,7 @@ class AsyncAdmin:
         self._session = Session(
             config, connections or GrpcConnections(), clock or SystemClock(), Random()
         )
-        self._brokers = Brokers(self._session, request_timeout_ms)
+        super().__init__(Brokers(self._session, request_timeout_ms))
         self._finding = Finding(self._session, self._brokers, request_timeout_ms)
 
     # ------------------------------------------------------------ topics

@@ -119,6 +119,7 @@ class ConsumerSettings(TypedDict, total=False):
 
     request_timeout_ms: int
     start: Start
+    retries: bool
     auto_commit: bool
     auto_commit_interval_ms: int
     fetch_bytes_max: int
@@ -135,6 +136,8 @@ class ConsumerConfig(ClientConfig):
 
     #: Where to start: at the committed offset (earliest or latest if there is none), earliest, or latest.
     start: Start = "committed"
+    #: Read the group's retry topic as well, where messages come again that were sent back.
+    retries: bool = True
     #: Commit what was handed out and finished, this often and at the end.
     auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000

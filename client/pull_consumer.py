@@ -11,6 +11,10 @@ finished when the application asks for the next one (or the next batch), when it
 crash, what was not committed comes again.
 
 A topic that does not exist yet is waited for. Messages of one queue come in order; queues interleave by the run.
+
+A message that cannot be handled is sent back (`send_back`) and finished like any other. A copy of it comes again later
+in the group's retry topic, which is read too unless `retries` is off: `reconsume_times` says how often it failed,
+`origin_topic` where it was sent. After as many retries as the group allows it lies in the group's dead letters.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from .portal import Portal
 from .queue import Queue
 from .reading import Pull, Pulled, Reading
 from .received_message import ReceivedMessage
+from .sending_back import SentBack
 from .session import Session
 
 
@@ -121,6 +126,17 @@ class AsyncPullConsumer:
             wait_ms=wait_ms,
         )
         return await self._reading.pull(pull)
+
+    async def send_back(
+        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
+    ) -> SentBack:
+        """Give MESSAGE back: it comes again later, or lies in the group's dead letters; return what it will be.
+
+        DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
+        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises
+        MessageNotFound for one that the broker does not have (any more).
+        """
+        return await self._reading.send_back(message, delay_level=delay_level, reason=reason)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of TOPIC that can be read."""
@@ -235,6 +251,20 @@ class PullConsumer:
             wait_ms=wait_ms,
         )
         return self._portal.run(self._reading.pull(pull))
+
+    def send_back(
+        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
+    ) -> SentBack:
+        """Give MESSAGE back: it comes again later, or lies in the group's dead letters; return what it will be.
+
+        DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
+        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises
+        MessageNotFound for one that the broker does not have (any more).
+        """
+        self._reading.check_open()
+        return self._portal.run(
+            self._reading.send_back(message, delay_level=delay_level, reason=reason)
+        )
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of TOPIC that can be read."""

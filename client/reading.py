@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..proto.errors import ClientClosed, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.topics import check_topic
+from ..proto.topics import check_topic, retry_topic
 from .config import ConsumerConfig
 from .connections import BROKER
 from .offsets import Batch, Position, Positions
@@ -21,6 +21,7 @@ from .queue import Queue
 from .queue_choice import find_queue
 from .queue_reader import QueueReader
 from .received_message import FetchedRun, ReceivedMessage
+from .sending_back import SentBack, send_back
 from .session import Session
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: How often new queues are looked for: of topics that are there, and of those that are not yet.
 WATCH_MS = 10_000
 WATCH_UNKNOWN_MS = 500
+#: How often a retry queue that a broker has just made is looked for, before it is left to the regular look.
+_LOOKS_FOR_RETRIES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,11 @@ class Reading:
     ) -> None:
         self._group = group
         self._topics = topics
+        self._retry_topic = retry_topic(group) if config.retries and topics else ""
+        if self._retry_topic in topics:
+            self._retry_topic = ""
+        #: Brokers of which a retry queue is looked for.
+        self._looking: set[str] = set()
         self._config = config
         self._session = session
         self._positions = Positions()
@@ -88,6 +96,9 @@ class Reading:
             all_known = True
             for topic in self._topics:
                 all_known &= await self._read_queues(topic)
+            if self._retry_topic:
+                # Not there until something fails: nothing to wait for.
+                await self._read_queues(self._retry_topic)
             pause_ms = WATCH_MS if all_known else WATCH_UNKNOWN_MS
             await clock.sleep_until(clock.now_ms() + pause_ms)
 
@@ -96,7 +107,8 @@ class Reading:
         try:
             route = await self._session.routes.find(topic)
         except PocketMQError as error:
-            level = logging.DEBUG if topic in self._missing else logging.WARNING
+            quiet = topic in self._missing or topic == self._retry_topic
+            level = logging.DEBUG if quiet else logging.WARNING
             self._missing.add(topic)
             logger.log(level, "waiting for topic", extra={"topic": topic, "error": str(error)})
             return False
@@ -107,12 +119,31 @@ class Reading:
                 self._session.tasks.spawn(self._reader(queue).run())
         return True
 
+    async def _look_for_retries(self, broker: str) -> None:
+        """Read the retry queues of BROKER as soon as a name server knows them."""
+        clock = self._session.clock
+        for _ in range(_LOOKS_FOR_RETRIES):
+            self._session.routes.forget(self._retry_topic)
+            await self._read_queues(self._retry_topic)
+            if self._reads_retries(broker):
+                break
+            await clock.sleep_until(clock.now_ms() + WATCH_UNKNOWN_MS)
+        self._looking.discard(broker)
+
+    def _reads_retries(self, broker: str) -> bool:
+        return any(
+            queue.topic == self._retry_topic and queue.broker == broker for queue in self._queues
+        )
+
     def _reader(self, queue: Queue) -> QueueReader:
-        session = self._session
+        session, config = self._session, self._config
+        if queue.topic == self._retry_topic:
+            # Whatever the consumer skips of its topics, what it sent back itself comes again, and only once.
+            config = replace(config, start="committed")
         return QueueReader(
             queue,
             self._group,
-            self._config,
+            config,
             self._prefetch,
             routes=session.routes,
             connections=session.connections,
@@ -150,6 +181,26 @@ class Reading:
             run = FetchedRun(place.broker, reply.records)
             messages = run.messages(run.first_at_or_after(pull.offset))
         return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)
+
+    async def send_back(
+        self, message: ReceivedMessage, *, delay_level: int, reason: str
+    ) -> SentBack:
+        """Give MESSAGE back to its broker; see pull_consumer.py."""
+        self.check_open()
+        sent = await send_back(
+            self._session,
+            self._group,
+            message,
+            delay_level=delay_level,
+            reason=reason,
+            timeout_ms=self._config.request_timeout_ms,
+        )
+        broker = message.broker
+        known = broker in self._looking or self._reads_retries(broker)
+        if self._retry_topic and not sent.dead and not known:
+            self._looking.add(broker)
+            self._session.tasks.spawn(self._look_for_retries(broker))
+        return sent
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of TOPIC that can be read."""

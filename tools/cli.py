@@ -66,6 +66,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "send": ("send:send", "Send messages to a topic."),
     "recall": ("recall:recall", "Take back a delayed message before it is due."),
     "consume": ("consume:consume", "Print the messages of a topic as a consumer group."),
+    "dead-letters": (
+        "dead_letters:dead_letters",
+        "List, re-send and purge messages that a group could not handle.",
+    ),
     "lookup": ("lookup:lookup", "Find messages by key, tag or id."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),

@@ -1,0 +1,224 @@
+"""`pocketmq dead-letters`: list, send again, and put away what a consumer group could not handle.
+
+Every broker keeps the dead letters of the messages that it had, and numbers them for itself: offsets need --broker
+where several brokers have some. Exit code 3: no such group, or, of what was to be sent again, one was not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ..client import Admin, DeadLetter, ResentDeadLetter
+from ..proto.errors import GroupNotFound
+from .options import json_option, nameserver_option
+from .output import instant, message_document, print_json, print_table
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Dead letters that are asked for, or sent again, at a time.
+_PAGE = 500
+
+
+def _broker_option(function: Function) -> Function:
+    return click.option("--broker", metavar="NAME", help="Those of this broker alone.")(function)
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """List, re-send and purge messages that a group could not handle."""
+
+
+@dead_letters.command("list")
+@click.argument("group")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=1_000,
+    show_default=True,
+    help="At most so many of each broker.",
+)
+@click.option(
+    "--from", "from_offset", metavar="OFFSET", type=click.IntRange(0), default=0, help="Begin here."
+)
+@_broker_option
+@json_option("a dead letter a line, with the whole message")
+@nameserver_option
+def list_letters(
+    group: str,
+    *,
+    count: int,
+    from_offset: int,
+    broker: str | None,
+    as_json: bool,
+    nameserver: str,
+) -> None:
+    """List the dead letters of GROUP, the oldest first, with where they came from and why they are dead."""
+    with Admin(nameserver) as admin:
+        letters = admin.dead_letters(
+            group, broker=broker, from_offset=from_offset, max_letters=count
+        )
+    if as_json:
+        for letter in letters:
+            print_json(_document(letter))
+        return
+    print_table(
+        ["broker", "offset", "died", "origin", "failed", "id", "reason"],
+        [
+            [
+                letter.broker,
+                letter.queue_offset,
+                instant(letter.died_ms),
+                letter.origin_topic or "-",
+                letter.reconsume_times,
+                letter.message_id or letter.origin_message_id or "-",
+                letter.reason,
+            ]
+            for letter in letters
+        ],
+    )
+
+
+@dead_letters.command()
+@click.argument("group")
+@click.argument("offsets", metavar="OFFSET…", nargs=-1, type=click.IntRange(0))
+@click.option("--all", "everything", is_flag=True, help="All that are listed.")
+@click.option(
+    "--to", "topic", metavar="TOPIC", help="Send them there.  [default: where each came from]"
+)
+@_broker_option
+@json_option("a dead letter a line")
+@nameserver_option
+def resend(
+    group: str,
+    offsets: tuple[int, ...],
+    *,
+    everything: bool,
+    topic: str | None,
+    broker: str | None,
+    as_json: bool,
+    nameserver: str,
+) -> None:
+    """Send dead letters of GROUP again, as fresh messages, to the topics that they came from.
+
+    All groups of a topic get what is sent there; --to %RETRY%GROUP reaches GROUP alone. What was sent again is still
+    listed, until it is purged.
+    """
+    if everything == bool(offsets):
+        raise click.UsageError("Give the offsets of dead letters, or --all.")
+    sent: list[ResentDeadLetter] = []
+    with Admin(nameserver) as admin:
+        chosen = _all(admin, group, broker) if everything else [(broker, list(offsets))]
+        for holder, numbers in chosen:
+            for begin in range(0, len(numbers), _PAGE):
+                page = numbers[begin : begin + _PAGE]
+                done = admin.resend_dead_letters(group, page, topic=topic, broker=holder)
+                for letter in done:
+                    _print_resent(letter, as_json)
+                sent += done
+    errors = [letter.error for letter in sent if letter.error is not None]
+    if not as_json:
+        click.echo(f"{len(sent) - len(errors)} of {len(sent)} sent again")
+    if errors:
+        raise errors[0]
+
+
+def _all(admin: Admin, group: str, broker: str | None) -> list[tuple[str | None, list[int]]]:
+    """Return the offsets of the dead letters of GROUP as they are now, by their brokers."""
+    names = [one.broker_name for one in admin.brokers()] if broker is None else [broker]
+    found: list[tuple[str | None, list[int]]] = []
+    unknown: GroupNotFound | None = None
+    for name in names:
+        try:
+            found.append((name, _offsets(admin, group, name)))
+        except GroupNotFound as error:
+            unknown = error
+    if unknown is not None and not found:
+        raise unknown
+    return found
+
+
+def _offsets(admin: Admin, group: str, broker: str) -> list[int]:
+    offsets: list[int] = []
+    while True:
+        begin = offsets[-1] + 1 if offsets else 0
+        page = admin.dead_letters(group, broker=broker, from_offset=begin, max_letters=_PAGE)
+        offsets += sorted(letter.queue_offset for letter in page)
+        if not page:
+            return offsets
+
+
+@dead_letters.command()
+@click.argument("group")
+@click.option(
+    "--below",
+    metavar="OFFSET",
+    type=click.IntRange(0),
+    help="Only those with smaller offsets.  [default: all]",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_broker_option
+@json_option("an object")
+@nameserver_option
+def purge(
+    group: str,
+    *,
+    below: int | None,
+    yes: bool,
+    broker: str | None,
+    as_json: bool,
+    nameserver: str,
+) -> None:
+    """Put the dead letters of GROUP away: they are not listed or sent again any more.
+
+    Their bytes stay in the log, and readers of the topic %DLQ%GROUP find them, until the broker's retention removes
+    the log's old files.
+    """
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("Nobody is there to be asked: give --yes.")
+        which = "all" if below is None else f"those below {below}"
+        click.confirm(f"Purge the dead letters of group {group}, {which}?", abort=True)
+    with Admin(nameserver) as admin:
+        purged = admin.purge_dead_letters(group, below=below, broker=broker)
+    if as_json:
+        print_json({"group": group, "purged": purged})
+    else:
+        click.echo(f"{purged} dead letters of group {group} purged")
+
+
+def _document(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "broker": letter.broker,
+        "offset": letter.queue_offset,
+        "message_id": letter.message_id,
+        "origin_topic": letter.origin_topic,
+        "origin_message_id": letter.origin_message_id,
+        "reason": letter.reason,
+        "reconsume_times": letter.reconsume_times,
+        "died_ms": letter.died_ms,
+        "message": message_document(letter.message),
+    }
+
+
+def _print_resent(letter: ResentDeadLetter, as_json: bool) -> None:
+    error = letter.error
+    if as_json:
+        print_json(
+            {
+                "broker": letter.broker,
+                "offset": letter.queue_offset,
+                "topic": letter.topic or None,
+                "queue": letter.queue if error is None else None,
+                "queue_offset": letter.new_queue_offset if error is None else None,
+                "error": None if error is None else error.message,
+            }
+        )
+    elif error is None:
+        place = f"{letter.topic}, queue {letter.queue}, offset {letter.new_queue_offset}"
+        click.echo(f"{letter.queue_offset}  sent to {place}")
+    else:
+        click.echo(f"{letter.queue_offset}  not sent: {error.message}")
