@@ -176,7 +176,9 @@ class Broker:
             self._store_config.flush_interval_ms, lambda: parts.store.tick(self._wall.now_ms())
         )
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
-        clean = _guarded(parts.store.clean)
+        save_levels = _guarded(parts.level_progress.save)
+        every_so_often(self._config.delay_persist_interval_ms, save_levels)
+        clean = _guarded(lambda: parts.store.clean(parts.needed_from))
         clean()  # A disk that is too full is known before the first send.
         parts.timers.every(self._store_config.clean_interval_ms, clean)
 
@@ -245,7 +247,7 @@ class Broker:
         await parts.stop_timers()
         self._running = None
         try:
-            parts.close()
+            await parts.close()
         finally:
             running.mark.close()
             parts.store.close()

@@ -19,6 +19,8 @@ from .appends import Appends
 from .config import BrokerConfig
 from .dead_letters import DeadLetters
 from .delay.deliveries import Deliveries
+from .delay.level_progress import LevelProgress
+from .delay.levels import LevelDeliveries
 from .delay.roads import DelayRules
 from .delay.timed import TimedDeliveries
 from .fetch import Fetches
@@ -48,6 +50,8 @@ class Parts:
     sends: Sends
     fetches: Fetches
     lookups: Lookups
+    level_progress: LevelProgress
+    levels: LevelDeliveries
     timed: TimedDeliveries
     transactions: Transactions
     retries: Retries
@@ -56,7 +60,12 @@ class Parts:
     @property
     def delayed_waiting(self) -> int:
         """How many messages wait for their time."""
-        return self.timed.waiting
+        return self.levels.waiting + self.timed.waiting
+
+    def needed_from(self) -> int | None:
+        """Return the lowest log offset that retention must not take yet, besides those of timed messages."""
+        found = (self.levels.oldest_log_offset(), self.transactions.oldest_log_offset())
+        return min((offset for offset in found if offset is not None), default=None)
 
     def methods(self) -> MethodTable:
         """Return the methods of all that happens later than it was asked for."""
@@ -65,6 +74,7 @@ class Parts:
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
         self.transactions.start()
+        self.levels.start()
         self.timed.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
@@ -76,13 +86,13 @@ class Parts:
         if self.wall_timers is not self.timers:
             await self.wall_timers.stop()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Note how far everything has come; the first error is raised when all have."""
+        await self.levels.stop()
         errors = []
         for close in (
             self.transactions.close,
             self.timed.close,
-            self.store.flush,  # What was delivered is on the device before anybody notes that it was.
             self.offsets.save,
         ):
             try:
@@ -115,6 +125,7 @@ def assemble(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
     deliveries = Deliveries(appends)
+    progress = LevelProgress(state_file("delayOffset.json"), store, now_ms)
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
         now_ms=now_ms,
@@ -133,6 +144,8 @@ def assemble(
         sends=Sends(config, topics, store, wall_timers, appends, waits),
         fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
         lookups=Lookups(topics, store),
+        level_progress=progress,
+        levels=LevelDeliveries(store, timers, clock, deliveries, appends, progress),
         timed=TimedDeliveries(
             store,
             timers,

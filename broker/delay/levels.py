@@ -174,6 +174,11 @@ class LevelDeliveries:
             count += max(0, end - level.offset)
         return count
 
+    def oldest_log_offset(self) -> int | None:
+        """Return where in the log the oldest message that waits begins; None if none does."""
+        offsets = [int(level.log_offsets[0]) for level in self._levels if len(level.log_offsets)]
+        return min(offsets, default=None)
+
     def start(self) -> None:
         """Begin where the last broker stopped, with what is overdue."""
         self._running = True

@@ -91,7 +91,8 @@ class Progress:
             self._wait()
 
     def _commit(self, topic: str, offset: int) -> None:
-        if self._offsets.committed(topic, GROUP, 0) != offset:
+        # Where nothing was ever done, nothing is said.
+        if self._beginning(topic) != offset:
             self._offsets.commit(topic, GROUP, 0, offset)
 
     def close(self) -> None:

@@ -82,6 +82,10 @@ class Transactions:
         """How many transactions have no outcome."""
         return self._halves.open.transactions
 
+    def oldest_log_offset(self) -> int | None:
+        """Return where in the log the oldest half message without an outcome begins; None if there is none."""
+        return min((half.log_offset for half in self._halves.open), default=None)
+
     def start(self) -> None:
         """Find what is open, and begin to check. Before the first half message arrives; on a running loop."""
         self._halves.start()
