@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,31 +72,36 @@ def delay(conditions: Conditions) -> Figure:
 
 
 class Deliveries:
-    """What came: how often each of COUNT messages, and when the first copy was stored and arrived."""
+    """What came: how often each of COUNT messages, and when the first copy was stored and arrived.
+
+    Plain lists: most polls return a handful of messages.
+    """
 
     def __init__(self, count: int) -> None:
-        self.times: Instants = np.zeros(count, np.int64)
-        self.stored_ms: Instants = np.zeros(count, np.int64)
-        self.arrived_ms: Instants = np.zeros(count, np.int64)
+        self.times = [0] * count
+        self.stored_ms = [0] * count
+        self.arrived_ms = [0] * count
         self.missing = count
 
-    def add(self, indices: Sequence[int], stored_ms: Sequence[int], arrived_ms: int) -> None:
+    def add(self, indices: Iterable[int], stored_ms: Iterable[int], arrived_ms: int) -> None:
         """Note messages that one poll returned at ARRIVED_MS."""
-        rows, first = np.unique(np.asarray(indices, np.int64), return_index=True)
-        new = self.times[rows] == 0
-        self.stored_ms[rows[new]] = np.asarray(stored_ms, np.int64)[first[new]]
-        self.arrived_ms[rows[new]] = arrived_ms
-        self.missing -= int(new.sum())
-        np.add.at(self.times, np.asarray(indices, np.int64), 1)
+        times = self.times
+        for index, stored in zip(indices, stored_ms, strict=True):
+            if not times[index]:
+                self.stored_ms[index] = stored
+                self.arrived_ms[index] = arrived_ms
+                self.missing -= 1
+            times[index] += 1
 
     def account(self, due_ms: Instants) -> dict[str, Any]:
         """Return lost, doubled, early, and percentiles of lateness against DUE_MS."""
-        came = self.times > 0
-        stored = (self.stored_ms - due_ms)[came]
-        arrived = (self.arrived_ms - due_ms)[came]
+        times = np.asarray(self.times)
+        came = times > 0
+        stored = (np.asarray(self.stored_ms) - due_ms)[came]
+        arrived = (np.asarray(self.arrived_ms) - due_ms)[came]
         return {
             "lost": int((~came).sum()),
-            "doubled": int((self.times > 1).sum()),
+            "doubled": int((times > 1).sum()),
             "early": int(((stored < 0) | (arrived < 0)).sum()),
             "stored_late_ms": percentiles(stored),
             "arrived_late_ms": percentiles(arrived),
@@ -202,9 +207,8 @@ async def _receive(
 
 
 def _add(deliveries: Deliveries, messages: list[ReceivedMessage], now_ms: int) -> None:
-    if messages:
-        indices = [index_of(message.body) for message in messages]
-        deliveries.add(indices, [message.store_timestamp_ms for message in messages], now_ms)
+    indices = [index_of(message.body) for message in messages]
+    deliveries.add(indices, [message.store_timestamp_ms for message in messages], now_ms)
 
 
 async def _call_at(due_ms: Instants) -> dict[str, float]:
