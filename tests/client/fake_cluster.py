@@ -62,6 +62,10 @@ class FakeBroker:
     log_size: int = 0
     min_offset: int = 0
     now_ms: int = 1_700_000_000_000
+    #: Outcomes of transactions in the order in which they came.
+    ends: list[pb.EndTransactionRequest] = field(default_factory=list)
+    #: What the next outcomes meet: an error to answer with.
+    end_faults: deque[PocketMQError] = field(default_factory=deque)
     #: Checks that the next listener is sent.
     checks: asyncio.Queue[pb.TransactionCheck] = field(default_factory=asyncio.Queue)
     #: Delayed messages by id: (when they are due, their record).
@@ -135,6 +139,19 @@ class FakeBroker:
             raise TooLate(f"message {message_id} was due at {due_ms}")
         del self.pending[message_id]
         return pb.RecallReply(message_id=message_id)
+
+    def end(self, request: pb.EndTransactionRequest, _: Any) -> pb.EndTransactionReply:
+        self.ends.append(request)
+        if self.end_faults:
+            raise self.end_faults.popleft()
+        commit = request.resolution == pb.COMMIT
+        return pb.EndTransactionReply(
+            topic=request.topic,
+            queue=3,
+            queue_offset=70 if commit else -1,
+            log_offset=7_000 if commit else -1,
+            store_timestamp_ms=self.now_ms,
+        )
 
     def _patched(self, record: bytes, queue_offset: int) -> bytes:
         data = bytearray(record)
@@ -259,6 +276,7 @@ class FakeBroker:
                 "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
                 "Lookup": unary(pb.LookupRequest, pb.LookupReply, self.lookup),
                 "Recall": unary(pb.RecallRequest, pb.RecallReply, self.recall),
+                "EndTransaction": unary(pb.EndTransactionRequest, pb.EndTransactionReply, self.end),
                 "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self.status),
             },
         )
