@@ -1,0 +1,234 @@
+"""Recall: having back a timed message before it is due.
+
+The message stays where it is. A marker is stored beside it, which the slot of both finds when it is handed on: a
+record of the timer topic with body "0", tags _RECALL_TAG_ and TIMER_DEL_UNIQKEY = UNIQ_KEY = the message's id, due in
+the message's slot. So Apache's broker does it, and so either broker obeys the other's markers.
+
+Before a marker is stored, the message is looked up by its id, if the store has an index: one that is not there, or is
+due by now, is told as such; one that was recalled before needs no second marker. Without an index a marker may mean
+nothing, as with Apache. What waits for a delay level, or in a group's retry topic, has no handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto import properties as names
+from ...proto.errors import (
+    InvalidArgument,
+    InvalidDelay,
+    InvalidRecord,
+    MessageNotFound,
+    PocketMQError,
+    TooLate,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.recall_handle import RecallHandle, decode_handle
+from ...proto.record import NO_HOST, Host, Record, decode_record, encode_record
+from ...proto.record_run import parse_run, starts_of
+from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ...proto.topics import TIMER_TOPIC
+from ...store.message_store import MessageStore
+from ...store.run import Run
+from ..appends import Appends
+from ..config import BrokerConfig
+from ..topics import Topics
+from .roads import timer_out_ms
+
+#: Apache's tags of a marker.
+RECALL_TAG: Final = "_RECALL_TAG_"
+_BODY: Final = b"0"
+_KEY_JOINT: Final = "+"
+_DIGITS_MAX: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A message that waits: its slot and instant, who sent it, and where its marker ends, if it has one."""
+
+    out_ms: int
+    due_ms: int
+    group: str
+    marker_end: int | None
+
+
+class Recalls:
+    """Takes recalls. NOW_MS is the messages' time."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        store: MessageStore,
+        appends: Appends,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._store = store
+        self._appends = appends
+        self._now_ms = now_ms
+        self._precision_ms = store.config.timer_precision_ms
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            "pocketmq.v1.Broker",
+            {"Recall": unary(pb.RecallRequest, pb.RecallReply, self.recall)},
+        )
+
+    def recall(self, request: pb.RecallRequest, call: Call) -> Later:
+        """Have back the message of a handle; answered when that is safe.
+
+        Raises InvalidArgument (the handle is none, or not of this topic and broker), InvalidDelay (too far ahead),
+        TopicNotFound, MessageNotFound, TooLate, StoreFull, DiskFailure.
+        """
+        self._topics.get(request.topic)
+        handle = decode_handle(request.handle)
+        self._check_names(handle, request.topic)
+        waiting = self._find(handle)
+        end_offset = waiting.marker_end
+        if end_offset is None:
+            end_offset = self._append(self._marker(handle, waiting, call.peer))
+        reply = pb.RecallReply(message_id=handle.message_id)
+        self._appends.when_safe(
+            end_offset, lambda error: call.reply(reply) if error is None else call.fail(error)
+        )
+        return LATER
+
+    # --- checks
+
+    def _check_names(self, handle: RecallHandle, topic: str) -> None:
+        for what, named, own in (
+            ("topic", handle.topic, topic),
+            ("broker", handle.broker, self._config.name),
+        ):
+            if named != own:
+                raise InvalidArgument(
+                    f"the handle is of {what} {named!r}, not {own!r}: ask where the message was sent to",
+                    field="handle",
+                    value=named,
+                )
+
+    def _find(self, handle: RecallHandle) -> _Waiting:
+        """Return the message of HANDLE, if it still waits."""
+        now_ms = self._now_ms()
+        limit = now_ms + self._config.delay_max_ms
+        if handle.due_ms > limit:
+            raise InvalidDelay(
+                f"the handle's time is {handle.due_ms}, but no message may be due after {limit}"
+                " (broker.delay_max_ms)",
+                field="handle",
+                limit=limit,
+                value=handle.due_ms,
+            )
+        found = self._look_up(handle)
+        due_ms = handle.due_ms if found is None else found.due_ms
+        if due_ms <= now_ms:
+            raise TooLate(
+                f"message {handle.message_id!r} was due at {due_ms}, now it is {now_ms}: it was delivered, or is about"
+                " to be",
+                due_ms=due_ms,
+                now_ms=now_ms,
+            )
+        if found is not None:
+            return found
+        if self._store.config.index:
+            raise MessageNotFound(
+                f"no message {handle.message_id!r} of topic {handle.topic!r} waits here until {handle.due_ms}",
+                message_id=handle.message_id,
+                topic=handle.topic,
+            )
+        return _Waiting(self._slot_of(handle), handle.due_ms, "", None)
+
+    def _slot_of(self, handle: RecallHandle) -> int:
+        return timer_out_ms(handle.due_ms, self._precision_ms)
+
+    def _look_up(self, handle: RecallHandle) -> _Waiting | None:
+        """Look for the message of HANDLE, and its marker, in the timer topic."""
+        slot_ms = self._slot_of(handle)
+        marker_keys = (handle.message_id, handle.topic + _KEY_JOINT + handle.message_id)
+        found: Record | None = None
+        markers: dict[int, int] = {}
+        for offset in self._store.lookup(TIMER_TOPIC, handle.message_id):
+            record = self._read(offset)
+            if record is None:
+                continue
+            properties = record.properties
+            if properties.get(names.TIMER_DELETE_KEY) in marker_keys:
+                markers[_number(properties, names.TIMER_OUT_MS)] = offset + record.total_size
+            elif (
+                properties.get(names.UNIQ_KEY) == handle.message_id
+                and properties.get(names.REAL_TOPIC) == handle.topic
+                and _number(properties, names.TIMER_OUT_MS) == slot_ms
+            ):
+                found = record
+        if found is None:
+            return None
+        due_ms = _number(found.properties, names.TIMER_DELIVER_MS)
+        if not slot_ms < due_ms <= slot_ms + self._precision_ms:
+            due_ms = slot_ms + self._precision_ms
+        group = found.properties.get(names.PRODUCER_GROUP, "")
+        return _Waiting(slot_ms, due_ms, group, markers.get(slot_ms))
+
+    def _read(self, log_offset: int) -> Record | None:
+        """Return the record of the timer topic at LOG_OFFSET; None if there is none."""
+        data = self._store.read_at(log_offset)
+        try:
+            record = None if data is None else decode_record(data)
+        except InvalidRecord:
+            return None
+        return record if record is not None and record.topic == TIMER_TOPIC else None
+
+    # --- the marker
+
+    def _marker(self, handle: RecallHandle, waiting: _Waiting, peer: str) -> bytes:
+        now_ms = self._now_ms()
+        instant_ms = handle.due_ms
+        properties = {
+            names.TAGS: RECALL_TAG,
+            names.TIMER_DELETE_KEY: handle.message_id,
+            names.UNIQ_KEY: handle.message_id,
+            names.TIMER_DELIVER_MS: str(instant_ms),
+            names.BORN_TIMESTAMP: str(now_ms),
+            names.TIMER_OUT_MS: str(waiting.out_ms),
+            names.REAL_TOPIC: handle.topic,
+            names.REAL_QUEUE_ID: "0",
+        }
+        if waiting.group:
+            properties[names.PRODUCER_GROUP] = waiting.group
+        marker = Record(
+            topic=TIMER_TOPIC,
+            body=_BODY,
+            born_timestamp_ms=now_ms,
+            born_host=_host(peer),
+            properties=properties,
+        )
+        return encode_record(marker)
+
+    def _append(self, marker: bytes) -> int:
+        """Append MARKER; return where it ends."""
+        columns = parse_run(marker, starts_of([len(marker)]))
+        run = Run(topic=TIMER_TOPIC, queue=0, records=marker, columns=columns)
+        (outcome,) = self._appends.append([run])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+        return outcome.end_offset
+
+
+def _number(properties: Mapping[str, str], name: str) -> int:
+    """Return the number that property NAME holds; −1 for none."""
+    text = properties.get(name, "")
+    fits = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if fits else -1
+
+
+def _host(peer: str) -> Host:
+    """Return the address of PEER, "127.0.0.1:40312" or "[::1]:40312"; that of nobody for another form."""
+    address, _, port = peer.rpartition(":")
+    try:
+        return Host.parse(address.strip("[]"), int(port))
+    except ValueError:
+        return NO_HOST
