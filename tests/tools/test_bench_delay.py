@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from pocketmq.proto.errors import PocketMQError
 from pocketmq.tools import cli
 from pocketmq.tools.bench import timed
 from pocketmq.tools.bench.delay import Deliveries, percentiles
-from pocketmq.tools.bench.pending import disk_bytes
+from pocketmq.tools.bench.pending import disk_bytes, own_memory_bytes
 from pocketmq.tools.bench.servers import record_bytes
+from pocketmq.tools.server_process import rss_bytes
 
 instants = st.lists(st.integers(10**12, 10**12 + 1_000), min_size=1, max_size=20)
 
@@ -85,6 +87,10 @@ def test_disk_bytes_are_blocks_by_folder(tmp_path: Path) -> None:
 
     assert list(found) == ["log", "mark"]
     assert 5_000 <= found["log"] < 1 << 20
+
+
+def test_own_memory_is_part_of_the_resident() -> None:
+    assert 1 << 20 < own_memory_bytes(os.getpid()) < rss_bytes(os.getpid())
 
 
 def test_pending_belongs_to_delay(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """What messages cost that wait for long: `bench delay --pending N` sends N, due at some time within a day, and stops.
 
 Told are the insert rate, the bytes on disk (blocks, so that holes do not count), the server's resident memory before,
-after, and after a restart, and how long a restart takes from the start to serving: after a clean stop, and after
+after, and after a restart (all of it, and what is the process's own: the rest are pages of the store's files, which
+the kernel takes back when it needs them), and how long a restart takes from the start to serving: after a clean stop, and after
 `kill -9`. The number of waiting messages, as the server says it, must be N each time. The yardsticks are the bytes of
 the records alone, and the memory and the start of the same server with an empty store.
 """
@@ -67,6 +68,9 @@ def pending(conditions: Conditions) -> Figure:
         "rss_full_bytes": full.rss_bytes,
         "rss_after_restart_bytes": clean.rss_bytes,
         "rss_after_kill_bytes": killed.rss_bytes,
+        "own_empty_bytes": empty.own_bytes,
+        "own_full_bytes": full.own_bytes,
+        "own_after_restart_bytes": clean.own_bytes,
         "stop_seconds": stop_s,
         "restart_seconds": clean_s,
         "restart_after_kill_seconds": killed_s,
@@ -74,17 +78,26 @@ def pending(conditions: Conditions) -> Figure:
     }
     _tell(figure, {"sent": full, "restarted": clean, "killed": killed})
     figure.compare("record_bytes", count * RECORD_BYTES, sum(disk.values()))
-    figure.compare("empty_server_rss_bytes", empty.rss_bytes, full.rss_bytes)
+    figure.compare("empty_server_own_bytes", empty.own_bytes, full.own_bytes)
     figure.compare("empty_server_start_seconds", empty_s, clean_s)
     return figure
 
 
 class _Standing:
-    """How a server stands: its resident memory, and how many messages wait."""
+    """How a server stands: its resident memory, the part that is its own, and how many messages wait."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.waiting = asyncio.run(_waiting(server.ready["broker"]))
         self.rss_bytes = server.rss_bytes()
+        self.own_bytes = own_memory_bytes(server.pid)
+
+
+def own_memory_bytes(pid: int) -> int:
+    """Return the resident memory of process PID that no file backs."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 async def _waiting(address: str) -> int:
@@ -128,9 +141,17 @@ def _tell(figure: Figure, standings: dict[str, _Standing]) -> None:
     lost = {name: count - standing.waiting for name, standing in standings.items()}
     figure.notes += [
         f"disk {facts['disk_bytes'] / 1e6:,.0f} MB, {facts['disk_bytes'] / count:,.0f} B a message",
-        f"server memory {facts['rss_empty_bytes'] / 1e6:,.0f} MB empty, {facts['rss_full_bytes'] / 1e6:,.0f} MB with "
-        f"all, {facts['rss_after_restart_bytes'] / 1e6:,.0f} MB after a restart",
+        _memory_line("server memory", facts, "rss"),
+        _memory_line("of it not the store's files", facts, "own"),
         f"stop {facts['stop_seconds']:.1f} s, restart {facts['restart_seconds']:.1f} s, after kill -9 "
         f"{facts['restart_after_kill_seconds']:.1f} s",
         "missing when " + ", ".join(f"{name} {number:,}" for name, number in lost.items()),
     ]
+
+
+def _memory_line(what: str, facts: dict[str, Any], kind: str) -> str:
+    empty, full, again = (
+        f"{facts[f'{kind}_{when}_bytes'] / 1e6:,.0f} MB"
+        for when in ("empty", "full", "after_restart")
+    )
+    return f"{what}: {empty} empty, {full} with all, {again} after a restart"
