@@ -187,7 +187,7 @@ def purge(
     if as_json:
         print_json({"group": group, "purged": purged})
     else:
-        click.echo(f"{purged} dead letters of group {group} purged")
+        click.echo(f"dead letters of group {group} purged: {purged}")
 
 
 def _document(letter: DeadLetter) -> dict[str, Any]:

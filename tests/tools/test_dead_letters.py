@@ -200,7 +200,7 @@ def test_a_purge_is_of_all_or_of_those_below(capsys: pytest.CaptureFixture[str])
 
     assert FakeAdmin.calls == [("purge", ("g", None, None)), ("purge", ("g", 7, None))]
     plain, document = capsys.readouterr().out.splitlines()
-    assert plain == "3 dead letters of group g purged"
+    assert plain == "dead letters of group g purged: 3"
     assert json.loads(document) == {"group": "g", "purged": 3}
 
 
