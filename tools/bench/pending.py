@@ -1,8 +1,8 @@
 """What messages cost that wait for long: `bench delay --pending N` sends N, due at some time within a day, and stops.
 
 Told are the insert rate, the bytes on disk (blocks, so that holes do not count), the server's resident memory before,
-after, and after a restart (all of it, and what is the process's own: the rest are pages of the store's files, which
-the kernel takes back when it needs them), and how long a restart takes from the start to serving: after a clean stop, and after
+after, and after a restart (all of it, and the process's own: the rest are pages of the store's files, which the kernel
+takes back when it needs them), and how long a restart takes from the start to serving: after a clean stop, and after
 `kill -9`. The number of waiting messages, as the server says it, must be N each time. The yardsticks are the bytes of
 the records alone, and the memory and the start of the same server with an empty store.
 """
