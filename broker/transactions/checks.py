@@ -86,6 +86,11 @@ class Checks:
             self._clock.release()
             self._going_on = None
 
+    @property
+    def listening(self) -> int:
+        """How many listen."""
+        return len(self._listeners)
+
     def stream(self, stream: Stream) -> Listener:
         """Take in somebody who answers checks."""
         return Listener(stream, self._listeners)
@@ -292,6 +297,9 @@ class Listeners:
 
     def __init__(self) -> None:
         self._by_group: dict[str, list[Listener]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(listeners) for listeners in self._by_group.values())
 
     def add(self, listener: Listener) -> None:
         self._by_group.setdefault(listener.group, []).append(listener)

@@ -86,6 +86,11 @@ class Transactions:
         """Return where in the log the oldest half message without an outcome begins; None if there is none."""
         return min((half.log_offset for half in self._halves.open), default=None)
 
+    @property
+    def listening(self) -> int:
+        """How many producers answer checks."""
+        return self._checks.listening
+
     def start(self) -> None:
         """Find what is open, and begin to check. Before the first half message arrives; on a running loop."""
         self._halves.start()

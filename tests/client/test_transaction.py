@@ -37,12 +37,13 @@ def producer(
     checker: Checker | None = None,
     **settings: Any,
 ) -> AsyncProducer:
+    settings = {"group": "G"} | settings
     return AsyncProducer(
         clock=clock or VirtualClock(),
         connections=FakeConnections(cluster),
         random=Random(7),
         checker=checker,
-        **({"group": "G"} | settings),
+        **settings,
     )
 
 
