@@ -7,7 +7,8 @@ by a clock that was ahead.
 
 What is due is delivered oldest first across all levels, at equal times by its place in the log, in chunks of at most
 CHUNK_MESSAGES and CHUNK_BYTES (one larger message goes alone) for each turn of the event loop: what fell due while the
-broker was down does not keep sends from being served. Then one timer waits for the earliest next one. If the store
+broker was down does not keep sends from being served. Then one timer waits for the earliest next one, but at least
+`pause_ms`: messages one by one cost much more than some together. If the store
 cannot take copies (full, failed), exactly these are tried again after RETRY_MS, and nothing else before. Records that
 cannot be read are passed over with a warning.
 
@@ -110,7 +111,15 @@ class _Level:
 
     def next_ms(self, now_ms: int) -> int | None:
         """Return when the next message is due; None if none waits."""
-        return int(self.times(now_ms)[0]) if len(self.due_ms) else None
+        if not len(self.due_ms):
+            return None
+        due_ms = int(self.due_ms[0])
+        return due_ms if due_ms <= now_ms + self.delay_ms else now_ms
+
+    def more(self, store: MessageStore) -> bool:
+        """Has the queue entries behind those that are known?"""
+        _, end = store.queue_bounds(SCHEDULE_TOPIC, self.queue)
+        return self.offset + len(self.due_ms) < end
 
     def pass_over(self, count: int) -> None:
         """Move the position behind COUNT messages."""
@@ -147,12 +156,18 @@ class LevelDeliveries:
         deliveries: Deliveries,
         appends: Appends,
         progress: LevelProgress,
+        *,
+        pause_ms: int = 0,
     ) -> None:
+        """PAUSE_MS: two deliveries are so far apart, and messages so much late at most, if the clock passes by itself
+        (0 for one that is moved by hand)."""
         self._store = store
         self._timers = timers
         self._clock = clock
         self._deliveries = deliveries
         self._progress = progress
+        self._pause_ms = pause_ms
+        self._not_before_ms = 0
         self._levels = [
             _Level(number, delay_ms, 0)
             for number, delay_ms in enumerate(store.config.delay_levels_ms, start=1)
@@ -215,8 +230,9 @@ class LevelDeliveries:
         due_ms = level.next_ms(self._clock.now_ms())
         if due_ms is None or self._failed is not None or self._handle is not None:
             return
-        if self._timer is None or not self._timer.active or due_ms < self._timer.deadline_ms:
-            self._wake_at(due_ms)
+        wake_ms = max(due_ms, self._not_before_ms)
+        if self._timer is None or not self._timer.active or wake_ms < self._timer.deadline_ms:
+            self._wake_at(wake_ms)
 
     def _soon(self) -> None:
         """Go on in the next turn of the loop, at this instant."""
@@ -244,21 +260,26 @@ class LevelDeliveries:
         now_ms = self._clock.now_ms()
         try:
             chunk = self._failed or self._gather(now_ms)
-            if chunk is None:
-                self._wake_for_next(now_ms)
-            elif self._deliver(chunk):
-                self._soon()
+            if chunk is None or self._deliver(chunk):
+                self._go_on(now_ms, paused=chunk is not None)
             else:
                 self._wake_at(now_ms + RETRY_MS)
         except Exception:  # The edge of the loop: a bug must not stop all levels for good.
             logger.exception("delay levels wait")
             self._wake_at(now_ms + _BUG_RETRY_MS)
 
-    def _wake_for_next(self, now_ms: int) -> None:
+    def _go_on(self, now_ms: int, *, paused: bool) -> None:
+        """Deliver what is due at NOW_MS in the next turn, and what is due later when it is, but after a pause."""
         instants = [level.next_ms(now_ms) for level in self._levels]
         next_ms = min((instant for instant in instants if instant is not None), default=None)
-        if next_ms is not None:
-            self._wake_at(next_ms)
+        if paused:
+            self._not_before_ms = now_ms + self._pause_ms
+        if next_ms is None:
+            return
+        if next_ms <= now_ms:
+            self._soon()
+        else:
+            self._wake_at(max(next_ms, self._not_before_ms))
 
     # --- one chunk
 
@@ -288,9 +309,12 @@ class LevelDeliveries:
 
     def _due_times(self, level: _Level, now_ms: int) -> Longs:
         """Return the times of the leading entries of LEVEL that are due, all of them that a chunk may hold."""
+        next_ms = level.next_ms(now_ms)
+        if next_ms is None or next_ms > now_ms:
+            return _nothing()
         times = level.times(now_ms)
         count = int(np.searchsorted(times, now_ms, "right"))
-        if count == len(times) < CHUNK_MESSAGES:
+        if count == len(times) < CHUNK_MESSAGES and level.more(self._store):
             level.read(self._store)
             times = level.times(now_ms)
             count = int(np.searchsorted(times, now_ms, "right"))
@@ -314,6 +338,8 @@ class LevelDeliveries:
             self._failed = None
         for level, count in chunk.passed:
             level.pass_over(count)
+            if not len(level.due_ms):
+                level.read(self._store)
             self._progress.reached(level.number, level.offset, count)
         return True
 

@@ -40,6 +40,7 @@ class Leveling:
         *,
         disk: Disk | None = None,
         config: StoreConfig | None = None,
+        pause_ms: int = 0,
     ) -> None:
         self.clock = clock or VirtualClock(START_MS)
         self.disk = disk or OsDisk()
@@ -56,6 +57,7 @@ class Leveling:
             Deliveries(self.appends),
             self.appends,
             self.progress,
+            pause_ms=pause_ms,
         )
         self.rules = DelayRules(config.delay_levels_ms, config.timer_precision_ms, 86_400_000)
         self.arrived: list[tuple[int, int, bytes]] = []

@@ -79,6 +79,22 @@ async def test_what_is_due_at_one_instant_comes_in_the_order_of_the_log(tmp_path
     await rig.stop()
 
 
+async def test_with_a_pause_what_is_due_within_it_goes_together(tmp_path: Path) -> None:
+    rig = Leveling(tmp_path / "s", pause_ms=5)
+    rig.start()
+    for number in range(12):
+        rig.send(1, b"%d" % number)
+        await rig.clock.advance(1)
+    await rig.clock.advance(988 + 500)
+    rig.send(1, b"alone")
+    await rig.clock.advance(5_000)
+
+    instants = [instant - START_MS - 1_000 for instant, _, _ in rig.arrived]
+    assert instants == [0, 5, 5, 5, 5, 5, 10, 10, 10, 10, 10, 15, 1_500]
+    assert rig.bodies == [*(b"%d" % number for number in range(12)), b"alone"]
+    await rig.stop()
+
+
 _events = st.lists(
     st.tuples(
         st.sampled_from([0, 1, 999, 1_000, 4_000, 5_000, 9_000, 30_000]),

@@ -81,7 +81,11 @@ class Rig:
     def __init__(self, path: Path, **changes: Any) -> None:
         self.clock = VirtualClock(START_MS)
         self.disk = FaultyDisk()
-        sizes = {"log_file_size_bytes": 1 << 20, "index_slots": 50, "index_entries": 200}
+        sizes: dict[str, Any] = {
+            "log_file_size_bytes": 1 << 20,
+            "index_slots": 50,
+            "index_entries": 200,
+        }
         config = StoreConfig(path=str(path), **(sizes | changes))
         now_ms = self.clock.now_ms
         self.store = MessageStore.open(config, disk=self.disk, now_ms=now_ms)
