@@ -25,7 +25,6 @@ Longs = NDArray[np.int64]
 
 _END_OF_NAME: Final = 1
 _END_OF_PAIR: Final = 2
-_LAYOUT_LEAST: Final = 8  # records; for fewer a comparison is not worth it
 
 
 class PropertyRanges:
@@ -54,7 +53,7 @@ class PropertyRanges:
 
     def _common_layout(self) -> dict[bytes, tuple[int, int]] | None:
         """Return where each property's value stands in every property string, and its size; None if they differ."""
-        if self._count < _LAYOUT_LEAST:
+        if not self._count:
             return None
         width = int(self._sizes[0])
         if not 0 < width <= CELLS_MAX // self._count or (self._sizes != width).any():

@@ -45,6 +45,7 @@ class Delays:
         *,
         disk: FaultyDisk | None = None,
         slot_messages_max: int = 1_000_000,
+        pause_ms: int = 0,
         **changes: Any,
     ) -> None:
         self.clock = clock or VirtualClock(START_MS)
@@ -60,6 +61,7 @@ class Delays:
             Deliveries(self.appends),
             self.appends,
             slot_messages_max=slot_messages_max,
+            pause_ms=pause_ms,
         )
         self.timed.start()
 
@@ -351,6 +353,70 @@ async def test_closing_twice_and_appends_after_it_are_harmless(tmp_path: Path) -
 
 
 # --- trouble
+
+
+async def test_a_wheel_that_is_behind_takes_new_ones_once_overdue_ones_are_gone(
+    tmp_path: Path,
+) -> None:
+    """It spans two weeks: what is due in two days has no place beside what was due twelve days ago and more."""
+    delays = Delays(tmp_path)
+    delays.send(b"old", 10_000)
+    await delays.clock.advance(1)
+    await delays.stop()
+
+    days_ms = 13 * 24 * HOUR_MS
+    delays = Delays(tmp_path, VirtualClock(START_MS + days_ms))
+    delays.send(b"new", days_ms + 47 * HOUR_MS)
+    await delays.clock.advance(48 * HOUR_MS)
+
+    assert [body for _, body in delays.delivered()] == [b"old", b"new"]
+    assert delays.delivered()[1][0] == days_ms + 47 * HOUR_MS
+    assert delays.delivered()[0][0] - days_ms <= 200
+    await delays.stop()
+
+
+async def test_messages_that_are_gone_from_the_log_hold_nobody_up(tmp_path: Path) -> None:
+    delays = Delays(tmp_path, log_file_size_bytes=4096)
+    delays.send_all([(b"x" * 1700, 5_000), (b"y" * 1700, 5_000), (b"z" * 1700, 90_000)])
+    await delays.clock.advance(1_000)
+    delays.appends.append([make_run("Other", 0, [b"." * 2000] * 8)])
+    assert delays.store.log.files.delete_leading(1) == 1
+    left = len(records_of(delays.store, TIMER_TOPIC, 0))
+    assert 0 < left < 3
+    await delays.clock.advance(100_000)
+
+    assert len(delays.delivered()) == left
+    assert delays.timed.waiting == 0
+    await delays.stop()
+
+
+async def test_what_comes_within_a_pause_goes_together(tmp_path: Path) -> None:
+    delays = Delays(tmp_path, pause_ms=4)
+    delays.send_all([(b"%d" % at, at) for at in range(1_000, 1_020)])
+    await delays.clock.advance(2_000)
+
+    late = [at - int(body) for at, body in delays.delivered()]
+    assert late == [0] + [3, 2, 1, 0] * 4 + [3, 2, 1]
+    delays.send_all([(b"alone", 3_000)])
+    await delays.clock.advance(2_000)
+    assert delays.delivered()[-1] == (3_000, b"alone")
+    await delays.stop()
+
+
+async def test_a_clock_that_was_set_back_holds_no_message_up(tmp_path: Path) -> None:
+    delays = Delays(tmp_path, VirtualClock(START_MS + HOUR_MS))
+    delays.send(b"1", HOUR_MS + 100)
+    await delays.clock.advance(5_000)
+    await delays.stop()
+
+    delays = Delays(tmp_path, VirtualClock(START_MS))
+    delays.send(b"2", 5_000)
+    delays.send(b"3", -5_000)
+    await delays.clock.advance(5_000)
+
+    assert [body for _, body in delays.delivered()] == [b"1", b"3", b"2"]
+    assert delays.timed.waiting == 0
+    await delays.stop()
 
 
 async def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
