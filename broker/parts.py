@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from random import Random
 
 from ..proto.clock import Clock
@@ -21,6 +23,7 @@ from .dead_letters import DeadLetters
 from .delay.deliveries import Deliveries
 from .delay.level_progress import LevelProgress
 from .delay.levels import LevelDeliveries
+from .delay.recalls import Recalls
 from .delay.roads import DelayRules
 from .delay.timed import TimedDeliveries
 from .fetch import Fetches
@@ -54,6 +57,7 @@ class Parts:
     levels: LevelDeliveries
     timed: TimedDeliveries
     transactions: Transactions
+    recalls: Recalls
     retries: Retries
     dead_letters: DeadLetters
 
@@ -69,7 +73,8 @@ class Parts:
 
     def methods(self) -> MethodTable:
         """Return the methods of all that happens later than it was asked for."""
-        return self.retries.methods() | self.dead_letters.methods() | self.transactions.methods()
+        several = (self.recalls, self.retries, self.dead_letters, self.transactions)
+        return reduce(or_, (part.methods() for part in several))
 
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
@@ -156,6 +161,7 @@ def assemble(
             pause_ms=config.delay_pause_ms,
         ),
         transactions=transactions,
+        recalls=Recalls(config, topics, store, appends, now_ms),
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
     )

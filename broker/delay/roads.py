@@ -98,8 +98,8 @@ def divide(
 
     RANGES are those of the run, if they are known. With PAST "now" an instant that has passed is prompt. Raises
     InvalidDelay for a value that is no number, a negative delay, an instant too far ahead, and, with PAST "refuse",
-    for one not after the record's birth, or over LATE_MAX_MS ago; MessageTooLarge for properties that outgrow their
-    limit.
+    for one that has passed and was not after the record's birth, or is over LATE_MAX_MS ago; MessageTooLarge for
+    properties that outgrow their limit.
     """
     if ranges is None:
         if len(run.records) <= _HINTS_BYTES_MAX and not _hinted(run.records):
@@ -230,7 +230,10 @@ class _Division:
         if self._past == "now":
             return
         born_ms = self._run.columns.born_ms[rows]
-        passed = (instants <= born_ms) | (instants < self._now_ms - LATE_MAX_MS)
+        # By the broker's time: the sender's clock may be another altogether.
+        passed = (instants <= self._now_ms) & (
+            (instants <= born_ms) | (instants < self._now_ms - LATE_MAX_MS)
+        )
         if passed.any():
             at = int(passed.argmax())
             self._refuse(

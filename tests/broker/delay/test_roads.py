@@ -243,6 +243,16 @@ def test_a_time_more_than_a_minute_ago_is_refused_even_if_it_once_was_ahead() ->
         divide(too_long, RULES, NOW)
 
 
+def test_a_sender_whose_clock_is_ahead_may_give_a_time_that_is_ahead_here() -> None:
+    """Its record was born, by its own clock, after the time that it asks for; here that time is to come."""
+    run = _run([_string(TIMER_DELIVER_MS=NOW + 5_000)], born_ms=NOW + 3_600_000)
+
+    (part,) = divide(run, RULES, NOW)
+
+    assert part.due_ms is not None
+    assert part.due_ms.tolist() == [NOW + 5_000]
+
+
 def test_a_time_that_is_past_is_now_where_that_is_asked_for() -> None:
     run = _run([_string(TIMER_DELIVER_MS=5), _string(TIMER_DELIVER_MS=-5)])
 
