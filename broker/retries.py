@@ -37,13 +37,14 @@ from ..proto.errors import (
     InvalidArgument,
     InvalidRecord,
     MessageNotFound,
+    NotServed,
     OffsetOutOfRange,
     PocketMQError,
     QueueNotFound,
 )
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import NAME_END, PAIR_END
-from ..proto.record import Record, decode_record
+from ..proto.record import SYS_INNER_BATCH, Record, decode_record
 from ..proto.record_copy import RecordCopier
 from ..proto.record_run import parse_run, starts_of
 from ..proto.rpc import LATER, Call, Later, MethodTable, service, unary
@@ -249,6 +250,11 @@ class Retries:
             raise CorruptRecord(
                 f"the message at {place} cannot be sent back: it is damaged: {error.message}"
             ) from error
+        if record.sys_flag & SYS_INNER_BATCH:
+            raise NotServed(
+                f"the message at {place} is a batch of several, which is not sent back as one",
+                topic=topic,
+            )
         if record.log_offset != request.log_offset:
             raise InvalidArgument(
                 f"the message at {place} has log offset {record.log_offset}, not {request.log_offset}: give both as"

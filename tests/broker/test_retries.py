@@ -17,19 +17,23 @@ from hypothesis import strategies as st
 from pocketmq.broker.delay.roads import DelayRules
 from pocketmq.broker.retries import REASON_BYTES_MAX, Fate, copied_properties, fate_of
 from pocketmq.proto.errors import (
+    CorruptRecord,
     GroupNotFound,
     InvalidArgument,
     InvalidName,
     MessageNotFound,
     MessageTooLarge,
+    NotServed,
     NotWritable,
     PocketMQError,
     StoreFull,
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import Host, Record
+from pocketmq.proto.record import SYS_INNER_BATCH, Host, Record, encode_record
+from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.run import Run
 from pocketmq.store.state_tables import GroupConfig, TopicConfig
 from pocketmq.tools.inspect.ours import store_config
 
@@ -346,6 +350,59 @@ class TestBadInput:
 
         with pytest.raises(StoreFull):
             broker.send_back(original)
+
+    def test_a_batch_is_not_sent_back_as_one_message(self, broker: Retrying) -> None:
+        batch = encode_record(Record(topic="T", body=b"", sys_flag=SYS_INNER_BATCH))
+        columns = parse_run(batch, starts_of([len(batch)]))
+        broker.store.append(Run(topic="T", queue=0, records=batch, columns=columns))
+
+        with pytest.raises(NotServed, match="batch"):
+            broker.send_back(broker.last("T"))
+
+    def test_a_damaged_message_is_not_passed_on(
+        self, broker: Retrying, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = broker.message()
+        found = broker.store.read_queue("T", 0, 0, 1, 1)
+        damaged = replace(found, records=found.records[:-1])
+        monkeypatch.setattr(broker.store, "read_queue", lambda *place: damaged)
+
+        with pytest.raises(CorruptRecord):
+            broker.send_back(original)
+
+    def test_no_request_breaks_anything(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        broker = Retrying(tmp_path_factory.mktemp("store"))
+        broker.group()
+        original = broker.message()
+        numbers = st.sampled_from([0, 1, -1, 17, (1 << 31) - 1, -(1 << 31)])
+        names = st.sampled_from(["", "g", "T", "%RETRY%g", "%DLQ%g", "\0", "x" * 300, "é"])
+
+        @given(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "group": names,
+                    "topic": names,
+                    "queue": numbers,
+                    "queue_offset": numbers,
+                    "log_offset": numbers,
+                    "delay_level": numbers,
+                    "retry_max_times": numbers,
+                    "reason": st.text(st.characters(codec="utf-8")),
+                },
+            )
+        )
+        def try_one(changes: dict[str, Any]) -> None:
+            before = broker.store.max_log_offset
+            try:
+                broker.retries.send_back(request_for(original, **changes))
+            except PocketMQError:
+                assert broker.store.max_log_offset == before
+            else:
+                assert broker.store.max_log_offset > before
+
+        try_one()
+        broker.close()
 
 
 def state_of(broker: Retrying) -> tuple[int, list[TopicConfig]]:
