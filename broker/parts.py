@@ -36,6 +36,7 @@ from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
 from .transactions.transactions import Transactions
+from .virtual_time import is_virtual
 from .waiting import Purgatory
 
 
@@ -138,6 +139,7 @@ def assemble(
         prepare=prepare,
         check_room=transactions.check_room,
     )
+    pause_ms = _pause_ms(config, clock)
     return Parts(
         store=store,
         topics=topics,
@@ -150,7 +152,9 @@ def assemble(
         fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
         lookups=Lookups(topics, store),
         level_progress=progress,
-        levels=LevelDeliveries(store, timers, clock, deliveries, appends, progress),
+        levels=LevelDeliveries(
+            store, timers, clock, deliveries, appends, progress, pause_ms=pause_ms
+        ),
         timed=TimedDeliveries(
             store,
             timers,
@@ -158,10 +162,15 @@ def assemble(
             deliveries,
             appends,
             slot_messages_max=config.delay_slot_messages_max,
-            pause_ms=config.delay_pause_ms,
+            pause_ms=pause_ms,
         ),
         transactions=transactions,
         recalls=Recalls(config, topics, store, appends, now_ms),
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
     )
+
+
+def _pause_ms(config: BrokerConfig, clock: Clock) -> int:
+    """Return how far apart deliveries are; a clock that is moved by hand waits for every instant."""
+    return 0 if is_virtual(clock) else config.delay_pause_ms
