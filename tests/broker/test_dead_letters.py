@@ -306,6 +306,17 @@ class TestResending:
         assert letter.error.name == error
         assert broker.store.max_log_offset == before
 
+    async def test_many_are_sent_again_in_several_turns_of_the_loop(self, broker: Retrying) -> None:
+        make_topic(broker)
+        die(broker, 40)
+
+        sending = asyncio.ensure_future(resend(broker, *range(40)))
+        await asyncio.sleep(0)
+        after_a_turn = len(bodies_of(broker.store, "T", 1))
+
+        assert len(await sending) == 40
+        assert (after_a_turn, len(bodies_of(broker.store, "T", 1))) == (8, 20)
+
     @pytest.mark.parametrize("count", [0, LETTERS_MAX + 1])
     async def test_the_number_of_letters_is_bounded(self, broker: Retrying, count: int) -> None:
         with pytest.raises(InvalidArgument, match="1 to 1000"):
@@ -320,7 +331,8 @@ class TestResending:
         monkeypatch.setattr(broker.appends, "when_safe", lambda *args: asked.append(args))
 
         sending = asyncio.ensure_future(resend(broker, 0, 1))
-        await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
         ((end_offset, done),) = asked
         assert (sending.done(), end_offset) == (False, broker.store.max_log_offset)
         done(DiskFailure("the device is gone"))
