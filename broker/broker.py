@@ -31,6 +31,7 @@ from .config import BrokerConfig
 from .parts import Parts, assemble
 from .registration import Registration
 from .service_v1 import BrokerService, topic_message
+from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
 from .virtual_time import methods as clock_methods
 
@@ -186,7 +187,7 @@ class Broker:
         registration = Registration(
             self._config.nameservers,
             self._state,
-            self._wall,
+            TimerClock(self._wall, running.parts.wall_timers),
             self._random,
             self._config.registration_interval_ms,
         )

@@ -7,7 +7,7 @@ Timers fire one instant after the other, by deadline, equal ones in the order in
 loop is late and finds several instants due at once: what a callback cancels does not fire any more, and what it adds
 for an instant that is still to come fires in its place. A virtual clock and a late loop see the same sequence.
 
-Bounds: `_BATCH` callbacks run in one turn of the loop, then others have theirs.
+Bounds: `_BATCH` callbacks run in one turn of the loop, and none that became due in it; then others have theirs.
 """
 
 from __future__ import annotations
@@ -148,10 +148,22 @@ class Timers:
             wakes_ms = next_ms
 
     async def _fire(self) -> None:
-        """Run what is due, instant by instant."""
+        """Run what is due, instant by instant.
+
+        What is due by the time that this took comes after a turn of the loop: a timer that is always late again must
+        not keep the loop from everybody else.
+        """
+        while (next_ms := self._wheel.next_expiry_ms()) is not None:
+            now_ms = self._clock.now_ms()
+            if next_ms > now_ms:
+                return
+            await self._fire_until(now_ms)
+            await asyncio.sleep(0)
+
+    async def _fire_until(self, until_ms: int) -> None:
         wheel, firing = self._wheel, self._firing
         room = _BATCH
-        while (next_ms := wheel.next_expiry_ms()) is not None and next_ms <= self._clock.now_ms():
+        while (next_ms := wheel.next_expiry_ms()) is not None and next_ms <= until_ms:
             due = wheel.advance(next_ms)
             firing.update(due)
             for timer in due:
@@ -173,3 +185,40 @@ class Timers:
             behind_ms = self._clock.now_ms() - timer.deadline_ms
             periods = max(0, behind_ms) // timer.period_ms + 1
             self._wheel.reschedule(timer, timer.deadline_ms + periods * timer.period_ms)
+
+
+class TimerClock:
+    """CLOCK with its sleeps on TIMERS, for coroutines that wait. Nobody is woken once the timers are stopped."""
+
+    def __init__(self, clock: Clock, timers: Timers) -> None:
+        self._clock = clock
+        self._timers = timers
+
+    def now_ms(self) -> int:
+        """Return the present instant."""
+        return self._clock.now_ms()
+
+    async def sleep_until(self, instant_ms: int) -> None:
+        """Return once `now_ms()` has reached INSTANT_MS; a sleep that is cancelled leaves no timer."""
+        if instant_ms <= self._clock.now_ms():
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        timer = self._timers.at(instant_ms, wake)
+        try:
+            await woken
+        finally:
+            self._timers.cancel(timer)
+
+    def hold(self) -> None:
+        """Keep a virtual clock at the present instant until `release`."""
+        self._clock.hold()
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        self._clock.release()

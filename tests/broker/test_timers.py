@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pocketmq.broker import timers as timers_module
-from pocketmq.broker.timers import Timers
+from pocketmq.broker.timers import TimerClock, Timers
 from pocketmq.broker.timing_wheel import Timer
 from pocketmq.proto.clock import VirtualClock
 
@@ -232,3 +232,65 @@ async def test_timers_may_be_stopped_in_the_middle_of_a_batch_and_started_again(
     await exact.clock.advance(20)
 
     assert exact.names == "ac"
+
+
+async def test_a_sleep_on_the_timers_ends_at_its_instant_and_leaves_nothing() -> None:
+    clock = VirtualClock(1_000)
+    timers = Timers(clock)
+    timers.start()
+    waiting = TimerClock(clock, timers)
+    woken: list[int] = []
+
+    async def sleep(until_ms: int) -> None:
+        await waiting.sleep_until(until_ms)
+        woken.append(waiting.now_ms())
+
+    sleeps = [asyncio.create_task(sleep(until_ms)) for until_ms in (1_300, 900, 1_200, 5_000)]
+    await clock.advance(400)
+    assert woken == [1_000, 1_200, 1_300]
+    sleeps[-1].cancel()
+    await asyncio.wait(sleeps)
+    assert len(timers) == 0
+    await timers.stop()
+
+
+async def test_a_timer_that_is_always_due_does_not_keep_the_loop_from_others() -> None:
+    timers = Timers(clock := _Hurried())
+    turns: list[int] = []
+    fired = 0
+
+    def again() -> None:
+        nonlocal fired
+        fired += 1
+        if fired < 50:
+            timers.after(1, again)
+
+    timers.after(1, again)
+    timers.start()
+    while fired < 50:
+        turns.append(fired)
+        await asyncio.sleep(0)
+    await timers.stop()
+    assert clock.now_ms() > 50
+    assert len(set(turns)) > 25, "others had their turn in between"
+
+
+class _Hurried:
+    """A clock on which a millisecond has passed whenever somebody looks: whoever works is always late."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0
+
+    def now_ms(self) -> int:
+        self._now_ms += 1
+        return self._now_ms
+
+    async def sleep_until(self, instant_ms: int) -> None:
+        while self.now_ms() < instant_ms:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def hold(self) -> None:
+        """Time passes anyway."""
+
+    def release(self) -> None:
+        """Time passes anyway."""
