@@ -182,11 +182,11 @@ class Checks:
         # They are open anew by now, and the older ones known as such.
         newest = [self._halves.open.get(*half.key) for half in halves]
         stored = [half for half in newest if half is not None and half.also]
-        self._halves.mark([at for half in stored for at in half.also])
         for half in stored:
-            self._halves.open.remove_older(half)
+            self._halves.settle_older(half)
+        self._halves.mark([])
+        for half in stored:
             self._send(half)
-        self._halves.reached()
 
     def _give_up(self, halves: Sequence[OpenHalf]) -> None:
         """Put HALVES away: nobody said what became of them."""

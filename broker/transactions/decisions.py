@@ -1,4 +1,4 @@
-"""Carrying out outcomes: all that arrive in one turn of the loop together, in one op message.
+"""Carrying out outcomes: all that arrive in one turn of the loop together, in one op message of each kind.
 
 First the messages of what is committed, then the marks; see transactions.py for why. An answer leaves when both are as
 safe as the store's setting promises. What the store refuses stays open, and its sender hears why.

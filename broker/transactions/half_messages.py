@@ -7,7 +7,8 @@
                                                      REAL_TOPIC and REAL_QID are gone, the rest stays
     checked      the half topic again, at its end    TRANSACTION_CHECK_TIMES = how often the sender was asked
     given up     TRANS_CHECK_MAX_TIME_TOPIC, queue 0 the last half message, all its properties
-    op           RMQ_SYS_TRANS_OP_HALF_TOPIC         tag d, body "12,15,": these offsets of the half queue are resolved
+    op           RMQ_SYS_TRANS_OP_HALF_TOPIC         tag d, body "12,15,": these offsets of the half queue are resolved;
+                                                     COPIED=true (our own): each lies somewhere else as well by now
 
 Body, flags, born time and host stay the same throughout. All pure. Source: store-format.md §7.5, fixture
 `transactions`. A copy costs some 3 µs.
@@ -35,7 +36,10 @@ from ...store.run import Run
 OP_BODY_BYTES_MAX: Final = 4096
 #: Room that a half message needs for being checked: TRANSACTION_CHECK_TIMES and up to four digits.
 _CHECK_ROOM: Final = len(names.TRANSACTION_CHECK_TIMES) + 6
+#: The property of an op message that promises a copy, committed, checked again or given up, of what it tells of.
+COPIED: Final = "COPIED"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
+_COPIED_PROPERTIES: Final = _OP_PROPERTIES + b"COPIED\x01true\x02"
 _OFFSET: Final = re.compile(rb"[0-9]{1,18}")
 _NAME_END: Final = names.NAME_END.encode()
 _PAIR_END: Final = names.PAIR_END.encode()
@@ -183,6 +187,10 @@ class HalfCopies:
             counted = string
         return self._to(index, HALF_TOPIC, counted)
 
+    def again(self, index: int) -> bytes:
+        """Return half message INDEX as it is."""
+        return self._to(index, HALF_TOPIC, self._copier.properties(index))
+
     def given_up(self, index: int) -> bytes:
         """Return half message INDEX as it ends that nobody resolved."""
         string = _without(self._copier.properties(index), (names.PROPERTY_CRC,))
@@ -219,16 +227,17 @@ def op_parts(offsets: Iterable[int]) -> list[list[int]]:
     return parts
 
 
-def op_run(parts: Iterable[Sequence[int]], now_ms: int, host: Host) -> Run:
+def op_run(parts: Iterable[Sequence[int]], now_ms: int, host: Host, *, copied: bool = False) -> Run:
     """Return an op message for each of PARTS, which says that the half messages at these offsets are resolved.
 
-    HOST is the broker's own.
+    HOST is the broker's own. COPIED: the log has a copy of each.
     """
     bodies = [b"".join(b"%d," % offset for offset in part) for part in parts]
+    properties = _COPIED_PROPERTIES if copied else _OP_PROPERTIES
     data, sizes = encode_run(
         OP_HALF_TOPIC,
         0,
-        [(body, _OP_PROPERTIES) for body in bodies],
+        [(body, properties) for body in bodies],
         born_timestamp_ms=now_ms,
         born_host=host,
     )

@@ -2,7 +2,9 @@
 
 At start the queues are read from the offsets that were committed last; what op messages from there on tell is
 resolved. A half message whose committed copy lies in the log although no op message tells of it (a kill came between
-the two; a Java broker writes them seconds apart) is resolved as well, so it cannot be committed twice.
+the two; a Java broker writes them seconds apart) is resolved as well, so it cannot be committed twice. And after a
+power cut the log may have the op message of a copy that it lost: a half message whose promised copy is not there is
+open again, and stored again. The broker does not start if the store cannot take that.
 
 Afterwards whatever is appended to the half queue arrives here, who appended it does not matter.
 """
@@ -10,26 +12,24 @@ Afterwards whatever is appended to the half queue arrives here, who appended it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ...proto.errors import PocketMQError
 from ...proto.properties import TAGS
 from ...proto.record import decode_record
-from ...proto.record_run import parse_run, starts_of
+from ...proto.record_run import starts_of
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
-from ...store.slices import Slices
 from ..appends import Appends
 from ..offsets import Offsets
-from .half_messages import op_parts, op_run, resolved_offsets
-from .open_halves import OpenHalf, OpenHalves, halves_in
-from .outcomes import Outcomes
+from .copies import find_copies, slices_from
+from .half_messages import COPIED, HalfCopies, op_parts, op_run, resolved_offsets, run_of
+from .open_halves import Key, OpenHalf, OpenHalves, halves_in
+from .outcomes import Outcome, Outcomes
 from .progress import Progress
 
 logger = logging.getLogger(__name__)
 
-_READ_MESSAGES = 1_000
-_READ_BYTES = 4 * 1024 * 1024
 _REMOVE_TAG = "d"
 
 
@@ -58,14 +58,23 @@ class HalfQueue:
 
     def start(self) -> None:
         """Find what is open, and follow the queue from here on; `on_open` hears of all."""
-        self._next, op_offset = self._progress.beginnings()
-        self._progress.begin(self._next, op_offset)
-        resolved = self._read_ops(op_offset)
-        for slices in self._slices(HALF_TOPIC, self._next):
+        begin, op_offset = self._progress.beginnings()
+        self._progress.begin(begin, op_offset)
+        resolved, copied = self._read_ops(op_offset)
+        copies: dict[Key, Outcome] | None = None
+        lost: set[int] = set()
+        if not self.store.recovery.clean:
+            copies, lost = self._copies(begin, resolved, copied)
+            copied -= lost
+        resolved |= copied
+        self._next = begin
+        for slices in slices_from(self.store, HALF_TOPIC, 0, begin):
             for half in halves_in(slices):
                 self._found(half, resolved)
             self._next = slices.next_offset
-        self._settle_durable()
+        self._settle_durable(copies)
+        if lost:
+            self._store_again([half for half in self.open if half.queue_offset in lost])
         if self._owed:
             self.mark([])
         self.appends.listen(HALF_TOPIC, 0, self.read_new)
@@ -74,17 +83,50 @@ class HalfQueue:
         self.reached()
         logger.info("transactions found open=%d", self.open.transactions)
 
-    def _read_ops(self, offset: int) -> set[int]:
-        """Return the offsets that the op messages from OFFSET on tell of."""
+    def _read_ops(self, offset: int) -> tuple[set[int], set[int]]:
+        """Return the offsets that the op messages from OFFSET on tell of: as such, and with the promise of a copy."""
         resolved: set[int] = set()
-        for slices in self._slices(OP_HALF_TOPIC, offset):
-            starts = parse_run(slices.records, starts_of(slices.sizes)).starts.tolist()
+        copied: set[int] = set()
+        for slices in slices_from(self.store, OP_HALF_TOPIC, 0, offset):
+            starts = starts_of(slices.sizes).tolist()
             for at, number in zip(starts, slices.queue_offsets.tolist(), strict=True):
                 op = decode_record(slices.records, at)
                 halves = resolved_offsets(op.body) if op.properties.get(TAGS) == _REMOVE_TAG else []
-                resolved.update(halves)
+                (copied if COPIED in op.properties else resolved).update(halves)
                 self._progress.wrote_op(number, halves)
-        return resolved
+        return resolved, copied
+
+    def _copies(
+        self, begin: int, resolved: set[int], copied: set[int]
+    ) -> tuple[dict[Key, Outcome], set[int]]:
+        """Return the outcomes that the log has of the half messages from BEGIN on which are not RESOLVED for sure.
+
+        And which of those that are said to be COPIED have no copy.
+        """
+        newest: dict[Key, OpenHalf] = {}
+        for slices in slices_from(self.store, HALF_TOPIC, 0, begin):
+            for half in halves_in(slices):
+                if half.queue_offset in resolved:
+                    newest.pop(half.key, None)
+                else:
+                    newest[half.key] = half
+        found = find_copies(self.store, newest.values())
+        lost = {half.queue_offset for key, half in newest.items() if key not in found} & copied
+        return found, lost
+
+    def _store_again(self, halves: Sequence[OpenHalf]) -> None:
+        """Store HALVES again, whose copies were lost: the marks that are there do not tell of the new ones."""
+        logger.warning("half messages without their promised copy are open count=%d", len(halves))
+        records = [self.store.read_at(half.log_offset, half.size) for half in halves]
+        there = [record for record in records if record is not None]
+        if not there:
+            return
+        copies = HalfCopies(there)
+        again = run_of(HALF_TOPIC, 0, [copies.again(row) for row in range(len(there))])
+        (outcome,) = self.appends.append([again])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+        self.read_new()
 
     def _found(self, half: OpenHalf, resolved: set[int]) -> None:
         """Take HALF in, unless it is RESOLVED; then an older one of its transaction, which was not marked, is too."""
@@ -95,10 +137,13 @@ class HalfQueue:
         if older is not None:
             self._forget(older)
 
-    def _settle_durable(self) -> None:
-        """Resolve what the log itself says the outcome of."""
+    def _settle_durable(self, copies: dict[Key, Outcome] | None) -> None:
+        """Resolve what the log itself says the outcome of: COPIES, or what the index finds."""
         for half in self.open:
-            outcome = self._outcomes.durable(half.group, half.transaction_id, half.topic)
+            if copies is None:
+                outcome = self._outcomes.durable(half.group, half.transaction_id, half.topic)
+            else:
+                outcome = copies.get(half.key)
             if outcome is not None:
                 self._outcomes.remember(half.key, outcome)
                 self._forget(half)
@@ -107,20 +152,10 @@ class HalfQueue:
         self._owed += [half.queue_offset, *half.also]
         self.open.remove(half)
 
-    def _slices(self, topic: str, offset: int) -> Iterator[Slices]:
-        """Yield what queue 0 of TOPIC holds from OFFSET on."""
-        while offset < self.store.queue_bounds(topic, 0)[1]:
-            offset = max(offset, self.store.queue_bounds(topic, 0)[0])
-            slices = self.store.read_queue(topic, 0, offset, _READ_MESSAGES, _READ_BYTES)
-            if slices.next_offset == offset:
-                return
-            yield slices
-            offset = slices.next_offset
-
     def read_new(self) -> None:
         """Take in what was appended to the half queue."""
         try:
-            for slices in self._slices(HALF_TOPIC, self._next):
+            for slices in slices_from(self.store, HALF_TOPIC, 0, self._next):
                 self._next = slices.next_offset
                 for half in halves_in(slices):
                     self.open.add(half)
@@ -135,28 +170,39 @@ class HalfQueue:
     # --- outcomes
 
     def settle(self, halves: Sequence[OpenHalf]) -> None:
-        """Note that HALVES have an outcome that the log itself tells; the next `mark` marks them."""
+        """Note that HALVES have an outcome of which the log has the copy; the next `mark` marks them."""
         for half in halves:
             self._forget(half)
+
+    def settle_older(self, half: OpenHalf) -> None:
+        """Note that HALF stands for the older half messages of its transaction; the next `mark` marks them."""
+        self._owed += half.also
+        self.open.remove_older(half)
 
     def mark(self, offsets: Sequence[int]) -> int | PocketMQError:
         """Mark the half messages at OFFSETS, and what was settled, as resolved; return the end of the log that says so.
 
         Or the error: then nothing is said of OFFSETS, and what was settled is marked the next time.
         """
-        offsets = [*self._owed, *offsets]
+        copied, others = op_parts(self._owed), op_parts(offsets)
+        runs = []
+        for parts, has_copy in ((copied, True), (others, False)):
+            if parts:
+                runs.append(op_run(parts, self._now_ms(), self.store.host, copied=has_copy))
+        outcomes = self.appends.append(runs) if runs else []
         end_offset: int | PocketMQError = 0
-        if offsets:
-            parts = op_parts(offsets)
-            (outcome,) = self.appends.append([op_run(parts, self._now_ms(), self.store.host)])
+        for parts, outcome in zip(
+            [parts for parts in (copied, others) if parts], outcomes, strict=True
+        ):
             if isinstance(outcome, PocketMQError):
                 logger.error("outcomes cannot be marked reason=%s", outcome.message)
                 end_offset = outcome
-            else:
+                continue
+            for number, part in enumerate(parts, outcome.first_queue_offset):
+                self._progress.wrote_op(number, part)
+            if parts is copied:
                 self._owed = []
-                end_offset = outcome.end_offset
-                for number, part in enumerate(parts, outcome.first_queue_offset):
-                    self._progress.wrote_op(number, part)
+            end_offset = outcome.end_offset
         self.reached()
         return end_offset
 

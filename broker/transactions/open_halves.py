@@ -87,8 +87,11 @@ def halves_in(slices: Slices) -> Iterator[OpenHalf]:
     times, own = texts.of(names.TRANSACTION_CHECK_TIMES), texts.of(names.CHECK_IMMUNITY_SECONDS)
     moved = texts.of(names.TRANSACTION_PREPARED_QUEUE_OFFSET)
     log_offsets, stored = columns.log_offset.tolist(), columns.store_ms.tolist()
+    born = columns.born_ms.tolist()
     offsets, sizes = slices.queue_offsets.tolist(), slices.sizes.tolist()
-    for row in range(len(columns)):
+    # Where a power cut took messages, their entries in the queue show the next one there is: it comes in its own place.
+    in_place = columns.well_formed & (columns.queue_offset == slices.queue_offsets)
+    for row in in_place.nonzero()[0].tolist():
         queue = _number(queues[row])
         if not (groups[row] and ids[row] and topics[row]) or not 0 <= queue <= _INT_MAX:
             logger.warning(
@@ -107,6 +110,10 @@ def halves_in(slices: Slices) -> Iterator[OpenHalf]:
         seconds = _number(own[row])
         half.immunity_ms = seconds * 1000 if seconds >= 0 else -1
         half.moved = _number(moved[row])
+        if (
+            half.moved >= 0
+        ):  # Put back by a Java broker: it was stored first when it was born, or a bit later.
+            half.stored_ms = min(stored[row], born[row])
         yield half
 
 

@@ -37,6 +37,12 @@ class Outcome:
     #: Nobody said so: it was checked too often, or lay too long.
     given_up: bool = False
 
+    @classmethod
+    def committed_as(cls, copy: Record) -> Outcome:
+        """Return the outcome of the transaction whose message is COPY."""
+        at = copy.queue_id, copy.queue_offset, copy.log_offset, copy.store_timestamp_ms
+        return cls(True, copy.topic, *at)
+
     @property
     def name(self) -> str:
         if self.given_up:
@@ -84,8 +90,7 @@ class Outcomes:
         for copy in self._records(topic, transaction_id):
             is_committed = copy.sys_flag & SYS_TRANSACTION == SYS_COMMIT
             if is_committed and copy.properties.get(PRODUCER_GROUP) == group:
-                at = copy.queue_id, copy.queue_offset, copy.log_offset, copy.store_timestamp_ms
-                return Outcome(True, topic, *at)
+                return Outcome.committed_as(copy)
         for copy in self._records(CHECK_MAX_TIME_TOPIC, transaction_id):
             if copy.properties.get(PRODUCER_GROUP) == group:
                 return Outcome(False, topic, given_up=True)

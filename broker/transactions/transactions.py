@@ -2,7 +2,7 @@
 
 COMMIT appends the message to its real queue and then marks the half message as resolved, in one turn of the loop, in
 this order: whatever is cut off behind, a mark never stands without its message, and a message without its mark is
-found at the next start. ROLLBACK marks only. All outcomes of one turn share the work, and one op message. An outcome
+found at the next start. ROLLBACK marks only. All outcomes of one turn share the work, and an op message. An outcome
 is answered when it is as safe as the store's setting promises.
 
     asked again, the same outcome      it is answered again, `repeated`

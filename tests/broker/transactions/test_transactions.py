@@ -20,6 +20,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from pocketmq.store.run import Run
 
+from ...runs import make_run
 from .transacting import hall
 
 
@@ -76,7 +77,7 @@ async def test_an_outcome_may_be_repeated_and_not_changed(
         assert len(broker.bodies()) == (resolution == pb.COMMIT)
 
 
-async def test_outcomes_of_one_turn_share_an_op_message(tmp_path: Path) -> None:
+async def test_outcomes_of_one_turn_share_op_messages(tmp_path: Path) -> None:
     async with hall(tmp_path) as broker:
         broker.begin("a", "b", "c", topic="T", queue=0)
         broker.begin("d", topic="U", queue=1)
@@ -93,7 +94,7 @@ async def test_outcomes_of_one_turn_share_an_op_message(tmp_path: Path) -> None:
 
         assert broker.bodies() == ["a", "c"]
         assert broker.bodies("U", 1) == ["d"]
-        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,2,3,1,"]
+        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,2,3,", b"1,"]
         assert [call.answer.repeated for call in calls] == [False, False, False, False, True]
         assert [call.answer.queue_offset for call in calls] == [1, 0, -1, 0, 0]
 
@@ -229,7 +230,11 @@ async def test_a_commit_whose_mark_fails_is_marked_later(
         assert (await broker.end("a")).repeated
         await broker.end("b", pb.ROLLBACK)
 
-        assert [op.body for op in broker.records(OP_HALF_TOPIC)] == [b"0,1,"]
+        ops = broker.records(OP_HALF_TOPIC)
+        assert [(op.body, op.properties.get("COPIED")) for op in ops] == [
+            (b"0,", "true"),
+            (b"1,", None),
+        ]
         assert broker.bodies() == ["a"]
 
 
@@ -317,3 +322,33 @@ async def test_a_commit_without_its_mark_is_found_after_a_kill(tmp_path: Path) -
         await broker.end("b")
         assert broker.bodies() == ["a", "b"]
         assert len(broker.records(HALF_TOPIC)) == 2
+
+
+async def test_a_half_message_that_nobody_can_resolve_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hall(tmp_path) as broker:
+        broker.appends.append([make_run(HALF_TOPIC, 0, [b"x"], {"REAL_TOPIC": "T"})])
+        broker.begin("a")
+
+        assert "nobody can resolve" in caplog.text
+        assert broker.transactions.open_count == 1
+        await broker.stop()
+        assert broker.progress() == (1, None)
+
+
+async def test_a_half_message_that_java_put_back_is_resolved_by_the_mark_of_its_first_place(
+    tmp_path: Path,
+) -> None:
+    """While its own time lasts a Java broker puts it back, and its mark names the place where it lay first."""
+    async with hall(tmp_path) as broker:
+        broker.begin("a", "b", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        first, second = broker.records(HALF_TOPIC)
+        for half in (first, second):
+            moved = {"TRAN_PREPARED_QUEUE_OFFSET": str(half.queue_offset)}
+            again = make_run(HALF_TOPIC, 0, [half.body], dict(half.properties) | moved)
+            broker.appends.append([again])
+        op = make_run(OP_HALF_TOPIC, 0, [b"0,"], {"TAGS": "d"})
+        broker.appends.append([op])
+        await broker.stop()
+    assert await reopened(tmp_path) == ["b"]
