@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ...proto.errors import PocketMQError
 from ...proto.properties import TAGS
@@ -31,6 +32,15 @@ from .progress import Progress
 logger = logging.getLogger(__name__)
 
 _REMOVE_TAG = "d"
+
+
+#: Offsets of the half queue that are marked as resolved, and where in the log the op message lies that says so.
+_Marks: TypeAlias = dict[int, int]
+
+
+def _is_marked(half: OpenHalf, marks: _Marks) -> bool:
+    """Do MARKS tell of HALF? An op message that is older tells of one that a power cut took, whose place it has."""
+    return marks.get(half.queue_offset, -1) > half.log_offset
 
 
 class HalfQueue:
@@ -65,8 +75,9 @@ class HalfQueue:
         lost: set[int] = set()
         if not self.store.recovery.clean:
             copies, lost = self._copies(begin, resolved, copied)
-            copied -= lost
-        resolved |= copied
+        for offset, op_log_offset in copied.items():
+            if offset not in lost:
+                resolved[offset] = max(op_log_offset, resolved.get(offset, -1))
         self._next = begin
         for slices in slices_from(self.store, HALF_TOPIC, 0, begin):
             for half in halves_in(slices):
@@ -83,21 +94,22 @@ class HalfQueue:
         self.reached()
         logger.info("transactions found open=%d", self.open.transactions)
 
-    def _read_ops(self, offset: int) -> tuple[set[int], set[int]]:
-        """Return the offsets that the op messages from OFFSET on tell of: as such, and with the promise of a copy."""
-        resolved: set[int] = set()
-        copied: set[int] = set()
+    def _read_ops(self, offset: int) -> tuple[_Marks, _Marks]:
+        """Return what the op messages from OFFSET on tell of: as such, and with the promise of a copy."""
+        resolved: _Marks = {}
+        copied: _Marks = {}
         for slices in slices_from(self.store, OP_HALF_TOPIC, 0, offset):
             starts = starts_of(slices.sizes).tolist()
             for at, number in zip(starts, slices.queue_offsets.tolist(), strict=True):
                 op = decode_record(slices.records, at)
                 halves = resolved_offsets(op.body) if op.properties.get(TAGS) == _REMOVE_TAG else []
-                (copied if COPIED in op.properties else resolved).update(halves)
+                marks = copied if COPIED in op.properties else resolved
+                marks.update(dict.fromkeys(halves, op.log_offset))
                 self._progress.wrote_op(number, halves)
         return resolved, copied
 
     def _copies(
-        self, begin: int, resolved: set[int], copied: set[int]
+        self, begin: int, resolved: _Marks, copied: _Marks
     ) -> tuple[dict[Key, Outcome], set[int]]:
         """Return the outcomes that the log has of the half messages from BEGIN on which are not RESOLVED for sure.
 
@@ -106,12 +118,16 @@ class HalfQueue:
         newest: dict[Key, OpenHalf] = {}
         for slices in slices_from(self.store, HALF_TOPIC, 0, begin):
             for half in halves_in(slices):
-                if half.queue_offset in resolved:
+                if _is_marked(half, resolved):
                     newest.pop(half.key, None)
                 else:
                     newest[half.key] = half
         found = find_copies(self.store, newest.values())
-        lost = {half.queue_offset for key, half in newest.items() if key not in found} & copied
+        lost = {
+            half.queue_offset
+            for key, half in newest.items()
+            if key not in found and _is_marked(half, copied)
+        }
         return found, lost
 
     def _store_again(self, halves: Sequence[OpenHalf]) -> None:
@@ -128,9 +144,9 @@ class HalfQueue:
             raise outcome
         self.read_new()
 
-    def _found(self, half: OpenHalf, resolved: set[int]) -> None:
+    def _found(self, half: OpenHalf, resolved: _Marks) -> None:
         """Take HALF in, unless it is RESOLVED; then an older one of its transaction, which was not marked, is too."""
-        if half.queue_offset not in resolved and half.moved not in resolved:
+        if not _is_marked(half, resolved) and half.moved not in resolved:
             self.open.add(half)
             return
         older = self.open.get(half.group, half.transaction_id)
