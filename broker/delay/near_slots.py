@@ -117,8 +117,8 @@ class NearSlots:
         if len(self._slots) > before:
             self._order = sorted(self._slots)
 
-    def load(self) -> bool:
-        """Read a page of slots; return whether there is more to read."""
+    def load(self) -> int | None:
+        """Read a page of slots; return which slot is to be read next, None if all are in memory."""
         if self._stale:
             for slot_ms in sorted(self._stale):
                 slot = self._slots[slot_ms]
@@ -128,7 +128,8 @@ class NearSlots:
         loading = [slot for slot in self.loaded() if slot.is_loading]
         if loading:
             self._loader.load(loading)
-        return bool(self._stale) or any(slot.is_loading for slot in loading)
+        unread = self._stale | {slot.slot_ms for slot in loading if slot.is_loading}
+        return min(unread, default=None)
 
     # --- what is over
 

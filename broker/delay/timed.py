@@ -71,6 +71,8 @@ class TimedDeliveries:
         #: May there be messages that were not entered?
         self._arrived = True
         self._enter_after_ms = self._deliver_after_ms = 0
+        #: When the next page of slots is read; None: all that are near are in memory.
+        self._load_at_ms: int | None = None
         #: Could the store not take what arrived?
         self._behind = False
         self._failing = False
@@ -150,7 +152,7 @@ class TimedDeliveries:
             more = self._enter(now_ms)
             self._finish(now_ms)
             self._near.open(now_ms)
-            more |= self._near.load()
+            more |= self._load(now_ms)
             more |= self._deliver(now_ms)
             self._finish(now_ms)
         except PocketMQError as error:
@@ -176,11 +178,21 @@ class TimedDeliveries:
         deliver_ms = self._near.next_due_ms()
         if deliver_ms is not None:
             deliver_ms = max(deliver_ms, self._deliver_after_ms)
-        instants = [deliver_ms, self._enter_after_ms if self._arrived else None]
+        enter_ms = self._enter_after_ms if self._arrived else None
+        instants = [deliver_ms, enter_ms, self._load_at_ms]
         other_ms = self._near.next_change_ms()
         if other_ms is not None:
             instants.append(max(other_ms, now_ms + 1))
         return min((instant for instant in instants if instant is not None), default=None)
+
+    def _load(self, now_ms: int) -> bool:
+        """Read a page of slots; return whether to go on at once. While a slot has time, others have theirs."""
+        if self._load_at_ms is not None and now_ms < self._load_at_ms:
+            return False
+        slot_ms = self._near.load()
+        has_time = slot_ms is not None and slot_ms > now_ms and self._pause_ms > 0
+        self._load_at_ms = now_ms + self._pause_ms if has_time else None
+        return slot_ms is not None and not has_time
 
     def _finish(self, now_ms: int) -> None:
         """Report the slots that are over, once everything that arrived is entered.

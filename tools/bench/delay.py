@@ -144,7 +144,8 @@ async def _run(server: ServerProcess, count: int, spread_s: float) -> _Course:
     insert_client_cpu_s = own_cpu_seconds() - client_cpu
     rss_full_bytes = server.rss_bytes()
     deliveries = Deliveries(count)
-    await clock.sleep_until(int(due_ms.min()) - 100)
+    # The consumer has found its queues when the first one is due.
+    await clock.sleep_until(int(due_ms.min()) - 1_000)
     wait_s, wait_server_cpu_s = await _receive(server, deliveries, int(due_ms.max()), clock)
     return _Course(
         due_ms=due_ms,
