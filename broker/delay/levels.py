@@ -18,7 +18,6 @@ Memory: the times of the next CHUNK_MESSAGES entries of each level. The event lo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,9 +33,9 @@ from ...store.message_store import MessageStore
 from ...store.slices import Entries, read_entries
 from ..appends import Appends
 from ..timers import Timers
-from ..timing_wheel import Timer
 from .deliveries import TRY_AGAIN, Deliveries
 from .level_progress import LevelProgress
+from .turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +161,7 @@ class LevelDeliveries:
         """PAUSE_MS: two deliveries are so far apart, and messages so much late at most, if the clock passes by itself
         (0 for one that is moved by hand)."""
         self._store = store
-        self._timers = timers
+        self._turns = Turns(timers, clock, self._step)
         self._clock = clock
         self._deliveries = deliveries
         self._progress = progress
@@ -174,8 +173,6 @@ class LevelDeliveries:
         ]
         #: What could not be delivered yet.
         self._failed: _Chunk | None = None
-        self._timer: Timer | None = None
-        self._handle: asyncio.Handle | None = None
         self._running = False
         for level in self._levels:
             appends.listen(SCHEDULE_TOPIC, level.queue, partial(self._on_append, level))
@@ -204,19 +201,14 @@ class LevelDeliveries:
             level.read(self._store)
             if there:
                 self._progress.reached(level.number, level.offset)
-        self._soon()
+        self._turns.soon()
 
     async def stop(self) -> None:
         """Deliver nothing any more; have what was delivered on the device, and note exactly what that was."""
         if not self._running:
             return
         self._running = False
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-            self._clock.release()
-        if self._timer is not None:
-            self._timers.cancel(self._timer)
+        self._turns.stop()
         await self._progress.save_exactly()
 
     # --- turns of the loop
@@ -228,30 +220,10 @@ class LevelDeliveries:
         level.read(self._store)
         self._progress.reached(level.number, level.offset)
         due_ms = level.next_ms(self._clock.now_ms())
-        if due_ms is None or self._failed is not None or self._handle is not None:
+        if due_ms is None or self._failed is not None or self._turns.comes_next:
             return
         wake_ms = max(due_ms, self._not_before_ms)
-        if self._timer is None or not self._timer.active or wake_ms < self._timer.deadline_ms:
-            self._wake_at(wake_ms)
-
-    def _soon(self) -> None:
-        """Go on in the next turn of the loop, at this instant."""
-        if self._handle is None:
-            self._clock.hold()
-            self._handle = asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._handle = None
-        try:
-            self._step()
-        finally:
-            self._clock.release()
-
-    def _wake_at(self, instant_ms: int) -> None:
-        if self._timer is None:
-            self._timer = self._timers.at(instant_ms, self._step)
-        elif not self._timer.active or self._timer.deadline_ms != instant_ms:
-            self._timers.reschedule(self._timer, instant_ms)
+        self._turns.by(wake_ms)
 
     def _step(self) -> None:
         """Deliver a chunk of what is due, and see to it that the rest follows at its time."""
@@ -263,10 +235,10 @@ class LevelDeliveries:
             if chunk is None or self._deliver(chunk):
                 self._go_on(now_ms, paused=chunk is not None)
             else:
-                self._wake_at(now_ms + RETRY_MS)
+                self._turns.at(now_ms + RETRY_MS)
         except Exception:  # The edge of the loop: a bug must not stop all levels for good.
             logger.exception("delay levels wait")
-            self._wake_at(now_ms + _BUG_RETRY_MS)
+            self._turns.at(now_ms + _BUG_RETRY_MS)
 
     def _go_on(self, now_ms: int, *, paused: bool) -> None:
         """Deliver what is due at NOW_MS in the next turn, and what is due later when it is, but after a pause."""
@@ -277,9 +249,9 @@ class LevelDeliveries:
         if next_ms is None:
             return
         if next_ms <= now_ms:
-            self._soon()
+            self._turns.soon()
         else:
-            self._wake_at(max(next_ms, self._not_before_ms))
+            self._turns.at(max(next_ms, self._not_before_ms))
 
     # --- one chunk
 

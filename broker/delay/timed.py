@@ -19,7 +19,6 @@ accepts messages (a store that another broker wrote may have larger ones). The e
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -31,11 +30,11 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ..appends import Appends
 from ..timers import Timers
-from ..timing_wheel import Timer
 from .deliveries import TRY_AGAIN, Deliveries, TimedStamps
 from .horizon import LoadedSlot, Rows
 from .near_slots import NearSlots
 from .timed_pages import SlotLoader, enter_page, fitting
+from .turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class TimedDeliveries:
         """PAUSE_MS: two deliveries, and two entries, are so far apart, if the clock passes by itself (0 for one that
         is moved): what comes in between goes together, so much later at most, which is far cheaper."""
         self._store = store
-        self._timers = timers
+        self._turns = Turns(timers, clock, self._step)
         self._clock = clock
         self._deliveries = deliveries
         self._pause_ms = pause_ms
@@ -76,15 +75,13 @@ class TimedDeliveries:
         #: Could the store not take what arrived?
         self._behind = False
         self._failing = False
-        self._handle: asyncio.Handle | None = None
-        self._timer: Timer | None = None
         self._running = False
         appends.listen(TIMER_TOPIC, 0, self._on_append)
 
     def start(self) -> None:
         """Begin, with what is overdue first."""
         self._running = True
-        self._soon()
+        self._turns.soon()
 
     @property
     def waiting(self) -> int:
@@ -98,12 +95,7 @@ class TimedDeliveries:
         if not self._running:
             return
         self._running = False
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-            self._clock.release()
-        if self._timer is not None:
-            self._timers.cancel(self._timer)
+        self._turns.stop()
         try:
             self._enter_all(self._clock.now_ms())
             self._near.leave_begun()
@@ -128,20 +120,7 @@ class TimedDeliveries:
     def _on_append(self) -> None:
         self._arrived = True
         if self._running:
-            self._soon()
-
-    def _soon(self) -> None:
-        """Go on in the next turn of the loop, at this instant."""
-        if self._handle is None:
-            self._clock.hold()
-            self._handle = asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._handle = None
-        try:
-            self._step()
-        finally:
-            self._clock.release()
+            self._turns.soon()
 
     def _step(self) -> None:
         """Do one step of work; see to it that there is another when there is something to do."""
@@ -157,22 +136,16 @@ class TimedDeliveries:
             self._finish(now_ms)
         except PocketMQError as error:
             self._fail(error)
-            self._wake_at(now_ms + RETRY_MS)
+            self._turns.at(now_ms + RETRY_MS)
         except Exception:  # The edge of the loop: a bug must not stop all timed messages.
             logger.exception("timed messages wait")
-            self._wake_at(now_ms + RETRY_MS)
+            self._turns.at(now_ms + RETRY_MS)
         else:
             wake_ms = now_ms if more else self._next_instant(now_ms)
             if wake_ms is not None and wake_ms <= now_ms:
-                self._soon()
+                self._turns.soon()
             elif wake_ms is not None:
-                self._wake_at(wake_ms)
-
-    def _wake_at(self, wake_ms: int) -> None:
-        if self._timer is None:
-            self._timer = self._timers.at(wake_ms, self._step)
-        elif not self._timer.active or self._timer.deadline_ms != wake_ms:
-            self._timers.reschedule(self._timer, wake_ms)
+                self._turns.at(wake_ms)
 
     def _next_instant(self, now_ms: int) -> int | None:
         deliver_ms = self._near.next_due_ms()
