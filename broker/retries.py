@@ -72,20 +72,6 @@ REASON_BYTES_MAX: Final = 1024
 #: Apache's level of the first retry.
 _FIRST_LEVEL: Final = 3
 _INT_MAX: Final = (1 << 31) - 1
-#: What a message may have from its way here, and would be scheduled wrongly with.
-_OF_THE_WAY: Final = (
-    names.DELAY,
-    names.REAL_TOPIC,
-    names.REAL_QUEUE_ID,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_OUT_MS,
-    names.TIMER_ENQUEUE_MS,
-    names.TIMER_DEQUEUE_MS,
-    names.TIMER_ROLL_TIMES,
-    names.TIMER_DELETE_KEY,
-)
 #: What a dead letter can do without if its properties have no room.
 _OF_THE_DEAD: Final = (
     names.DEAD_LETTER_REASON,
@@ -141,7 +127,7 @@ def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]
         copied[names.DEAD_LETTER_ORIGIN_MESSAGE_ID] = copied[names.ORIGIN_MESSAGE_ID]
         copied[names.DEAD_LETTER_REASON] = fate.reason
         return copied
-    for name in _OF_THE_WAY:
+    for name in names.DELAY_NAMES:
         copied.pop(name, None)
     if fate.level:
         copied[names.DELAY] = str(fate.level)

@@ -49,6 +49,20 @@ TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 POP_CHECK_POINT: Final = "POP_CK"
 PROPERTY_CRC: Final = "__CRC32#"
+#: What a message has from the way that it took to its time.
+DELAY_NAMES: Final = (
+    DELAY,
+    REAL_TOPIC,
+    REAL_QUEUE_ID,
+    TIMER_DELAY_SEC,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_DELETE_KEY,
+)
 
 #: Words of KEYS are separated by this.
 KEY_SEPARATOR: Final = " "
