@@ -28,6 +28,7 @@ bench: $(VENV)/.dev
 
 campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.kill_campaign --kills 200
+	$(BIN)/python -m tests.crash.timer_campaign --kills 100
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'
