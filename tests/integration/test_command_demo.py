@@ -1,6 +1,7 @@
 """The demo with invented flights: the real ones come over the network."""
 
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +18,19 @@ pytestmark = pytest.mark.processes
 #: More batches than are under way at once, so that the kill comes amid sending.
 ROWS = 20_000
 FEW = 4_000
+A_DAY = 500
 
 
 def invented(path: Path) -> Iterator[Flight]:
     for number in range(ROWS):
         keys = (f"XX{number}/2013-01-01/JFK", f"N{number % 100}")
-        yield Flight(keys, "XX", b'{"flight":"%d"}' % number)
+        fields = {
+            "flight": str(number),
+            "month": "1",
+            "day": str(1 + number // A_DAY),
+            "sched_dep_time": f"{number % 24:02}{number % 60:02}" if number % 7 else "NA",
+        }
+        yield Flight(keys, "XX", json.dumps(fields, separators=(",", ":")).encode())
 
 
 @pytest.fixture
@@ -40,6 +48,7 @@ def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
 
     assert board.failures == [], shown.getvalue()
     assert "killed process" in shown.getvalue()
+    assert "16 retries over 4h45m40s" in shown.getvalue()
 
 
 def test_a_message_that_changed_on_the_way_is_noticed(

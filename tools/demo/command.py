@@ -26,7 +26,8 @@ from .steps import Demo
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the store in this folder, which must not exist.  [default: a temporary one, removed]",
+    help="Keep the store in this folder, which must not exist, and that of the last part beside it (NAME-later)."
+    "  [default: temporary ones, removed]",
 )
 @click.pass_context
 def demo(ctx: click.Context, messages: int | None, store: Path | None) -> None:
