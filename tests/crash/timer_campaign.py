@@ -36,6 +36,8 @@ TOPIC: Final = "campaign"
 QUEUES: Final = 4
 RUN_MAX: Final = 500  # messages of one send
 ROUND_MS_MAX: Final = 1_500
+#: Share of the rounds in which all of them wait when the clock of the kill starts; else it may come amid sends.
+ALL_WAITING: Final = 0.7
 AHEAD_MS: Final = (500, 15_000)
 LEVELS: Final = 3
 #: What fired so long before a kill may fire again: the second whose progress was not saved, and what saving takes.
@@ -117,7 +119,7 @@ class TimerCampaign:
             producer = AsyncProducer(server.nameserver)
             await producer.start()
             sender = asyncio.create_task(self._top_up(producer))
-            if index == 0:
+            if index == 0 or self._random.random() < ALL_WAITING:
                 await sender  # The kills begin with all of them waiting.
             await asyncio.sleep(self._random.uniform(0, ROUND_MS_MAX) / 1000)
         finally:
