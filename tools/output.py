@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from ..client import ReceivedMessage
+from ..proto.instant import format_instant
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -47,8 +47,7 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 
 def instant(timestamp_ms: int) -> str:
     """Return TIMESTAMP_MS for people."""
-    whole = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    return whole.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    return format_instant(timestamp_ms)
 
 
 def body_fields(body: bytes) -> dict[str, str | None]:

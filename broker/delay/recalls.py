@@ -25,6 +25,7 @@ from ...proto.errors import (
     TooLate,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.instant import format_instant
 from ...proto.recall_handle import RecallHandle, decode_handle
 from ...proto.record import NO_HOST, Host, Record, decode_record, encode_record
 from ...proto.record_run import parse_run, starts_of
@@ -118,8 +119,8 @@ class Recalls:
         limit = now_ms + self._config.delay_max_ms
         if handle.due_ms > limit:
             raise InvalidDelay(
-                f"the handle's time is {handle.due_ms}, but no message may be due after {limit}"
-                " (broker.delay_max_ms)",
+                f"the handle's time is {format_instant(handle.due_ms)}, but no message may be due after"
+                f" {format_instant(limit)} (broker.delay_max_ms)",
                 field="handle",
                 limit=limit,
                 value=handle.due_ms,
@@ -128,8 +129,8 @@ class Recalls:
         due_ms = handle.due_ms if found is None else found.due_ms
         if due_ms <= now_ms:
             raise TooLate(
-                f"message {handle.message_id!r} was due at {due_ms}, now it is {now_ms}: it was delivered, or is about"
-                " to be",
+                f"message {handle.message_id!r} was due at {format_instant(due_ms)}, now it is"
+                f" {format_instant(now_ms)}: it was delivered, or is about to be",
                 due_ms=due_ms,
                 now_ms=now_ms,
             )
@@ -137,7 +138,8 @@ class Recalls:
             return found
         if self._store.config.index:
             raise MessageNotFound(
-                f"no message {handle.message_id!r} of topic {handle.topic!r} waits here until {handle.due_ms}",
+                f"no message {handle.message_id!r} of topic {handle.topic!r} waits here until"
+                f" {format_instant(handle.due_ms)}: it was never sent, or is gone",
                 message_id=handle.message_id,
                 topic=handle.topic,
             )

@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto import properties as names
+from ...proto.duration import format_duration
 from ...proto.errors import InvalidDelay
+from ...proto.instant import format_instant
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import Buffer
 from ...proto.record_copy import RecordCopier
@@ -219,14 +221,16 @@ class _Division:
         limit = self._rules.delay_max_ms // unit_ms
         if (delays > limit).any():
             at = int((delays > limit).argmax())
-            self._refuse_far(name, int(rows[at]), int(delays[at]), limit)
+            delay = int(delays[at])
+            self._refuse_far(name, int(rows[at]), delay, format_duration(delay * unit_ms), limit)
 
     def _check_instants(self, rows: _Rows, instants: Longs) -> None:
         name = names.TIMER_DELIVER_MS
         limit = self._now_ms + self._rules.delay_max_ms
         if (instants > limit).any():
             at = int((instants > limit).argmax())
-            self._refuse_far(name, int(rows[at]), int(instants[at]), limit)
+            instant_ms = int(instants[at])
+            self._refuse_far(name, int(rows[at]), instant_ms, format_instant(instant_ms), limit)
         if self._past == "now":
             return
         born_ms = self._run.columns.born_ms[rows]
@@ -236,32 +240,32 @@ class _Division:
         )
         if passed.any():
             at = int(passed.argmax())
-            self._refuse(
-                name,
-                int(rows[at]),
-                int(instants[at]),
-                f"this time has passed (born {int(born_ms[at])}, now {self._now_ms}): give a later one, or none",
-                self._now_ms,
-            )
+            instant_ms = int(instants[at])
+            told = f"{format_instant(instant_ms)} has passed, it is {format_instant(self._now_ms)} at the broker"
+            rule = f"{told}: give a later time, or none"
+            self._refuse(name, int(rows[at]), instant_ms, rule, self._now_ms)
 
-    def _refuse_far(self, name: str, row: int, value: int, limit: int) -> NoReturn:
-        most_ms = self._rules.delay_max_ms
-        rule = f"the limit is {limit}, {most_ms} ms from now (broker.delay_max_ms)"
+    def _refuse_far(self, name: str, row: int, value: int, told: str, limit: int) -> NoReturn:
+        most = format_duration(self._rules.delay_max_ms)
+        rule = f"{told} is too far ahead, the limit is {most} from now (broker.delay_max_ms)"
         self._refuse(name, row, value, rule, limit)
 
     def _refuse(self, name: str, row: int, value: int, rule: str, limit: int) -> NoReturn:
         raise InvalidDelay(
-            f"record {row} of the run: {name} is {value}: {rule}",
+            f"{self._which(row)}{name} is {value}: {rule}",
             field=name,
             index=row,
             limit=limit,
             value=value,
         )
 
+    def _which(self, row: int) -> str:
+        return f"record {row} of the run: " if len(self._run.columns) > 1 else ""
+
     def _refuse_text(self, name: str, row: int, text: bytes) -> NoReturn:
         shown = text[:_SHOWN_MAX].decode("utf-8", "replace")
         raise InvalidDelay(
-            f"record {row} of the run: {name} is {shown!r}: give a whole number of at most {_DIGITS_MAX} digits",
+            f"{self._which(row)}{name} is {shown!r}: give a whole number of at most {_DIGITS_MAX} digits",
             field=name,
             index=row,
             value=shown,

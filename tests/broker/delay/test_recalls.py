@@ -28,6 +28,7 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.instant import format_instant
 from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import Host, Record
 from pocketmq.proto.rpc import LATER, Call
@@ -232,7 +233,7 @@ async def test_what_was_due_is_too_late(rig: Rig) -> None:
     due_ms = rig.send("A", TIMER_DELAY_MS="5000")
     await rig.clock.advance(5_000)
 
-    with pytest.raises(TooLate, match=f"was due at {due_ms}"):
+    with pytest.raises(TooLate, match=f"was due at {format_instant(due_ms)}"):
         rig.recall("A", due_ms)
 
     assert rig.markers() == []

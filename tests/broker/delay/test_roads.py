@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pocketmq.broker.delay.roads import LATE_MAX_MS, DelayRules, Part, divide, timer_out_ms
 from pocketmq.proto.errors import InvalidDelay, MessageTooLarge
+from pocketmq.proto.instant import format_instant
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Record, decode_record, encode_record
 from pocketmq.proto.record_run import encode_run, parse_run, starts_of
@@ -251,6 +252,35 @@ def test_a_sender_whose_clock_is_ahead_may_give_a_time_that_is_ahead_here() -> N
 
     assert part.due_ms is not None
     assert part.due_ms.tolist() == [NOW + 5_000]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (
+            {"TIMER_DELAY_SEC": 4 * DAY // 1000},
+            "TIMER_DELAY_SEC is 345600: 4d is too far ahead, the limit is 3d from now (broker.delay_max_ms)",
+        ),
+        (
+            {"TIMER_DELIVER_MS": NOW + 4 * DAY},
+            f"TIMER_DELIVER_MS is {NOW + 4 * DAY}: {format_instant(NOW + 4 * DAY)} is too far ahead,"
+            " the limit is 3d from now (broker.delay_max_ms)",
+        ),
+        (
+            {"TIMER_DELIVER_MS": NOW - DAY},
+            f"TIMER_DELIVER_MS is {NOW - DAY}: {format_instant(NOW - DAY)} has passed, it is {format_instant(NOW)}"
+            " at the broker: give a later time, or none",
+        ),
+    ],
+)
+def test_a_refusal_is_told_in_times_that_people_read(asked: dict[str, int], sentence: str) -> None:
+    with pytest.raises(InvalidDelay) as alone:
+        divide(_run([_string(**asked)]), RULES, NOW)
+    with pytest.raises(InvalidDelay) as second:
+        divide(_run([b"", _string(**asked)]), RULES, NOW)
+
+    assert alone.value.message == sentence
+    assert second.value.message == f"record 1 of the run: {sentence}"
 
 
 def test_a_time_that_is_past_is_now_where_that_is_asked_for() -> None:
