@@ -20,7 +20,7 @@ def parse_duration(text: str, *, field: str = "duration") -> int:
     compact = text.replace(" ", "")
     if _WHOLE.fullmatch(compact) is None:
         raise InvalidArgument(
-            f"{field}: {text[:64]!r} is no length of time: write 500ms, 30s, 2h or 1h30m",
+            f"{field}: {text[:64]!r} is no length of time: write 500ms, 30s, 1h30m or 3d",
             field=field,
             value=text[:64],
         )
