@@ -110,7 +110,8 @@ class Delivery:
         pause_ms = 0 if first_of_stale_route else self._pause_ms(run.attempts)
         if pause_ms >= self._left_ms(run):
             return False
-        logger.warning(
+        logger.log(
+            logging.DEBUG if first_of_stale_route else logging.WARNING,
             "run not acknowledged, trying again",
             extra={"queue": str(run.queue), "attempt": run.attempts, "error": str(error)},
         )

@@ -346,7 +346,9 @@ async def test_only_the_culprit_hears_of_a_bad_record() -> None:
     assert bodies(cluster.broker, "orders") == [[b"1", b"2"]]
 
 
-async def test_a_topic_that_lost_a_queue_is_asked_for_again() -> None:
+async def test_a_topic_that_lost_a_queue_is_asked_for_again_without_ado(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
 
     async with producer(cluster) as sending:
@@ -358,6 +360,7 @@ async def test_a_topic_that_lost_a_queue_is_asked_for_again() -> None:
             await sending.send(Message("orders", b"z"))
 
     assert bodies(cluster.broker, "orders") == [[b"x", b"y"]]
+    assert caplog.records == []
 
 
 async def test_one_failed_run_of_many_is_told_when_all_are_dealt_with() -> None:
