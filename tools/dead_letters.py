@@ -112,12 +112,13 @@ def resend(
     sent: list[ResentDeadLetter] = []
     with Admin(nameserver) as admin:
         chosen = _all(admin, group, broker) if everything else [(broker, list(offsets))]
+        named = sum(bool(numbers) for _, numbers in chosen) > 1
         for holder, numbers in chosen:
             for begin in range(0, len(numbers), _PAGE):
                 page = numbers[begin : begin + _PAGE]
                 done = admin.resend_dead_letters(group, page, topic=topic, broker=holder)
                 for letter in done:
-                    _print_resent(letter, as_json)
+                    _print_resent(letter, as_json, named)
                 sent += done
     errors = [letter.error for letter in sent if letter.error is not None]
     if not as_json:
@@ -204,8 +205,10 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _print_resent(letter: ResentDeadLetter, as_json: bool) -> None:
+def _print_resent(letter: ResentDeadLetter, as_json: bool, named: bool) -> None:
+    """Tell what became of LETTER; NAMED: with its broker's name, as several number theirs alike."""
     error = letter.error
+    which = f"{letter.broker}  {letter.queue_offset}" if named else f"{letter.queue_offset}"
     if as_json:
         print_json(
             {
@@ -219,6 +222,6 @@ def _print_resent(letter: ResentDeadLetter, as_json: bool) -> None:
         )
     elif error is None:
         place = f"{letter.topic}, queue {letter.queue}, offset {letter.new_queue_offset}"
-        click.echo(f"{letter.queue_offset}  sent to {place}")
+        click.echo(f"{which}  sent to {place}")
     else:
-        click.echo(f"{letter.queue_offset}  not sent: {error.message}")
+        click.echo(f"{which}  not sent: {error.message}")

@@ -173,7 +173,9 @@ def test_what_cannot_be_sent_is_told_and_the_exit_code_says_so(
     }
 
 
-def test_all_of_all_brokers_are_sent_again_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_all_brokers_are_sent_again_in_parts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(FakeAdmin, "letters", {"a": 3, "b": 2})
     monkeypatch.setattr(dead_letters, "_PAGE", 2)
 
@@ -183,6 +185,11 @@ def test_all_of_all_brokers_are_sent_again_in_parts(monkeypatch: pytest.MonkeyPa
         ("resend", ("g", [0, 1], None, "a")),
         ("resend", ("g", [2], None, "a")),
         ("resend", ("g", [0, 1], None, "b")),
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        "a  2  sent to orders, queue 1, offset 42",
+        "b  0  sent to orders, queue 1, offset 40",
     ]
 
 
