@@ -199,8 +199,9 @@ class DeadLetters:
             found = self._store.read_queue(topic, 0, offset, 1, 1)
             if len(found) and int(found.queue_offsets[0]) == offset:
                 return found.records
+        there = f"there are those from {first} to {end - 1}" if first < end else "there is none"
         raise MessageNotFound(
-            f"no dead letter has the number {offset}: there are those from {first} up to, and without, {end}",
+            f"no dead letter has the number {offset}: {there}",
             field="queue_offsets",
             limit=end,
             value=offset,

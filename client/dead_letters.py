@@ -151,7 +151,7 @@ class DeadLetterAdmin:
         if only_one and len(holders) > 1:
             raise InvalidArgument(
                 f"brokers {', '.join(holders)} have dead letters of group {group!r}, each with numbers of its own:"
-                " say which broker",
+                " say which broker, with broker=… or --broker",
                 field=field,
             )
         # Where nobody has any, one of those that know the group says what is wrong with the numbers.
