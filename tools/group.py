@@ -39,7 +39,7 @@ def group() -> None:
 def create(
     name: str, *, fifo: bool, retries: int, intervals: str, as_json: bool, nameserver: str
 ) -> None:
-    """Create group NAME on every broker. A group that exists is changed to what is given."""
+    """Create group NAME on every broker. One that exists is changed; what is left out gets its default again."""
     intervals_ms = [
         parse_duration(part, field="--retry-intervals")
         for part in intervals.split(",")
