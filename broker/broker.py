@@ -134,8 +134,7 @@ class Broker:
         except BaseException:
             running, self._running = self._running, None
             if running is not None:
-                await running.parts.stop_timers()
-                running.mark.close()
+                await self._give_up(running)
             store.close()
             raise
         self._started_ms = self._clock.now_ms()
@@ -161,11 +160,20 @@ class Broker:
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
+        parts.start()  # Cleaning leaves what waits, once that is known.
         self._schedule(parts)
-        parts.start()
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
         self._register(self._running)
+
+    async def _give_up(self, running: _Running) -> None:
+        """End what has begun of a start that failed: something may have been delivered already."""
+        await running.parts.stop_timers()
+        try:
+            await running.parts.close()
+        except PocketMQError as error:
+            logger.error("progress not saved reason=%s", error.message)
+        running.mark.close()
 
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._disk, self._store_config.path, name)

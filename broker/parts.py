@@ -68,8 +68,9 @@ class Parts:
         return self.levels.waiting + self.timed.waiting
 
     def needed_from(self) -> int | None:
-        """Return the lowest log offset that retention must not take yet, besides those of timed messages."""
-        found = (self.levels.oldest_log_offset(), self.transactions.oldest_log_offset())
+        """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
+        parts = (self.levels, self.timed, self.transactions)
+        found = [part.oldest_log_offset() for part in parts]
         return min((offset for offset in found if offset is not None), default=None)
 
     def methods(self) -> MethodTable:

@@ -3,7 +3,10 @@
 Level n waits in queue n − 1 of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so a level is a queue in
 the order of their times, and one position says how far it was delivered. The queue entries hold the times (the store
 puts them there); one that lies further ahead than the level's delay counts as due, as with Apache: it was written
-by a clock that was ahead.
+by a clock that was ahead. Where a clock went back between two runs, the store stamps what comes now with the newest
+time it has; such a message waits for its level's delay from when it is seen, not until the clock has caught up.
+
+Queues of levels that the settings had once, and have no more, are delivered at the times that stand in them.
 
 What is due is delivered oldest first across all levels, at equal times by its place in the log, in chunks of at most
 CHUNK_MESSAGES and CHUNK_BYTES (one larger message goes alone) for each turn of the event loop: what fell due while the
@@ -46,6 +49,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 RETRY_MS: Final = 100
 #: When it is tried again after a bug.
 _BUG_RETRY_MS: Final = 10_000
+#: The delay of a level that there is no more is not known: no time in its queue counts as one of a wrong clock.
+_ANY_DELAY_MS: Final = 1 << 50
 
 
 def _nothing() -> Longs:
@@ -70,8 +75,20 @@ class _Level:
     def queue(self) -> int:
         return self.number - 1
 
-    def read(self, store: MessageStore) -> None:
-        """Read entries from the position on, which moves to where the queue has some."""
+    def read(self, store: MessageStore, now_ms: int, own_from: int) -> None:
+        """Read entries from the position on, which moves to where the queue has some.
+
+        NOW_MS is the present; what lies behind OWN_FROM in the log came in this run of the broker.
+        """
+        known, known_offset = self.due_ms, self.offset
+        self._read(store)
+        ahead = (self.due_ms > now_ms + self.delay_ms) & (self.log_offsets >= own_from)
+        self.due_ms[ahead] = now_ms + self.delay_ms
+        if self.offset == known_offset:
+            count = min(len(known), len(self.due_ms))
+            self.due_ms[:count] = known[:count]  # They wait since they were seen first.
+
+    def _read(self, store: MessageStore) -> None:
         self.due_ms = self.log_offsets = self.sizes = _nothing()
         queue = store.queues.get(SCHEDULE_TOPIC, self.queue)
         if queue is None:
@@ -169,8 +186,10 @@ class LevelDeliveries:
         self._not_before_ms = 0
         self._levels = [
             _Level(number, delay_ms, 0)
-            for number, delay_ms in enumerate(store.config.delay_levels_ms, start=1)
+            for number, delay_ms in enumerate(_delays_ms(store), start=1)
         ]
+        #: What lies behind this in the log came since the start.
+        self._own_from = 0
         #: What could not be delivered yet.
         self._failed: _Chunk | None = None
         self._running = False
@@ -194,11 +213,12 @@ class LevelDeliveries:
     def start(self) -> None:
         """Begin where the last broker stopped, with what is overdue."""
         self._running = True
+        self._own_from = self._store.max_log_offset
         for level in self._levels:
             # Without its queue a position means nothing.
             there = self._store.queues.get(SCHEDULE_TOPIC, level.queue) is not None
             level.offset = self._progress.offset(level.number) if there else 0
-            level.read(self._store)
+            self._read_level(level)
             if there:
                 self._progress.reached(level.number, level.offset)
         self._turns.soon()
@@ -217,7 +237,7 @@ class LevelDeliveries:
         """Wake in time for what has arrived; behind other messages of its level it comes when these are done."""
         if not self._running or len(level.due_ms):
             return
-        level.read(self._store)
+        self._read_level(level)
         self._progress.reached(level.number, level.offset)
         due_ms = level.next_ms(self._clock.now_ms())
         if due_ms is None or self._failed is not None or self._turns.comes_next:
@@ -287,10 +307,13 @@ class LevelDeliveries:
         times = level.times(now_ms)
         count = int(np.searchsorted(times, now_ms, "right"))
         if count == len(times) < CHUNK_MESSAGES and level.more(self._store):
-            level.read(self._store)
+            self._read_level(level)
             times = level.times(now_ms)
             count = int(np.searchsorted(times, now_ms, "right"))
         return times[:count]
+
+    def _read_level(self, level: _Level) -> None:
+        level.read(self._store, self._clock.now_ms(), self._own_from)
 
     def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[_Level, int]]) -> _Chunk:
         entries = Entries(passed[0][0].offset, log_offsets, sizes, np.zeros_like(sizes))
@@ -311,10 +334,17 @@ class LevelDeliveries:
         for level, count in chunk.passed:
             level.pass_over(count)
             if not len(level.due_ms):
-                level.read(self._store)
+                self._read_level(level)
             self._progress.reached(level.number, level.offset, count)
         return True
 
     def _fail(self, error: PocketMQError) -> None:
         if self._failed is None:
             logger.warning("delay levels wait: %s", error.message)
+
+
+def _delays_ms(store: MessageStore) -> list[int]:
+    """Return the delays of the levels, and of those whose queues STORE has from earlier settings."""
+    delays = list(store.config.delay_levels_ms)
+    queues = [queue for topic, queue in store.queue_names() if topic == SCHEDULE_TOPIC]
+    return delays + [_ANY_DELAY_MS] * (max(queues, default=-1) + 1 - len(delays))

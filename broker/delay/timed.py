@@ -90,6 +90,15 @@ class TimedDeliveries:
         _, end = self._store.queue_bounds(TIMER_TOPIC, 0)
         return max(0, timers.pending - self._near.delivered + end - timers.queue_offset)
 
+    def oldest_log_offset(self) -> int | None:
+        """Return where in the log the oldest message begins that is not in the timer log yet; None if all are."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        offset = self._store.timers.queue_offset
+        if queue is None or offset >= queue.max_offset:
+            return None
+        log_offsets, _, _ = queue.entries(max(offset, queue.min_offset), 1)
+        return int(log_offsets[0]) if len(log_offsets) else None
+
     def close(self) -> None:
         """Deliver nothing any more, and leave to whoever opens the store next exactly what was not delivered."""
         if not self._running:

@@ -180,6 +180,8 @@ class HalfQueue:
             logger.error("half messages cannot be read reason=%s", error.message)
 
     def _tell(self, half: OpenHalf) -> None:
+        # Where the clock went back between two runs, the store stamps a time that is still to come.
+        half.stored_ms = min(half.stored_ms, self._now_ms())
         for listener in self.on_open:
             listener(half)
 

@@ -75,6 +75,7 @@ class Transactions:
         self._decisions = Decisions(self._halves, self._outcomes)
         #: Half messages of this turn that are not in the table yet.
         self._expected = 0
+        self._running = False
         self._halves.on_open.append(self._came)
 
     @property
@@ -95,9 +96,13 @@ class Transactions:
         """Find what is open, and begin to check. Before the first half message arrives; on a running loop."""
         self._halves.start()
         self._checks.start()
+        self._running = True
 
     def close(self) -> None:
         """Check no more, and commit how far the queues are done. When no calls arrive any more; before the store."""
+        if not self._running:
+            return
+        self._running = False
         self._decisions.carry_out()
         self._checks.close()
         try:

@@ -151,7 +151,7 @@ async def test_checks_go_on_after_a_restart_where_they_were(tmp_path: Path) -> N
         broker.begin("a")
         await broker.clock.advance(6_000 + 30_000 + 10_000)
         await broker.stop()
-    async with hall(tmp_path) as broker:
+    async with hall(tmp_path, clock=broker.clock) as broker:
         stream, _ = broker.listen()
         await broker.clock.advance(start_ms + 66_000 - broker.clock.now_ms())
         assert [check.times for check in stream.checks] == [3]
