@@ -96,6 +96,13 @@ class BrokerDescription:
     cpu_seconds: float
     writable: bool
     not_writable_because: str
+    #: Messages that wait for their time.
+    delayed_waiting: int
+    #: Half messages whose transaction has no outcome.
+    transactions_open: int
+    #: The time of its messages; VIRTUAL_CLOCK: it moves only when it is told to.
+    now_ms: int
+    virtual_clock: bool
 
 
 def topic_description(

@@ -17,7 +17,7 @@ from .output import instant, print_json, print_pairs
 @json_option("a broker a line")
 @nameserver_option
 def cluster(*, as_json: bool, nameserver: str) -> None:
-    """Show every broker: where it is, what its store holds, whether it takes messages."""
+    """Show every broker: where it is, what its store holds, what waits, whether it takes messages."""
     with Admin(nameserver) as admin:
         brokers = admin.brokers()
     for at, broker in enumerate(brokers):
@@ -41,9 +41,11 @@ def _print(broker: BrokerDescription) -> None:
             "broker": f"{broker.broker_name} of {broker.cluster}, id {broker.broker_id}, {broker.address}",
             "version": broker.version,
             "started": instant(broker.started_ms),
+            **({"clock": f"virtual, at {instant(broker.now_ms)}"} if broker.virtual_clock else {}),
             "writable": "yes" if broker.writable else f"no: {broker.not_writable_because}",
             "store": broker.store_path,
             "log": f"{broker.min_log_offset:,} to {broker.max_log_offset:,}, {behind:,} bytes not on the device yet",
+            "waiting": f"{broker.delayed_waiting:,} delayed messages, {broker.transactions_open:,} open transactions",
             "disk used": f"{broker.disk_used_ratio:.1%}",
             "memory": f"{broker.rss_bytes / 1e6:.0f} MB",
             "CPU time": f"{broker.cpu_seconds:.1f} s",
