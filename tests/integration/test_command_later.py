@@ -1,0 +1,223 @@
+"""Delays, recalls, dead letters and the clock on the command line: every call a process, on a virtual clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pocketmq.client import Message, Producer, PullConsumer
+from pocketmq.tools.server_process import ServerProcess
+
+pytestmark = pytest.mark.processes
+
+HOUR = 3_600_000
+#: A producer that dies with its transaction open.
+HALF = """
+import os
+from pocketmq.client import Message, Producer
+producer = Producer(os.environ["POCKETMQ_NAMESERVER"], group="shop")
+with producer.transaction(Message("Sold", b"half", key="k")):
+    os._exit(0)
+"""
+
+
+class Done(NamedTuple):
+    """What a call printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """The command, pointed at a name server."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._environment = os.environ | {"POCKETMQ_NAMESERVER": nameserver}
+
+    def python(self, *arguments: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def __call__(self, *arguments: str) -> Done:
+        return self.python("-m", "pocketmq.tools.cli", *arguments)
+
+    def done(self, *arguments: str) -> list[dict[str, Any]]:
+        """Return what a call that must succeed, without a word on standard error, tells programs."""
+        found = self(*arguments, "--json")
+        assert (found.code, found.err) == (0, ""), found
+        return found.documents
+
+    def consumed(self, topic: str, count: int = 0) -> list[dict[str, Any]]:
+        """Return COUNT messages of TOPIC; without, make sure that no more are there."""
+        wanted = ("--count", str(count), "--timeout", "20") if count else ("--timeout", "0.2")
+        return self.done("consume", topic, "--group", "readers", *wanted)
+
+
+def beginning(log: Path) -> bytes:
+    """Return all that the tests put into LOG."""
+    with log.open("rb") as file:
+        return file.read(1 << 16)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    store = tmp_path_factory.mktemp("later") / "store"
+    with ServerProcess(store, "--clock", "virtual") as running:
+        yield running
+
+
+@pytest.fixture
+def call(server: ServerProcess) -> Shell:
+    return Shell(server.nameserver)
+
+
+def test_a_message_comes_at_its_time_and_not_before(call: Shell) -> None:
+    call.done("topic", "create", "Timed", "--queues", "1")
+    now_ms = call.done("clock", "now")[0]["now_ms"]
+    at = datetime.fromtimestamp(now_ms / 1000 + 3 * 3600, UTC).isoformat()
+
+    told = call("send", "Timed", "later", "--delay", "2h")
+    (by_instant,) = call.done("send", "Timed", "then", "--at", at)
+    (by_level,) = call.done("send", "Timed", "level", "--level", "18")
+
+    assert " of broker-a, due " in told.out
+    assert ", recall handle " in told.out
+    assert (by_instant["due_ms"], by_level["due_ms"]) == (now_ms + 3 * HOUR, now_ms + 2 * HOUR)
+    assert by_instant["recall_handle"]
+    assert by_level["recall_handle"] is None
+    assert "waiting    3 delayed messages, 0 open transactions\n" in call("cluster").out
+    call.done("clock", "advance", "1h59m59s999ms")
+    assert call.consumed("Timed") == []
+    call.done("clock", "advance", "1ms")
+    came = call.consumed("Timed", 2)
+    assert {message["body"]: message["stored_ms"] for message in came} == {
+        "later": now_ms + 2 * HOUR,
+        "level": now_ms + 2 * HOUR,
+    }
+    call.done("clock", "advance", "1d")
+    (last,) = call.consumed("Timed", 1)
+    assert last["stored_ms"] == last["due_ms"] == now_ms + 3 * HOUR
+    (broker,) = call.done("cluster")
+    assert (broker["delayed_waiting"], broker["virtual_clock"]) == (0, True)
+    assert broker["now_ms"] == now_ms + 26 * HOUR
+
+
+def test_a_message_is_had_back_until_it_is_due(call: Shell) -> None:
+    call.done("topic", "create", "Recalled", "--queues", "1")
+    kept, taken = call.done("send", "Recalled", "kept", "taken", "--delay", "10s")
+
+    assert call("recall", taken["recall_handle"]).out == f"{taken['message_id']}  recalled\n"
+    call.done("clock", "advance", "10s")
+    (message,) = call.consumed("Recalled", 1)
+    late = call("recall", kept["recall_handle"])
+
+    assert message["body"] == "kept"
+    assert (late.code, late.out, late.err.count("\n")) == (5, "", 1)
+    assert "Z: it was delivered, or is about to be" in late.err
+    assert call.consumed("Recalled") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("send", "New", "x", "--delay", "4d"), 2, "4d is too far ahead, the limit is 3d from now"),
+        (("send", "New", "x", "--at", "2001-09-09T01:46:40Z"), 2, "01:46:40.000Z has passed"),
+        (("recall", "nonsense"), 2, "no recall handle"),
+        (("dead-letters", "purge", "nobody", "--yes"), 3, "group 'nobody' does not exist"),
+        (("group", "create", "g", "--retry-intervals", "1ms"), 2, "must be 1s to 3d"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_stored(
+    call: Shell, server: ServerProcess, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    store = Path(server.ready["store"])
+    log = store / "commitlog" / f"{0:020d}"
+    before = beginning(log)
+
+    done = call(*arguments)
+
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert sentence in done.err
+    assert beginning(log) == before
+    assert not any((store / "consumequeue" / name).exists() for name in ("New", "%DLQ%nobody"))
+
+
+def test_what_waits_outlasts_a_stop_and_a_kill(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    server = ServerProcess(store, "--clock", "virtual")
+    call = Shell(server.nameserver)
+    call.done("topic", "create", "Sold", "--queues", "1")
+    call.done("send", "Sold", "1h", "--delay", "1h")
+    call.done("send", "Sold", "2h", "--level", "18")
+    assert call.python("-c", HALF).code == 0
+    assert server.stop() == 0
+
+    server = ServerProcess(store, "--clock", "virtual")
+    call = Shell(server.nameserver)
+    (broker,) = call.done("cluster")
+    assert (broker["delayed_waiting"], broker["transactions_open"]) == (2, 1)
+    call.done("clock", "advance", "1h")
+    assert [message["body"] for message in call.consumed("Sold", 1)] == ["1h"]
+    server.kill()
+
+    with ServerProcess(store, "--clock", "virtual") as server:
+        call = Shell(server.nameserver)
+        call.done("clock", "advance", "1h")
+        while (body := call.consumed("Sold", 1)[0]["body"]) != "2h":
+            assert body == "1h"  # Read again, or delivered again: at least once.
+        assert call.consumed("Sold") == []  # The half message has no outcome.
+
+
+def test_dead_letters_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
+    nameserver = ServerProcess(None, "--port", "0", verb="nameserver")
+    where = ("--port", "0", "--clock", "virtual", "--nameserver", nameserver.nameserver, "--name")
+    first = ServerProcess(tmp_path / "a", *where, "a", verb="broker")
+    second = ServerProcess(tmp_path / "b", *where, "b", verb="broker")
+    with nameserver, first, second:
+        call = Shell(nameserver.nameserver)
+        call.done("topic", "create", "Paid", "--queues", "1")
+        with Producer(nameserver.nameserver) as producer:
+            for number in range(3):
+                producer.send(Message("Paid", b"%d" % number))
+        with PullConsumer("billing", "Paid", nameserver.nameserver) as consumer:
+            holders = [
+                message.broker
+                for message in consumer.messages(timeout_ms=1_000)
+                if consumer.send_back(message, delay_level=-1, reason=f"on {message.broker}").dead
+            ]
+        assert sorted(set(holders)) == ["a", "b"]
+
+        unclear = call("dead-letters", "resend", "billing", "0")
+        listed = call.done("dead-letters", "list", "billing")
+        resent = call("dead-letters", "resend", "billing", "--all")
+        purged = call.done("dead-letters", "purge", "billing", "--yes", "--broker", "a")
+        left = call.done("dead-letters", "list", "billing")
+
+        assert unclear.code == 2
+        assert "say which broker, with broker=… or --broker" in unclear.err
+        assert all(letter["reason"] == f"on {letter['broker']}" for letter in listed)
+        assert sorted(letter["broker"] for letter in listed) == sorted(holders)
+        told = [line.split()[:2] for line in resent.out.splitlines()[:-1]]
+        assert sorted(told) == sorted([one["broker"], str(one["offset"])] for one in listed)
+        assert purged[0]["purged"] == holders.count("a")
+        assert [letter["broker"] for letter in left] == ["b"] * holders.count("b")
