@@ -20,6 +20,7 @@ from ..store.state_files import StateFile
 from .appends import Appends
 from .config import BrokerConfig
 from .dead_letters import DeadLetters
+from .delay.delivered_note import DeliveredNote
 from .delay.deliveries import Deliveries
 from .delay.level_progress import LevelProgress
 from .delay.levels import LevelDeliveries
@@ -54,6 +55,7 @@ class Parts:
     sends: Sends
     fetches: Fetches
     lookups: Lookups
+    delivered_note: DeliveredNote
     level_progress: LevelProgress
     levels: LevelDeliveries
     timed: TimedDeliveries
@@ -108,6 +110,7 @@ class Parts:
                 errors.append(error)
         if errors:
             raise errors[0]
+        self.delivered_note.remove()
 
 
 def assemble(
@@ -132,7 +135,9 @@ def assemble(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
     deliveries = Deliveries(appends)
-    progress = LevelProgress(state_file("delayOffset.json"), store, now_ms)
+    note = DeliveredNote(store)
+    note.find()
+    progress = LevelProgress(state_file("delayOffset.json"), store, now_ms, note)
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
         now_ms=now_ms,
@@ -152,6 +157,7 @@ def assemble(
         sends=Sends(config, topics, store, wall_timers, appends, waits),
         fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
         lookups=Lookups(topics, store),
+        delivered_note=note,
         level_progress=progress,
         levels=LevelDeliveries(
             store, timers, clock, deliveries, appends, progress, pause_ms=pause_ms
@@ -164,6 +170,7 @@ def assemble(
             appends,
             slot_messages_max=config.delay_slot_messages_max,
             pause_ms=pause_ms,
+            note=note,
         ),
         transactions=transactions,
         recalls=Recalls(config, topics, store, appends, now_ms),

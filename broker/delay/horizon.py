@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...proto.record_run import Longs
 from ...store.timer_log import DELETE, NONE, ROLL
 from ...store.timer_slot import TimerRecords, TimerSlot
+from .delivered_note import SlotNote
 
 #: One pending message: when it is due, where its timer record and its own record are, when it was entered, the hash
 #: of its UNIQ_KEY, and whether it is only to be entered anew.
@@ -33,6 +34,7 @@ ROW: Final = np.dtype(
 )
 Rows: TypeAlias = NDArray[np.void]
 NO_ROWS: Final[Rows] = np.zeros(0, ROW)
+_NEVER: Final = (1 << 63) - 1
 
 
 def rows_of(records: TimerRecords) -> Rows:
@@ -70,6 +72,12 @@ class DueRows:
             last = parts.pop()
             parts[-1] = _in_order(np.concatenate((parts[-1], last)))
 
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """When the first one is due, and its position in the timer log."""
+        heads = ((int(part["due_ms"][0]), int(part["position"][0])) for part in self._parts)
+        return min(heads, default=None)
+
     def take(self, now_ms: int) -> Rows:
         """Take out what is due at NOW_MS, and return it in order."""
         taken: list[Rows] = []
@@ -99,6 +107,14 @@ class DueRows:
 
     def rows(self) -> Rows:
         return np.concatenate(self._parts) if self._parts else NO_ROWS
+
+
+def noted(rows: Rows, note: SlotNote) -> NDArray[np.bool_]:
+    """Return which of ROWS of one slot NOTE says to be delivered."""
+    earlier = rows["due_ms"] < note.due_ms
+    earlier |= (rows["due_ms"] == note.due_ms) & (rows["position"] < note.position)
+    found: NDArray[np.bool_] = earlier & (rows["position"] <= note.last)
+    return found
 
 
 def _in_order(rows: Rows) -> Rows:
@@ -187,6 +203,17 @@ class LoadedSlot:
     def next_due_ms(self) -> int | None:
         """When the next one is to be delivered; None: none waits in memory."""
         return int(self.due["due_ms"][0]) if len(self.due) else self.waiting.next_due_ms
+
+    def note(self) -> SlotNote:
+        """Return what may be noted as delivered: what was looked at and comes before the first one that waits.
+
+        Only of a slot that is ready, and not being read further.
+        """
+        first = self.waiting.first
+        if len(self.due):
+            head = int(self.due["due_ms"][0]), int(self.due["position"][0])
+            first = head if first is None else min(head, first)
+        return SlotNote(self.last, *(first or (_NEVER, 0)))
 
     def take_due(self, now_ms: int) -> Rows:
         """Return what is due at NOW_MS, in order; `settle` says what of it was delivered."""

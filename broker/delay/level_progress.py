@@ -2,7 +2,8 @@
 
 The file says of each level which message of its queue comes next. It never says more than the device holds: a save
 takes a snapshot, and writes it once the log is flushed up to where it ended at that moment, delivered copies included.
-After a power cut what was delivered since is delivered again; nothing is lost.
+After a power cut what was delivered since is delivered again; nothing is lost. After a kill the note, which is written
+with every chunk, knows better.
 
 Not thread-safe: the event loop owns it. Source: Apache's ScheduleMessageService.
 """
@@ -19,6 +20,7 @@ from ...proto.errors import PocketMQError
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ...store.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
+from .delivered_note import DeliveredNote
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +37,15 @@ class _Snapshot:
 
 
 class LevelProgress:
-    """The next queue offset of each level, over FILE; NOW_MS dates its versions."""
+    """The next queue offset of each level, over FILE; NOW_MS dates its versions. NOTE was found before."""
 
-    def __init__(self, file: StateFile, store: MessageStore, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        file: StateFile,
+        store: MessageStore,
+        now_ms: Callable[[], int],
+        note: DeliveredNote | None = None,
+    ) -> None:
         self._file = file
         self._store = store
         self._now_ms = now_ms
@@ -47,6 +55,11 @@ class LevelProgress:
         table = loaded.value or DelayOffsets()
         self._version = table.version
         self._offsets = dict(table.offsets)
+        self._note = note
+        if note is not None:
+            for level, offset in note.levels.items():
+                if offset > self._offsets.get(level, 0):
+                    self._offsets[level] = offset
         self._delivered = 0
         self._dirty = False
         self._pending: _Snapshot | None = None
@@ -61,6 +74,8 @@ class LevelProgress:
         if self._offsets.get(level) != offset:
             self._offsets[level] = offset
             self._dirty = True
+        if messages and self._note is not None:
+            self._note.write_levels({level: offset})
         steps = self._delivered // _MESSAGES_PER_VERSION
         self._delivered += messages
         if self._delivered // _MESSAGES_PER_VERSION > steps:

@@ -7,12 +7,14 @@ knows no clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from ...proto.record_run import Longs
 from ...store.timer_store import TimerStore
+from .delivered_note import SlotNote
 from .horizon import LoadedSlot
 from .timed_pages import SlotLoader
 
@@ -42,6 +44,14 @@ class NearSlots:
     def loaded(self) -> list[LoadedSlot]:
         """Return the slots in memory, oldest first."""
         return [self._slots[slot_ms] for slot_ms in self._order]
+
+    def notes(self, slots: Iterable[LoadedSlot]) -> list[tuple[int, SlotNote]]:
+        """Return what may be noted as delivered of SLOTS; nothing of one of which more is to be read."""
+        return [
+            (slot.slot_ms, slot.note())
+            for slot in slots
+            if slot.ready and not slot.is_loading and slot.slot_ms not in self._stale
+        ]
 
     @property
     def delivered(self) -> int:

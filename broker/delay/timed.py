@@ -30,6 +30,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ..appends import Appends
 from ..timers import Timers
+from .delivered_note import DeliveredNote
 from .deliveries import TRY_AGAIN, Deliveries, TimedStamps
 from .horizon import LoadedSlot, Rows
 from .near_slots import NearSlots
@@ -47,7 +48,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 class TimedDeliveries:
     """Enters and delivers the timed messages of STORE. `start` on a running loop; `close` before the store is."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (it stands between these parts)
         self,
         store: MessageStore,
         timers: Timers,
@@ -57,6 +58,7 @@ class TimedDeliveries:
         *,
         slot_messages_max: int,
         pause_ms: int = 0,
+        note: DeliveredNote | None = None,
     ) -> None:
         """PAUSE_MS: two deliveries, and two entries, are so far apart, if the clock passes by itself (0 for one that
         is moved): what comes in between goes together, so much later at most, which is far cheaper."""
@@ -65,7 +67,10 @@ class TimedDeliveries:
         self._clock = clock
         self._deliveries = deliveries
         self._pause_ms = pause_ms
-        self._loader = SlotLoader(store)
+        self._note = note
+        if note is not None:
+            store.timers.delivered_up_to(note.read_ms)
+        self._loader = SlotLoader(store, note)
         self._near = NearSlots(store.timers, self._loader, slot_messages_max)
         #: May there be messages that were not entered?
         self._arrived = True
@@ -253,6 +258,8 @@ class TimedDeliveries:
         left = there["position"][delivered.states == TRY_AGAIN]
         for slot, chunk in taken:
             slot.settle(len(chunk), left)
+        if self._note is not None:
+            self._note.write_slots(self._near.notes(slot for slot, _ in taken))
         if delivered.error is not None:
             self._fail(delivered.error)
             self._deliver_after_ms = now_ms + RETRY_MS

@@ -16,7 +16,8 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, read_entries
 from ...store.timer_entry import TimerBatch
-from .horizon import NO_ROWS, LoadedSlot, Rows
+from .delivered_note import DeliveredNote
+from .horizon import NO_ROWS, LoadedSlot, Rows, noted
 from .timed_records import TimedRecords, unique_hashes_of
 
 logger = logging.getLogger(__name__)
@@ -78,8 +79,10 @@ def enter_page(store: MessageStore, now_ms: int) -> Longs | None:
 class SlotLoader:
     """Brings slots into memory, page by page."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, note: DeliveredNote | None = None) -> None:
+        """NOTE tells what an earlier process delivered of slots that are read again."""
         self._store = store
+        self._note = note
         self._precision_ms = store.timers.precision_ms
 
     def load(self, slots: Sequence[LoadedSlot]) -> None:
@@ -158,6 +161,11 @@ class SlotLoader:
             )
         for slot, _ in pages:
             mine = sound & (slots_ms == slot.slot_ms)
+            note = None if self._note is None else self._note.of_slot(slot.slot_ms)
+            if note is not None:
+                done = mine & noted(rows, note)
+                slot.begun |= bool(done.any())
+                mine &= ~done
             if slot.keys and mine.any():
                 hit = mine & records.recalled(slot.keys)
                 slot.recalled.update(records.topic_counts(hit.astype(np.int64)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.appends import Appends
+from pocketmq.broker.delay.delivered_note import DeliveredNote
 from pocketmq.broker.delay.deliveries import Deliveries
 from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.timers import Timers
@@ -46,6 +47,7 @@ class Delays:
         disk: FaultyDisk | None = None,
         slot_messages_max: int = 1_000_000,
         pause_ms: int = 0,
+        with_note: bool = True,
         **changes: Any,
     ) -> None:
         self.clock = clock or VirtualClock(START_MS)
@@ -54,6 +56,8 @@ class Delays:
         self.timers = Timers(self.clock)
         self.timers.start()
         self.appends = Appends(self.store, lambda key: None)
+        self.note = DeliveredNote(self.store)
+        self.note.find()
         self.timed = TimedDeliveries(
             self.store,
             self.timers,
@@ -62,6 +66,7 @@ class Delays:
             self.appends,
             slot_messages_max=slot_messages_max,
             pause_ms=pause_ms,
+            note=self.note if with_note else None,
         )
         self.timed.start()
 
@@ -91,6 +96,7 @@ class Delays:
     async def stop(self) -> None:
         self.timed.close()
         await self.timers.stop()
+        self.note.remove()
         self.store.close()
 
     async def kill(self) -> None:

@@ -14,7 +14,7 @@ from pocketmq.proto.clock import VirtualClock
 
 from .test_timed import START_MS, Delays
 
-#: What may be delivered again after a kill: what was so shortly before it.
+#: What may be delivered again after a kill, if it is not noted: what was so shortly before it.
 AGAIN_MS = 4_000
 WINDOW_SLOTS = 12
 
@@ -51,6 +51,7 @@ class Sent:
 class Model:
     path: Path
     delays: Delays
+    with_note: bool
     sent: list[Sent] = field(default_factory=list)
 
     @property
@@ -77,13 +78,13 @@ class Model:
     async def restart(self, down_ms: int, *, kill: bool) -> None:
         if kill:
             await self.delays.kill()
-            for one in self.sent:
+            for one in [] if self.with_note else self.sent:
                 one.may_come_again |= self.now_ms - AGAIN_MS <= one.latest_ms <= self.now_ms
         else:
             await self.delays.stop()
         stopped_ms = self.now_ms
         clock = VirtualClock(self.delays.clock.now_ms() + down_ms)
-        self.delays = begin(self.path, clock)
+        self.delays = begin(self.path, clock, with_note=self.with_note)
         for one in self.sent:
             if one.latest_ms >= stopped_ms:
                 one.latest_ms = max(one.latest_ms, self.now_ms)
@@ -107,14 +108,15 @@ class Model:
         assert self.delays.timed.waiting == 0
 
 
-def begin(path: Path, clock: VirtualClock) -> Delays:
-    delays = Delays(path, clock, timer_roll_window_slots=WINDOW_SLOTS)
+def begin(path: Path, clock: VirtualClock, *, with_note: bool) -> Delays:
+    delays = Delays(path, clock, with_note=with_note, timer_roll_window_slots=WINDOW_SLOTS)
     delays.timers.every(500, delays.store.tick)
     return delays
 
 
-async def play(path: Path, plan: list[Step]) -> None:
-    model = Model(path, begin(path, VirtualClock(START_MS)))
+async def play(path: Path, plan: list[Step], *, with_note: bool) -> None:
+    delays = begin(path, VirtualClock(START_MS), with_note=with_note)
+    model = Model(path, delays, with_note)
     for name, number, count in plan:
         if name == "send":
             model.send(number, count)
@@ -133,6 +135,15 @@ async def play(path: Path, plan: list[Step]) -> None:
 @given(plan=st.lists(steps, min_size=1, max_size=25))
 @example(plan=[("send", 1_000, 9), ("advance", 1_001, 0), ("stop", 3, 0), ("kill", 0, 0)])
 @example(plan=[("send", 14_000, 9), ("advance", 4_000, 0), ("recall", 2, 0), ("kill", 20_000, 0)])
-def test_nothing_is_lost_early_or_twice(plan: list[Step]) -> None:
+def test_nothing_is_lost_or_early_and_twice_only_after_a_kill(plan: list[Step]) -> None:
     with tempfile.TemporaryDirectory(prefix="pocketmq-timed-") as folder:
-        asyncio.run(play(Path(folder) / "store", plan))
+        asyncio.run(play(Path(folder) / "store", plan, with_note=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=st.lists(steps, min_size=1, max_size=25))
+@example(plan=[("send", 1_000, 9), ("advance", 1_001, 0), ("kill", 3, 0), ("kill", 700, 0)])
+@example(plan=[("send", -500, 9), ("advance", 60, 0), ("kill", 0, 0), ("send", -500, 3)])
+def test_where_each_chunk_is_noted_nothing_comes_twice_even_after_kills(plan: list[Step]) -> None:
+    with tempfile.TemporaryDirectory(prefix="pocketmq-timed-") as folder:
+        asyncio.run(play(Path(folder) / "store", plan, with_note=True))
