@@ -94,6 +94,11 @@ class DeliveredNote:
             self._slots[slot_ms] = SlotNote(last, due_ms, position)
         return True
 
+    @property
+    def slots(self) -> list[int]:
+        """The times of the slots of which something is known."""
+        return list(self._slots)
+
     def of_slot(self, slot_ms: int) -> SlotNote | None:
         """Return what is known of the slot of SLOT_MS."""
         return self._slots.get(slot_ms)

@@ -166,9 +166,19 @@ class NearSlots:
         if read_ms > self._timers.read_ms:
             self._timers.delivered_up_to(read_ms)
 
-    def leave_begun(self) -> None:
-        """Have slots of which something was delivered hold only what was not; the next opening finds no more."""
+    def leave_begun(self, noted_ms: Iterable[int] = ()) -> None:
+        """Have slots of which something was delivered hold only what was not; the next opening finds no more.
+
+        Those at NOTED_MS were begun by an earlier process, and may not have been looked at yet.
+        """
         timers = self._timers
+        for slot_ms in set(noted_ms) - self._slots.keys():
+            if slot_ms >= timers.read_ms:
+                self._slots[slot_ms] = LoadedSlot(slot_ms)
+                self._stale.add(slot_ms)
+        self._order = sorted(self._slots)
+        while any(slot.is_loading for slot in self._slots.values()) or self._stale:
+            self.load()
         for slot in self.loaded():
             if not slot.begun:
                 continue

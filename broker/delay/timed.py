@@ -112,7 +112,7 @@ class TimedDeliveries:
         self._turns.stop()
         try:
             self._enter_all(self._clock.now_ms())
-            self._near.leave_begun()
+            self._near.leave_begun(self._note.slots if self._note is not None else ())
         except PocketMQError as error:
             logger.warning(
                 "delayed messages of the last second will be delivered again: %s", error.message

@@ -12,7 +12,6 @@ from pocketmq.store.message_store import MessageStore
 
 from ...runs import make_run, open_store
 
-
 #: When the clock of these stores stands.
 NOW = 1_700_000_000_000
 NEAR, NEXT = NOW + 5_000, NOW + 6_000
