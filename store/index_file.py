@@ -31,6 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..proto.errors import CorruptIndex
 from .config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
 from .disk import Disk
 
@@ -218,6 +219,42 @@ class IndexFile:
             header.end_ms = header.begin_ms
         self._write_header()
         return gone
+
+    def restore(self, then: IndexHeader) -> int:
+        """Take out what was put since the header was THEN; return how many keys, at least.
+
+        What was put since may be there in parts, also the header and the slots; what was there then is whole. Raises
+        CorruptIndex, with nothing changed, if it is not. Cost: some 20 ns an entry, if there is anything to take out.
+        """
+        slots, used = self.slots, then.next_entry
+        if self.header == then and not (slots >= used).any():
+            return 0
+        places = self.column("key_hash", 1, used) % self.slot_count
+        newest = np.zeros(self.slot_count, np.int32)
+        newest[places] = np.arange(
+            1, used, dtype=np.int32
+        )  # where a slot repeats, the last one stays
+        changed = np.flatnonzero(slots != newest)
+        sound = 1 <= used <= self.entry_count and not (places < 0).any()
+        if (
+            not sound
+            or (slots[changed] < used).any()
+            or np.count_nonzero(newest) != then.slots_used
+        ):
+            raise CorruptIndex(
+                f"{self.path}: what was on the device contradicts itself: delete the file and it is built again"
+                " from the log",
+                path=self.path,
+                offset=0,
+            )
+        gone = self.header.next_entry - used
+        self._open_for_writing(used)
+        self._slots[changed] = newest[changed]
+        begin = self._entries_at + used * INDEX_ENTRY_SIZE
+        self.mapping.zero(begin, self.mapping.size - begin)
+        self.header = then
+        self._write_header()
+        return max(gone, 0)
 
     def _first_at_or_behind(self, log_offset: int) -> int:
         """Return the number of the first entry of the trailing ones that point to LOG_OFFSET or behind it."""

@@ -26,7 +26,7 @@ from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns
 from .disk import Disk, Entry
 from .index_check import LogPlaces, check_index_file
-from .index_file import IndexFile
+from .index_file import IndexFile, IndexHeader
 from .mapped_files import FolderSync, Syncable
 from .message_keys import MessageKeys, key_hashes, keys_of
 
@@ -257,6 +257,23 @@ class MessageIndex:
                 break
             self._delete([last])
         return gone
+
+    def restore(self, then: dict[str, IndexHeader]) -> int:
+        """Take out what was put since the files had the headers THEN, by name; return how many keys, at least.
+
+        Later files go. After a power cut anything of what was put since may be missing. Raises CorruptIndex for a
+        file that contradicts its header.
+        """
+        newest = max(then, default="")
+        late = [file for file in self.files if file.name > newest]
+        gone = sum(file.header.next_entry - 1 for file in late)
+        self._delete(late)
+        return gone + sum(file.restore(then[file.name]) for file in self.files if file.name in then)
+
+    def check(self) -> None:
+        """Raise CorruptIndex if a file contradicts itself; links are not compared."""
+        for file in self.files:
+            check_index_file(file)
 
     def delete_damaged(self, log: LogPlaces | None = None) -> CorruptIndex | None:
         """Delete the first file that contradicts itself, and all behind it; return what was wrong.

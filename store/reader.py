@@ -2,23 +2,30 @@
 
 Times of a queue are those of its records, which never decrease; so the first record of an instant is found by
 halving. Not thread-safe: the store's owner calls it.
+
+In the place of a message that is lost, an entry repeats a neighbour (see ConsumeQueue.put). A record of several entries
+is read once: where it says that it stands, or at the first of them if none is there. Apache reads it several times.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Final, Literal
 
 import numpy as np
 
 from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
-from ..proto.record import SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
+from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
+from ..proto.record_run import Longs
 from .batch_consume_queue import BatchConsumeQueue
+from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
 from .log_writer import store_time_ms
 from .parts import StoreParts
 from .slices import Entries, Slices, read_entries
 
+_LONG = struct.Struct(">q")
 _LONG_MAX: Final = (1 << 63) - 1
 #: Entries looked at a time, when a read asks for more messages than that.
 _ENTRIES_MAX: Final = 10_000
@@ -63,7 +70,12 @@ class Reader:
         if isinstance(found, BatchConsumeQueue):
             return self._read_batches(found, offset, count, max_bytes)
         entries = Entries(offset, *found.entries(offset, count))
-        if count == 0 or not len(entries):
+        if len(entries) and self._may_repeat(entries):
+            offset = self._behind_repetitions(found, offset)
+            entries = Entries(offset, *found.entries(offset, min(count, high - offset)))
+            if len(entries):
+                return self._read_once(found, entries, max_bytes)
+        if not len(entries):
             return _nothing(low, high, found.offset_behind_hole(offset) if count else offset)
         entries = entries.up_to(max_bytes)
         records, rows = read_entries(self._log, entries)
@@ -76,6 +88,67 @@ class Reader:
             min_offset=low,
             max_offset=high,
         )
+
+    def _may_repeat(self, entries: Entries) -> bool:
+        """Can one of ENTRIES be a repetition, of another one of them or of one around them?"""
+        offsets = entries.log_offsets
+        if (offsets[1:] == offsets[:-1]).any():
+            return True
+        last = len(offsets) - 1
+        return (
+            self._number_at(int(offsets[0])) != entries.first
+            or self._number_at(int(offsets[last])) != entries.first + last
+        )
+
+    def _read_once(self, queue: ConsumeQueue, entries: Entries, max_bytes: int) -> Slices:
+        """Read what ENTRIES point to, but for repetitions; the first of them is none."""
+        own = self._own_rows(queue, entries)
+        chosen = entries.take(own).up_to(max_bytes)
+        records, rows = read_entries(self._log, chosen)
+        behind = int(own[len(chosen)]) if len(chosen) < len(own) else len(entries)
+        return Slices(
+            records=records,
+            sizes=chosen.sizes[rows],
+            queue_offsets=entries.first + own[rows],
+            tags_codes=chosen.tags_codes[rows],
+            next_offset=entries.first + behind,
+            min_offset=queue.min_offset,
+            max_offset=queue.max_offset,
+        )
+
+    def _behind_repetitions(self, queue: ConsumeQueue, offset: int) -> int:
+        """Return the first number from OFFSET on that is no repetition; that of a hole, or the end, is none."""
+        while (own := self._own_number(queue, offset)) != offset:
+            offset = max(own, offset + 1)
+        return offset
+
+    def _own_rows(self, queue: ConsumeQueue, entries: Entries) -> Longs:
+        """Return which of ENTRIES, the first of which is no repetition, are none."""
+        offsets = entries.log_offsets
+        doubtful = np.append(offsets[1:] == offsets[:-1], True)
+        doubtful[1:] |= doubtful[:-1]
+        kept = np.ones(len(offsets), np.bool_)
+        for row in np.flatnonzero(doubtful).tolist():
+            number = entries.first + row
+            kept[row] = self._own_number(queue, number) == number
+        return np.flatnonzero(kept)
+
+    def _own_number(self, queue: ConsumeQueue, number: int) -> int:
+        """Return the number at which the record of entry NUMBER is read; NUMBER for an entry without a record."""
+        log_offset = queue.log_offset(number)
+        said = None if log_offset is None else self._number_at(log_offset)
+        if log_offset is None or said is None or said == number:
+            return number
+        if queue.log_offset(said) == log_offset:
+            return said
+        if queue.log_offset(number - 1) == log_offset:
+            return queue.row.first_from(log_offset)
+        return number
+
+    def _number_at(self, log_offset: int) -> int | None:
+        """Return the queue offset that the record at LOG_OFFSET says; None if none can be there."""
+        data = self._log.read(log_offset + QUEUE_OFFSET_AT, _LONG.size)
+        return None if data is None else int(_LONG.unpack(data)[0])
 
     def _read_batches(
         self, queue: BatchConsumeQueue, offset: int, count: int, max_bytes: int

@@ -59,8 +59,11 @@ class Entries:
     def up_to(self, size_max: int) -> Entries:
         """Return the leading entries whose records have at most SIZE_MAX bytes together, but at least one."""
         count = int(np.searchsorted(np.cumsum(self.sizes), size_max, "right"))
-        keep = slice(0, max(count, 1))
-        return Entries(self.first, self.log_offsets[keep], self.sizes[keep], self.tags_codes[keep])
+        return self.take(slice(0, max(count, 1)))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Entries:
+        """Return the entries ROWS."""
+        return Entries(self.first, self.log_offsets[rows], self.sizes[rows], self.tags_codes[rows])
 
 
 def read_entries(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:

@@ -41,6 +41,10 @@ class QueueRecords:
         self.offsets.append(columns.log_offset[rows])
         self.sizes.append(columns.sizes[rows].astype(np.int32))
 
+    def has(self, log_offset: int) -> bool:
+        """Is there a record at LOG_OFFSET?"""
+        return any(bool((offsets == log_offset).any()) for offsets in self.offsets)
+
     def joined(self) -> tuple[Longs, Longs, Longs]:
         """Return queue offsets, log offsets and sizes of all."""
         numbers, offsets = np.concatenate(self.numbers), np.concatenate(self.offsets)

@@ -5,6 +5,9 @@ file in the middle, is made again as a whole; one that is only too short is cont
 all behind them are made again, and all behind a missing one.
 
 Numbers of damaged records are not given again: where one was the last of its queue, the entry before it is repeated.
+
+After an unclean stop nothing that is newer than what was verified need be whole on the device. So the index is cut back
+to that and completed, and the newest entry of each queue, of which only the beginning may be there, is made again.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...proto.errors import CorruptIndex
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Record
 from ...proto.record_run import RunColumns
@@ -27,6 +31,7 @@ from ..parts import StoreParts
 from .agreement import QueueRecords, batch_fault, plain_fault
 from .report import Finding, Kind, RecoveryReport
 from .scan import ScannedFile
+from .verified import Verified
 
 Rows = NDArray[np.intp]
 Name = tuple[str, int]
@@ -36,11 +41,11 @@ _PAD_MAX: Final = 1000
 
 
 class ContradictionFound(Exception):
-    """A queue contradicts the newer part of the log: the whole log has to be read."""
+    """Queues or index contradict the newer part of the log, or themselves: the whole log has to be read."""
 
 
 class Derivation:
-    """Compares and completes queues and index of one store from FILES; WHOLE: they are all records of its log."""
+    """Compares and completes queues and index of one store from FILES: the whole log, or what is newer than KNOWN."""
 
     def __init__(
         self,
@@ -48,20 +53,23 @@ class Derivation:
         files: list[ScannedFile],
         report: RecoveryReport,
         *,
-        whole: bool,
+        known: Verified | None,
     ) -> None:
         self._parts = parts
         self._queues = parts.queues
         self._files = files
         self._report = report
-        self._whole = whole
+        self._known = known
+        self._whole = known is None
+        self._redone = 0
         self._records: dict[Name, QueueRecords] = {}
         self._voided: dict[Name, int] = {}
 
     def derive(self, voided: Iterable[Record]) -> None:
         """Do all of it; VOIDED are records that were damaged.
 
-        Raises ContradictionFound, unless WHOLE, before anything but entries behind the log is cut.
+        Raises ContradictionFound, unless the log is read as a whole, before anything is cut but what is newer than
+        was verified.
         """
         log_end = self._parts.log.max_offset
         cut = self._queues.truncate(log_end)
@@ -73,6 +81,8 @@ class Derivation:
             self._keep_number(record.topic, record.queue_id, record.queue_offset)
         for number, scanned in enumerate(self._files):
             self._collect(number, scanned)
+        if not self._report.clean:
+            self._drop_newest()
         for name, found in self._records.items():
             self._check_queue(name, found)
         self._dispatch(self._index_begin())
@@ -96,10 +106,25 @@ class Derivation:
 
     # ---- queues
 
+    def _drop_newest(self) -> None:
+        """Take out the newest entry of each queue with its repetitions, if its record was read: it is made again.
+
+        Its log offset and size may have reached the device without its tags code, which nothing compares.
+        """
+        for name, found in self._records.items():
+            queue = self._queue(name)
+            if queue is None:
+                continue
+            newest = queue.row.log_offset(queue.row.end - 1)
+            if newest is not None and found.has(newest):
+                queue.truncate(newest)
+                self._redone += 1
+
+    def _queue(self, name: Name) -> Queue | None:
+        return self._queues.get(*name) or self._queues.get_batch(*name)
+
     def _check_queue(self, name: Name, found: QueueRecords) -> None:
-        queue: Queue | None = self._queues.get(*name)
-        if queue is None:
-            queue = self._queues.get_batch(*name)
+        queue = self._queue(name)
         if queue is None or not queue.files.files:
             return
         if isinstance(queue, ConsumeQueue):
@@ -127,10 +152,9 @@ class Derivation:
                     rows = np.union1d(rows, np.flatnonzero(columns.log_offset >= index_from))
                 chosen = columns if len(rows) == len(columns) else columns.take(rows)
                 added += self._parts.dispatcher.dispatch(scanned.file.view, chosen).added
-        if added:
-            self._note(
-                Kind.REBUILT, "consumequeue", "missing entries were made again from the log", added
-            )
+        if added > self._redone:
+            why = "missing entries were made again from the log"
+            self._note(Kind.REBUILT, "consumequeue", why, added - self._redone)
 
     def _lacking(self) -> dict[int, Rows]:
         """Return, by number of the file, the records that their queues do not reach."""
@@ -165,10 +189,12 @@ class Derivation:
         index = self._parts.index
         if index is None:
             return 0
-        trusted = self._report.clean and not self._whole
-        damage = None if trusted else index.delete_damaged(self._log_places())
-        if damage is not None:
-            self._note(Kind.REBUILT, index.folder, damage.message)
+        if self._known is None:
+            damage = index.delete_damaged(self._log_places())
+            if damage is not None:
+                self._note(Kind.REBUILT, index.folder, damage.message)
+        elif not self._report.clean:
+            self._restore(index, self._known)
         cut = index.truncate(self._parts.log.max_offset)
         if cut:
             self._note(Kind.CUT, index.folder, "keys of records that are gone", cut)
@@ -177,10 +203,16 @@ class Derivation:
         # The newest record may have got some of its keys only; the index enters those that it lacks.
         return index.end_log_offset if index.files else 0
 
-    def _log_places(self) -> LogPlaces | None:
-        """Return where all sound records are; None if only the newest were read."""
-        if not self._whole:
-            return None
+    def _restore(self, index: MessageIndex, known: Verified) -> None:
+        """Cut INDEX back to what was verified: of what is newer anything may be missing after a power cut."""
+        try:
+            index.restore(known.index_headers())
+            index.check()
+        except CorruptIndex as error:
+            raise ContradictionFound from error
+
+    def _log_places(self) -> LogPlaces:
+        """Return where all sound records are; the whole log was read."""
         nothing = np.zeros(0, np.int64)
         records = np.concatenate([nothing, *(scanned.log_offsets for scanned in self._files)])
         log_files = self._parts.log.files

@@ -69,11 +69,13 @@ class _Recovery:
 
     def _recover_from(self, known: Verified | None) -> None:
         """Recover; what is KNOWN (None: nothing) is not read again."""
+        if known is None:
+            Verified.forget(self._disk, self._config.own_folder)
         files = self._scan(known)
         self._end_log(files, known)
         self._note_log_holes()
         voided = self._repair_damage(files)
-        derivation = Derivation(self._parts, files, self._report, whole=known is None)
+        derivation = Derivation(self._parts, files, self._report, known=known)
         derivation.derive(voided)
         self._finish(files, known)
 

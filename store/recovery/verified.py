@@ -4,7 +4,11 @@ It says that every record before LOG_END was read, or appended by us, and is in 
 the device: as of the last opening or clean stop, and while running once a minute (with each thorough flush of the
 queues). The next recovery then reads only what is newer. It is believed only if the last record before LOG_END still
 has the same bytes, and queues and index reach at least as far as then; otherwise, or without the file (a store that
-Apache wrote), the whole log is read.
+Apache wrote), the whole log is read, and the file goes first: what reading it makes again is not what it told of.
+
+What came into the index since may be on the device in parts after a power cut, its header without its entries or the
+other way round. Entries are only ever added, so what the file tells of is still there: the header at that moment says
+where to cut the index back to it.
 """
 
 from __future__ import annotations
@@ -12,30 +16,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Final
 
 from ..commit_log import CommitLog
 from ..disk import Disk
+from ..index_file import IndexHeader
 from ..message_index import MessageIndex
 from ..parts import StoreParts
 
 _NAME: Final = "verified.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 #: Bytes of the last record that are remembered (as a digest).
 _HEAD_SIZE: Final = 92
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The state at that moment. QUEUES: next queue offset by `topic/queue`; INDEX: end log offset by file."""
+    """The state at that moment. QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file."""
 
     log_end: int
     last_offset: int
     last_digest: str
     newest_ms: int
     queues: dict[str, int] = field(default_factory=dict)
-    index: dict[str, int] = field(default_factory=dict)
+    index: dict[str, list[int]] = field(default_factory=dict)
     version: int = _VERSION
 
     @classmethod
@@ -48,7 +53,7 @@ class Verified:
             last_digest=_digest(parts.log, last_offset),
             newest_ms=newest_ms,
             queues={f"{one.topic}/{one.queue}": one.max_offset for one in parts.queues},
-            index={file.name: file.header.end_log_offset for file in index},
+            index={file.name: list(astuple(file.header)) for file in index},
         )
 
     @classmethod
@@ -59,9 +64,24 @@ class Verified:
             return None
         try:
             found = cls(**json.loads(disk.read(path)))
-        except (ValueError, TypeError):
+            if found.version != _VERSION:
+                return None
+            found.index_headers()
+        except (ValueError, TypeError, AttributeError):
             return None
-        return found if found.version == _VERSION else None
+        return found
+
+    @staticmethod
+    def forget(disk: Disk, folder: str) -> None:
+        """Delete the file in FOLDER, also on the device, if there is one."""
+        path = os.path.join(folder, _NAME)
+        if disk.exists(path):
+            disk.delete(path)
+            disk.sync_folder(folder)
+
+    def index_headers(self) -> dict[str, IndexHeader]:
+        """Return the headers of the index files at that moment, by name."""
+        return {name: IndexHeader(*fields) for name, fields in self.index.items()}
 
     def save(self, disk: Disk, folder: str) -> None:
         """Replace the file in FOLDER."""
@@ -83,9 +103,14 @@ class Verified:
         return index is None or self._index_holds(index, log.min_offset)
 
     def _index_holds(self, index: MessageIndex, log_begin: int) -> bool:
-        there = {file.name: file.header.end_log_offset for file in index.files}
-        needed = {name: end for name, end in self.index.items() if end >= log_begin}
-        return bool(self.index) and all(there.get(name, -1) >= end for name, end in needed.items())
+        there = {file.name: file.header for file in index.files}
+        for name, then in self.index_headers().items():
+            if name not in there:
+                if then.end_log_offset >= log_begin:
+                    return False
+            elif there[name].next_entry < then.next_entry:
+                return False
+        return bool(self.index)
 
 
 def _digest(log: CommitLog, offset: int) -> str:

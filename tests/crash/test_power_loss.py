@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pocketmq.proto.record import decode_record
+from pocketmq.proto.record_run import starts_of
 from pocketmq.store.message_store import MessageStore
 
 from ..fakes import Crash, RecordingDisk
@@ -50,7 +54,8 @@ class Traffic:
             for number in range(count)
         ]
         known += bodies  # Before the call: a crash inside it may leave them behind all the same.
-        appended = store.append(make_run(*name, bodies, {"KEYS": "k"}))
+        keys = [{"KEYS": f"k{len(known) - count + number}", "TAGS": "t"} for number in range(count)]
+        appended = store.append(make_run(*name, bodies, keys))
         assert appended.first_queue_offset == len(known) - count
         if self.rng.random() < 0.3:
             self.sync(store, appended.end_offset)
@@ -73,8 +78,35 @@ class Traffic:
                 assert record.body == sent[record.queue_offset]
 
 
-def power_cut(seed: int, tmp_path: Path) -> tuple[Traffic, Path, Hand]:
-    """Run traffic until the power fails; return it with a folder that the crash could have left."""
+def check_finding(store: MessageStore) -> None:
+    """Each record of a queue is read once, at its number, with its tags code, and found by its key.
+
+    One whose properties the power cut damaged, which no checksum guards, has those that it has.
+    """
+    for name in QUEUES:
+        found: Counter[int] = Counter()
+        offset, end = store.queue_bounds(*name)
+        while offset < end:
+            slices = store.read_queue(*name, offset, 5, 2_000)
+            starts = starts_of(slices.sizes).tolist()
+            for index, start in enumerate(starts):
+                record = decode_record(slices.records, start)
+                found[record.log_offset] += 1
+                assert record.queue_offset == slices.queue_offsets[index]
+                if (key := record.properties.get("KEYS")) is not None:
+                    assert record.log_offset in store.lookup(name[0], key)
+                if record.properties.get("TAGS") == "t":
+                    assert slices.tags_codes[index] == ord("t")
+            assert slices.next_offset > offset
+            offset = slices.next_offset
+        assert set(found.values()) <= {1}
+
+
+def power_cut(seed: int, tmp_path: Path, **changes: Any) -> tuple[Traffic, Path, Hand]:
+    """Run traffic until the power fails; return it with a folder that the crash could have left.
+
+    CHANGES are settings of the store.
+    """
     rng = random.Random(seed)
     clock = Hand()
     home = tmp_path / "before"
@@ -83,13 +115,13 @@ def power_cut(seed: int, tmp_path: Path) -> tuple[Traffic, Path, Hand]:
     traffic = Traffic(rng, clock)
     disk.crash_after = rng.randint(1, 400)
     try:
-        store = open_store(home, disk=disk, now_ms=clock)
+        store = open_store(home, disk=disk, now_ms=clock, **changes)
         while True:
             traffic.step(store)
             if rng.random() < 0.02:
                 store.close()
                 traffic.synced = {name: len(sent) for name, sent in traffic.sent.items()}
-                store = open_store(home, disk=disk, now_ms=clock)
+                store = open_store(home, disk=disk, now_ms=clock, **changes)
     except Crash:
         disk.rebuild(str(tmp_path / "after"))
     return traffic, tmp_path / "after", clock
@@ -102,6 +134,7 @@ def test_synced_messages_survive_a_power_cut(seed: int, tmp_path: Path) -> None:
     store = open_store(left, now_ms=clock)
 
     traffic.check(store)
+    check_finding(store)
     more = store.append(make_run("A", 0, [b"after"]))
     assert store.read_queue("A", 0, more.first_queue_offset, 1, 1000).records.find(b"after") > 0
     before = {name: bodies_of(store, *name) for name in store.queue_names()}
@@ -111,6 +144,51 @@ def test_synced_messages_survive_a_power_cut(seed: int, tmp_path: Path) -> None:
     assert again.recovery.clean
     assert {name: bodies_of(again, *name) for name in again.queue_names()} == before
     again.close()
+
+
+#: What was verified is noted every second; index files of some pages, and queue files of some sectors.
+OFTEN_VERIFIED: dict[str, Any] = {
+    "flush_queues_thorough_interval_ms": 1_000,
+    "log_file_size_bytes": 65_536,
+    "queue_file_size_bytes": 6_000,
+    "index_slots": 997,
+    "index_entries": 600,
+}
+
+
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_what_is_in_the_log_is_found_after_a_power_cut(seed: int, tmp_path: Path) -> None:
+    traffic, left, clock = power_cut(seed, tmp_path, **OFTEN_VERIFIED)
+
+    store = open_store(left, now_ms=clock, **OFTEN_VERIFIED)
+
+    traffic.check(store)
+    check_finding(store)
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(160, 180))
+def test_it_is_found_if_power_fails_again_during_recovery(seed: int, tmp_path: Path) -> None:
+    _traffic, left, clock = power_cut(seed, tmp_path, **OFTEN_VERIFIED)
+    rng = random.Random(seed)
+    for attempt in range(3):
+        disk = RecordingDisk(str(left), seed + attempt)
+        disk.crash_after = rng.randint(0, 80)
+        with contextlib.suppress(Crash):
+            store = open_store(left, disk=disk, now_ms=clock, **OFTEN_VERIFIED)
+            for number in range(30):
+                clock.now_ms += rng.randint(0, 900)
+                key = {"KEYS": f"more-{attempt}-{number}", "TAGS": "t"}
+                store.append(make_run(*rng.choice(QUEUES), [b"more"], key))
+                store.tick()
+            store._close_files()
+        left = tmp_path / f"after {attempt}"
+        disk.rebuild(str(left))
+
+    store = open_store(left, now_ms=clock, **OFTEN_VERIFIED)
+
+    check_finding(store)
+    store.close()
 
 
 @pytest.mark.parametrize("seed", range(30, 45))
