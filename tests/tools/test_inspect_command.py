@@ -48,6 +48,18 @@ def test_sizes_come_from_the_files(tmp_path: Path) -> None:
     assert differences(comparable(wanted), comparable(document(str(store)))) == []
 
 
+@pytest.mark.parametrize("whose", ["apache", "ours"])
+def test_the_summary_says_what_waits_for_its_time(whose: str, tmp_path: Path) -> None:
+    store = recorded_store("delays", tmp_path / "store")
+    words = sets(settings("delays"))
+
+    lines = run(str(store), *words, "--recovery", whose).stdout.splitlines()
+
+    assert lines[2] == ("waiting: 15 by delay level, 9 timed, handed on until 2026-11-21 01:55:39Z")
+    nothing = recorded_store("basic", tmp_path / "basic")
+    assert "waiting" not in run(str(nothing), "--recovery", whose).stdout
+
+
 def test_a_refused_store_is_exit_code_1_and_still_described(tmp_path: Path) -> None:
     store = recorded_store("damaged-odd-log-file", tmp_path / "store")
 

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+
 _TOPICS_MAX = 50
 _PLACES_MAX = 20
 
@@ -24,6 +26,8 @@ def print_summary(store: str, document: dict[str, Any]) -> None:
         console.print(_files(document["filesBefore"]))
         return
     console.print(_log_line(document))
+    if waiting := _waiting(document):
+        console.print(waiting)
     console.print(_queues(document["queues"]))
     console.print(_groups(document["config"]["consumerOffsets"], document["queues"]))
     console.print(_files(document["filesAfter"]))
@@ -41,6 +45,26 @@ def _log_line(document: dict[str, Any]) -> str:
         times = [record["storeTimestamp"] for record in records]
         text += f", stored {_instant(min(times))} to {_instant(max(times))}"
     return text + (f", [red]{wrong:,} with a wrong CRC[/red]" if wrong else "")
+
+
+def _waiting(document: dict[str, Any]) -> str:
+    """Return how many messages wait for their time; "" for none."""
+    queues = {
+        (queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in document["queues"]
+    }
+    done = document["config"]["delayOffsets"]
+    levels = sum(
+        max(0, end - done.get(str(queue + 1), 0))
+        for (topic, queue), end in queues.items()
+        if topic == SCHEDULE_TOPIC
+    )
+    timed, until = queues.get((TIMER_TOPIC, 0), 0), ""
+    if timer := document.get("timer"):
+        read_ms = timer["checkpoint"]["lastReadTimeMs"]
+        slots = [slot["num"] for slot in timer["slots"] if slot["timeMs"] >= read_ms]
+        timed = sum(slots) + max(0, timed - timer["commitQueueOffset"])
+        until = f", handed on until {_instant(read_ms)}"
+    return f"waiting: {levels:,} by delay level, {timed:,} timed{until}" if levels or timed else ""
 
 
 def _instant(time_ms: int) -> str:
