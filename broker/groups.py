@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..proto.errors import GroupNotFound, InvalidArgument, Overloaded
+from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
 from ..proto.topics import check_group
 from ..store.state_files import StateFile
 from ..store.state_tables import GroupConfig, GroupTable, parse_groups, render_groups
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _RETRIES_MAX = 1_000_000
 _RETRY_QUEUES_MAX = 1024
+#: The broker's own groups: their offsets say how far transactions and dead letters are done.
+_OWN_PREFIX = "CID_RMQ_SYS_"
 
 
 class Groups:
@@ -61,7 +63,7 @@ class Groups:
         As with Apache's brokers, making a group that exists changes it. RETRY_INTERVALS_MS: how long before the first
         retry, the second …, the last one repeats (empty: by delay level); None leaves its retry policy as it is.
         """
-        check_group(group.name)
+        check_own_choice(group.name)
         _check_range(group.name, "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX)
         _check_range(group.name, "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX)
         existing = self.get(group.name) if update else self._table.groups.get(group.name)
@@ -88,8 +90,9 @@ class Groups:
         return group
 
     def delete(self, name: str) -> None:
-        """Forget group NAME; raise GroupNotFound."""
+        """Forget group NAME; raise GroupNotFound, or InvalidName for one of the broker's own."""
         self.get(name)
+        check_own_choice(name)
         self._change({key: group for key, group in self._table.groups.items() if key != name})
         logger.info("group deleted group=%s", name)
 
@@ -98,6 +101,15 @@ class Groups:
         table = GroupTable(version, groups, self._table.forbidden)
         self._file.save(render_groups(table))
         self._table = table
+
+
+def check_own_choice(name: str) -> None:
+    """Raise InvalidName for a NAME that no group may have, or only one of the broker's own."""
+    check_group(name)
+    if name.startswith(_OWN_PREFIX):
+        raise InvalidName(
+            f"group {name!r} is the broker's own: choose another name", field="group", value=name
+        )
 
 
 def _check_range(group: str, field: str, value: int, least: int, most: int) -> None:

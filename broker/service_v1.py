@@ -15,7 +15,7 @@ from ..store.message_store import MessageStore
 from ..store.state_tables import GroupConfig, TopicConfig
 from .config import BrokerConfig
 from .fetch import Fetches
-from .groups import Groups
+from .groups import Groups, check_own_choice
 from .lookup import Lookups
 from .offsets import Offsets
 from .retry_policy import intervals_of
@@ -104,7 +104,7 @@ class BrokerService:
     def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsReply:
         """Note offsets of a group: all of them, or none if one is bad."""
         _check_count("offsets", len(request.offsets))
-        check_group(request.group)
+        check_own_choice(request.group)
         for one in request.offsets:
             self._topics.for_reading(one.topic, one.queue)
             _, high = self._store.queue_bounds(one.topic, one.queue)

@@ -7,8 +7,9 @@ as resolved, and asks one listener of the group, each in turn, those first that 
 nobody listens. One interval after the last check the message goes to TRANS_CHECK_MAX_TIME_TOPIC, as does one that has
 lain for longer than the store keeps messages. Times are the broker's: a sender whose clock is wrong changes nothing.
 
-Bounds: `_CHUNK` half messages in one turn of the loop; `_QUEUED_BYTES_MAX` bytes on their way to one listener, who is
-passed over beyond that. One timer serves all; an open half message costs an entry of 100 bytes here.
+Bounds: `_CHUNK` half messages, or as many as make `_CHUNK_BYTES`, in one turn of the loop; `_QUEUED_BYTES_MAX` bytes on
+their way to one listener, who is passed over beyond that. One timer serves all; an open half message costs an entry of
+100 bytes here.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .outcomes import Outcome, Outcomes
 logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 256
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
 _QUEUED_BYTES_MAX: Final = 1024 * 1024
 #: Topics that one listener may name.
 _TOPICS_MAX: Final = 10_000
@@ -128,10 +130,12 @@ class Checks:
         """Check what is due, a chunk now and the others in the next turns, at this same instant."""
         now_ms = self._clock.now_ms()
         due: list[OpenHalf] = []
-        while self._due and self._due[0][0] <= now_ms and len(due) < _CHUNK:
+        room = _CHUNK_BYTES
+        while self._due and self._due[0][0] <= now_ms and len(due) < _CHUNK and room > 0:
             due_ms, _, half = heapq.heappop(self._due)
             if self._halves.open.holds(half) and half.due_ms == due_ms:
                 due.append(half)
+                room -= half.size
         if due:
             self._check_all(due, now_ms)
         if self._due and self._due[0][0] <= now_ms:
@@ -181,6 +185,10 @@ class Checks:
         self._append(HALF_TOPIC, again)
         # They are open anew by now, and the older ones known as such.
         newest = [self._halves.open.get(*half.key) for half in halves]
+        for older, half in zip(halves, newest, strict=True):
+            if half is not None and half is not older:
+                # Where its properties have no room for the count, it is kept here.
+                half.times = max(half.times, older.times + 1)
         stored = [half for half in newest if half is not None and half.also]
         for half in stored:
             self._halves.settle_older(half)

@@ -1,7 +1,8 @@
 """Carrying out outcomes: all that arrive in one turn of the loop together, in one op message of each kind.
 
 First the messages of what is committed, then the marks; see transactions.py for why. An answer leaves when both are as
-safe as the store's setting promises. What the store refuses stays open, and its sender hears why.
+safe as the store's setting promises. What the store refuses stays open, and its sender hears why. Of large messages as
+many as make `_CHUNK_BYTES` are committed in one turn, the others in the next ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ...proto.errors import PocketMQError, TransactionNotFound, TransactionResolved
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -19,6 +20,8 @@ from .half_messages import HalfCopies, run_of
 from .half_queue import HalfQueue
 from .open_halves import Key, OpenHalf
 from .outcomes import Outcome, Outcomes
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Decision:
@@ -68,9 +71,31 @@ class Decisions:
         """Answer CALL with an OUTCOME that is in the log already."""
         self._answer(self._store.max_log_offset, [([call], outcome.reply(repeated=True))])
 
+    def carry_out_all(self) -> None:
+        """Carry out what has arrived, at a stop."""
+        while self._arrived:
+            self.carry_out()
+
+    def _chunk(self) -> list[_Decision]:
+        """Take the decisions of one turn off those that have arrived."""
+        chunk: list[_Decision] = []
+        room = _CHUNK_BYTES
+        for key, decision in self._arrived.items():
+            if room <= 0:
+                break
+            chunk.append(decision)
+            half = self._halves.open.get(*key)
+            if half is not None and decision.commit:
+                room -= half.size
+        for decision in chunk:
+            del self._arrived[decision.key]
+        return chunk
+
     def carry_out(self) -> None:
         """Carry out what has arrived."""
-        decisions, self._arrived = list(self._arrived.values()), {}
+        decisions = self._chunk()
+        if self._arrived:
+            asyncio.get_running_loop().call_soon(self.carry_out)
         commits: list[_Pair] = []
         rollbacks: list[_Pair] = []
         for decision in decisions:

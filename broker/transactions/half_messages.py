@@ -36,6 +36,8 @@ from ...store.run import Run
 OP_BODY_BYTES_MAX: Final = 4096
 #: Room that a half message needs for being checked: TRANSACTION_CHECK_TIMES and up to four digits.
 _CHECK_ROOM: Final = len(names.TRANSACTION_CHECK_TIMES) + 6
+#: Of the values by which a transaction is known: they are kept in memory while it is open.
+_KEY_BYTES_MAX: Final = 255
 #: The property of an op message that promises a copy, committed, checked again or given up, of what it tells of.
 COPIED: Final = "COPIED"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
@@ -79,8 +81,8 @@ def transactional(run: Run) -> Flags:
 def prepare(run: Run) -> Run:
     """Return RUN, whose messages are all transactional, as half messages.
 
-    Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY or with a delay (when would
-    it count from?), MessageTooLarge for one whose properties have no room for the broker's own.
+    Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY, with long ones, or with a
+    delay (when would it count from?), MessageTooLarge for one whose properties have no room for the broker's own.
     """
     ranges = PropertyRanges(run.records, run.columns)
     _check_delays(ranges)
@@ -132,6 +134,16 @@ def _required(run: Run, ranges: PropertyRanges, name: str, what: str) -> list[st
             f"record {index} of the run: a message of a transaction without the property {name}: it is {what}",
             field=name,
             index=index,
+        )
+    if (sizes > _KEY_BYTES_MAX).any():
+        index = int(sizes.argmax())
+        raise InvalidRecord(
+            f"record {index} of the run: the property {name} of a message of a transaction has {sizes[index]} bytes,"
+            f" the limit is {_KEY_BYTES_MAX}: it is {what}",
+            field=name,
+            index=index,
+            limit=_KEY_BYTES_MAX,
+            value=int(sizes[index]),
         )
     return list(_texts(run.records, starts, sizes))
 

@@ -232,4 +232,5 @@ class HalfQueue:
         """Mark what is owed, and commit how far the queues are done."""
         if self._owed:
             self.mark([])
+        self.reached()
         self._progress.close()

@@ -103,7 +103,7 @@ class Outcomes:
 
     def is_half_of(self, log_offset: int, transaction_id: str) -> bool:
         """Lies a half message of this id at LOG_OFFSET, as far as the log still tells?"""
-        if log_offset < self._store.min_log_offset:
+        if 0 <= log_offset < self._store.min_log_offset:
             return True
         record = self._record(log_offset)
         return (

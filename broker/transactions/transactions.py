@@ -103,7 +103,7 @@ class Transactions:
         if not self._running:
             return
         self._running = False
-        self._decisions.carry_out()
+        self._decisions.carry_out_all()
         self._checks.close()
         try:
             self._halves.close()

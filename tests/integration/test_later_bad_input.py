@@ -93,8 +93,11 @@ ODD_VALUES = (
 )
 
 
-def odd_properties(chooser: random.Random, now_ms: int) -> bytes:
-    """Return a property string with odd values of names that mean something, and sometimes not even well formed."""
+def odd_properties(chooser: random.Random, now_ms: int, message: str) -> bytes:
+    """Return a property string with odd values of names that mean something, and sometimes not even well formed.
+
+    Ids are odd too, but each MESSAGE has its own: half messages of one id are one transaction.
+    """
     times = [str(now_ms + by) for by in (-DAY_MS, -60_001, -1, 0, 1, 999, 1_000, 3 * DAY_MS)]
     times.append(str(now_ms + 3 * DAY_MS + 1))
     pairs = []
@@ -105,7 +108,9 @@ def odd_properties(chooser: random.Random, now_ms: int) -> bytes:
         pairs.append(f"{name}\x01{value}\x02PGROUP\x01P\x02".encode())
     for _ in range(chooser.randint(0, 4)):
         value = chooser.choice((*ODD_VALUES, *times, "5", "1000"))
-        pairs.append(f"{chooser.choice(ODD_NAMES)}\x01{value}\x02".encode())
+        name = chooser.choice(ODD_NAMES)
+        own = message if name == "UNIQ_KEY" else ""
+        pairs.append(f"{name}\x01{value}{own}\x02".encode())
     if chooser.random() < 0.2:
         pairs.append(
             chooser.choice((b"\x02", b"\x01", b"DELAY", b"DELAY\x01", b"\xff\xfe\x01\xff"))
@@ -132,7 +137,7 @@ def odd_run(chooser: random.Random, now_ms: int, number: int) -> tuple[pb.Produc
             store_host=store_host,
             reconsume_times=chooser.choice((0, 0, 1, -1, 2**31 - 1)),
         )
-        encoded.append(encode_record(record, property_string=odd_properties(chooser, now_ms)))
+        encoded.append(encode_record(record, property_string=odd_properties(chooser, now_ms, name)))
     sizes = [len(record) for record in encoded]
     run = pb.ProduceRun(run_id=1, topic=TOPIC, queue=1, records=b"".join(encoded), sizes=sizes)
     return run, names

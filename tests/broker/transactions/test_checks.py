@@ -14,7 +14,8 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 
-from .transacting import Hall, hall
+from ...runs import make_run
+from .transacting import GROUP, Hall, hall
 
 SECOND_MS = 1_000
 
@@ -187,6 +188,40 @@ async def test_a_backlog_is_checked_in_chunks_at_its_instant(
         assert [len(op.body.split(b",")) - 1 for op in broker.records(OP_HALF_TOPIC)] == [
             10
         ] * 9 + [5]
+
+
+async def test_large_messages_are_checked_in_smaller_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_CHUNK_BYTES", 1_000)
+    async with hall(tmp_path) as broker:
+        stream, _ = broker.listen()
+        broker.begin(*[f"t{number}" for number in range(10)], own="x" * 600)
+        await broker.clock.advance(6_000)
+
+        assert [check.transaction_id for check in stream.checks] == [f"t{n}" for n in range(10)]
+        assert [op.body.count(b",") for op in broker.records(OP_HALF_TOPIC)] == [2] * 5
+
+
+async def test_checks_are_counted_where_the_message_has_no_room_for_that(tmp_path: Path) -> None:
+    async with hall(tmp_path, transaction_checks_max=2) as broker:
+        stream, _ = broker.listen()
+        # As another broker may have stored it: ours asks for more room.
+        run = make_run(
+            HALF_TOPIC,
+            0,
+            [b"a"],
+            {
+                **{"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": "a", "REAL_TOPIC": "T"},
+                **{"REAL_QID": "0", "own": "x" * 32_690},
+            },
+        )
+        broker.appends.append([run])
+        await broker.clock.advance(200_000)
+
+        assert [check.times for check in stream.checks] == [1, 2]
+        assert broker.transactions.open_count == 0
+        assert [record.body for record in broker.records(CHECK_MAX_TIME_TOPIC)] == [b"a"]
 
 
 async def test_a_full_store_is_tried_again_an_interval_later(

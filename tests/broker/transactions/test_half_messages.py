@@ -87,6 +87,18 @@ def test_group_and_id_are_required(missing: str) -> None:
     assert caught.value.details["index"] == "1"
 
 
+@pytest.mark.parametrize("name", ["PGROUP", "UNIQ_KEY"])
+def test_group_and_id_are_not_too_long_to_be_remembered(name: str) -> None:
+    longest, too_long = (IN_TRANSACTION | {name: "x" * size} for size in (255, 256))
+    prepare(make_run("T", 0, [b"good"], longest))
+
+    with pytest.raises(InvalidRecord, match=f"{name} .* has 256 bytes, the limit is 255") as caught:
+        prepare(make_run("T", 0, [b"good", b"bad"], [longest, too_long]))
+
+    assert caught.value.details["field"] == name
+    assert caught.value.details["index"] == "1"
+
+
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
 def test_a_delay_is_refused(name: str) -> None:
     with pytest.raises(InvalidRecord, match="cannot be delayed as well"):

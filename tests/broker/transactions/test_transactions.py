@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.broker.transactions import decisions
 from pocketmq.proto.errors import (
     InvalidArgument,
     Overloaded,
@@ -99,6 +100,30 @@ async def test_outcomes_of_one_turn_share_op_messages(tmp_path: Path) -> None:
         assert [call.answer.queue_offset for call in calls] == [1, 0, -1, 0, 0]
 
 
+async def test_large_messages_are_committed_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "_CHUNK_BYTES", 1_000)
+    ids = [f"t{number}" for number in range(20)]
+    async with hall(tmp_path) as broker:
+        broker.begin(*ids)
+        calls = [broker.ask(one) for one in ids]
+        await asyncio.sleep(0)
+        done = sum(call.answers for call in calls)
+        assert 0 < done < 10
+        with pytest.raises(TransactionResolved):
+            broker.ask("t19", pb.ROLLBACK)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert broker.bodies() == ids
+
+        broker.begin("a", "b", own="x" * 2_000)
+        calls += [broker.ask("a"), broker.ask("b")]
+        await broker.stop()
+        assert [call.answers for call in calls] == [1] * 22
+        assert [call.error for call in calls] == [None] * 22
+
+
 async def test_bad_requests_name_what_is_wrong_and_store_nothing(tmp_path: Path) -> None:
     async with hall(tmp_path) as broker:
         begun = broker.begin("a", "other")
@@ -115,6 +140,8 @@ async def test_bad_requests_name_what_is_wrong_and_store_nothing(tmp_path: Path)
             await broker.end("a", half_log_offset=elsewhere)
         with pytest.raises(InvalidArgument, match="half_log_offset is"):
             await broker.end("a", half_log_offset=end + 100)
+        with pytest.raises(InvalidArgument, match="half_log_offset is -1"):
+            await broker.end("a", half_log_offset=-1)
         with pytest.raises(InvalidArgument, match="resolution is 7"):
             await broker.end("a", 7)  # type: ignore[arg-type]
         for empty in ("group", "topic", "transaction_id"):
