@@ -50,7 +50,7 @@ from ..store.run import Run
 from .appends import Appends
 from .groups import Groups
 from .offsets import Offsets
-from .retries import property_string
+from .retries import property_string, told_failures
 from .topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def letter_of(record: Record, data: bytes) -> pb.DeadLetter:
         message_id=properties.get(names.UNIQ_KEY, ""),
         origin_topic=_origin(record),
         origin_message_id=origin_id or properties.get(names.ORIGIN_MESSAGE_ID, ""),
-        reason=properties.get(names.DEAD_LETTER_REASON) or f"failed {record.reconsume_times} times",
+        reason=properties.get(names.DEAD_LETTER_REASON) or told_failures(record.reconsume_times),
         reconsume_times=record.reconsume_times,
         died_ms=record.store_timestamp_ms,
         record=data,

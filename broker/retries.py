@@ -95,7 +95,7 @@ def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: 
         return Fate(reason=_clean(request.reason) or "sent to the dead letters by the consumer")
     asked = request.HasField("retry_max_times")
     if times >= (request.retry_max_times if asked else group.retry_times_max):
-        return Fate(reason=_clean(request.reason) or f"failed {times + 1} times")
+        return Fate(reason=_clean(request.reason) or told_failures(times + 1))
     highest = len(rules.levels_ms)
     intervals = () if request.delay_level else intervals_of(group.retry_policy)
     if not intervals:
@@ -105,6 +105,11 @@ def fate_of(times: int, request: pb.SendBackRequest, group: GroupConfig, rules: 
     if wait_ms in rules.levels_ms:
         return Fate(level=rules.levels_ms.index(wait_ms) + 1)
     return Fate(wait_ms=wait_ms)
+
+
+def told_failures(times: int) -> str:
+    """Return the reason of a message that failed TIMES times, where nobody gave one."""
+    return "failed once" if times == 1 else f"failed {times} times"
 
 
 def _clean(reason: str) -> str:

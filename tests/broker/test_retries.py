@@ -74,6 +74,8 @@ class TestFate:
         patient = GroupConfig(name="g", retry_times_max=100)
         assert {fate_of(times, request, patient, RULES).level for times in range(15, 100)} == {18}
         assert fate_of(100, request, patient, RULES).reason == "failed 101 times"
+        impatient = GroupConfig(name="g", retry_times_max=0)
+        assert fate_of(0, request, impatient, RULES).reason == "failed once"
 
     def test_the_consumers_own_number_of_retries_counts_before_the_groups(self) -> None:
         group = GroupConfig(name="g", retry_times_max=1)
