@@ -7,6 +7,7 @@ where several brokers have some. Exit code 3: no such group, or, of what was to 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -80,6 +81,13 @@ def list_letters(
             for letter in letters
         ],
     )
+    for holder, listed in Counter(letter.broker for letter in letters).items():
+        if listed == count:
+            last = max(letter.queue_offset for letter in letters if letter.broker == holder)
+            click.echo(
+                f"{count} of broker {holder} are listed; what follows: --broker {holder} --from {last + 1}",
+                err=True,
+            )
 
 
 @dead_letters.command()

@@ -117,6 +117,18 @@ def test_a_list_says_where_from_and_why(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
+def test_a_list_that_ends_at_the_count_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeAdmin, "letters", {"a": 5, "b": 2})
+
+    assert call("dead-letters", "list", "g", "--count", "3", "--from", "1") == 0
+
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1 + 3 + 1
+    assert err == "3 of broker a are listed; what follows: --broker a --from 4\n"
+
+
 def test_programs_get_the_whole_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("dead-letters", "list", "g", "--json") == 0
 
