@@ -107,8 +107,8 @@ class ConsumeQueue:
         """Enter messages read from the log, some of which may be known, in order of the log.
 
         A message that does not reach behind the newest one's record is known. In front of a gap (messages whose
-        records are lost or damaged) the entry behind it is repeated, so that every other one keeps its place; a
-        reader meets that record early. (Apache closes the gap: all later messages get lower queue offsets.) Messages
+        records are lost or damaged) the entry behind it is repeated, so that every other one keeps its place; the
+        reader passes over repetitions. (Apache closes the gap: all later messages get lower queue offsets.) Messages
         with a number that is taken have no place and are left out, unless several in a row show that the queue began
         anew (its topic was deleted and made again): then they replace it.
         """

@@ -226,35 +226,37 @@ class IndexFile:
         What was put since may be there in parts, also the header and the slots; what was there then is whole. Raises
         CorruptIndex, with nothing changed, if it is not. Cost: some 20 ns an entry, if there is anything to take out.
         """
-        slots, used = self.slots, then.next_entry
-        if self.header == then and not (slots >= used).any():
-            return 0
-        places = self.column("key_hash", 1, used) % self.slot_count
-        newest = np.zeros(self.slot_count, np.int32)
-        newest[places] = np.arange(
-            1, used, dtype=np.int32
-        )  # where a slot repeats, the last one stays
-        changed = np.flatnonzero(slots != newest)
-        sound = 1 <= used <= self.entry_count and not (places < 0).any()
-        if (
-            not sound
-            or (slots[changed] < used).any()
-            or np.count_nonzero(newest) != then.slots_used
-        ):
-            raise CorruptIndex(
-                f"{self.path}: what was on the device contradicts itself: delete the file and it is built again"
-                " from the log",
-                path=self.path,
-                offset=0,
-            )
-        gone = self.header.next_entry - used
-        self._open_for_writing(used)
-        self._slots[changed] = newest[changed]
+        used = then.next_entry
+        if not 1 <= used <= self.entry_count:
+            raise self._contradiction()
+        gone = max(self.header.next_entry - used, 0)
+        if self.header != then or (self.slots >= used).any():
+            self._restore_slots(then)
+            self.header = then
+            self._write_header()
+        self.dirty = True
         begin = self._entries_at + used * INDEX_ENTRY_SIZE
         self.mapping.zero(begin, self.mapping.size - begin)
-        self.header = then
-        self._write_header()
-        return max(gone, 0)
+        return gone
+
+    def _restore_slots(self, then: IndexHeader) -> None:
+        """Let every slot name the newest of the entries before that with the next number THEN."""
+        slots, used = self.slots, then.next_entry
+        places = self.column("key_hash", 1, used) % self.slot_count
+        newest = np.zeros(self.slot_count, np.int32)
+        newest[places] = np.arange(1, used, dtype=np.int32)  # where a slot repeats, the last stays
+        changed = np.flatnonzero(slots != newest)
+        if (slots[changed] < used).any() or np.count_nonzero(newest) != then.slots_used:
+            raise self._contradiction()
+        self._open_for_writing(used)
+        self._slots[changed] = newest[changed]
+
+    def _contradiction(self) -> CorruptIndex:
+        return CorruptIndex(
+            f"{self.path}: what was verified is not there: delete the file and it is built again from the log",
+            path=self.path,
+            offset=0,
+        )
 
     def _first_at_or_behind(self, log_offset: int) -> int:
         """Return the number of the first entry of the trailing ones that point to LOG_OFFSET or behind it."""

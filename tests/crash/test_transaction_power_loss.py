@@ -102,8 +102,7 @@ class Traffic:
 def told(broker: Hall, topic: str) -> dict[int, str]:
     """Return the ids of the messages in TOPIC, by their place in the log.
 
-    In the place of a message that the power cut took stands the next one there is, once more. One whose properties it
-    damaged, which no checksum guards, is of nobody.
+    One whose properties the power cut damaged, which no checksum guards, is of nobody.
     """
     return {
         record.log_offset: record.body.decode()

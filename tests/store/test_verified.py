@@ -66,3 +66,31 @@ def test_a_deleted_topic_is_noted_with_the_next_flush(tmp_path: Path) -> None:
     assert recovered.recovery.scanned_records == 0
     recovered.close()
     store.close()
+
+
+def test_a_damaged_index_has_the_whole_log_read(tmp_path: Path) -> None:
+    clock = Hand()
+    store = open_store(tmp_path / "store", now_ms=clock)
+    store.append(make_run("T", 0, [b"old"] * 50, {"KEYS": "k"}))
+    store.tick()
+    clock.now_ms += _MINUTE_MS
+    store.tick()
+    clock.now_ms += 1_000
+    store.tick()
+    store.append(make_run("T", 0, [b"new"] * 3, {"KEYS": "k"}))
+    left = _crashed_copy(tmp_path, "copy")
+    assert (left / "pocketmq" / "verified.json").exists()
+    (path,) = (left / "index").iterdir()
+    content = bytearray(path.read_bytes())
+    entries_at = 40 + 50 * 4
+    content[entries_at + 20 * 10 : entries_at + 20 * 30] = bytes(20 * 20)
+    path.write_bytes(content)
+
+    recovered = open_store(left, now_ms=clock)
+
+    assert recovered.recovery.scanned_records == 53
+    assert len(recovered.lookup("T", "k")) == 53
+    assert not (left / "pocketmq" / "verified.json").exists()  # Until all of it is on the device.
+    recovered.close()
+    assert (left / "pocketmq" / "verified.json").exists()
+    store.close()
