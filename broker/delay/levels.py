@@ -185,8 +185,7 @@ class LevelDeliveries:
         self._pause_ms = pause_ms
         self._not_before_ms = 0
         self._levels = [
-            _Level(number, delay_ms, 0)
-            for number, delay_ms in enumerate(_delays_ms(store), start=1)
+            _Level(number, delay_ms, 0) for number, delay_ms in _delays_ms(store).items()
         ]
         #: What lies behind this in the log came since the start.
         self._own_from = 0
@@ -343,8 +342,8 @@ class LevelDeliveries:
             logger.warning("delay levels wait: %s", error.message)
 
 
-def _delays_ms(store: MessageStore) -> list[int]:
+def _delays_ms(store: MessageStore) -> dict[int, int]:
     """Return the delays of the levels, and of those whose queues STORE has from earlier settings."""
-    delays = list(store.config.delay_levels_ms)
+    delays = dict(enumerate(store.config.delay_levels_ms, start=1))
     queues = [queue for topic, queue in store.queue_names() if topic == SCHEDULE_TOPIC]
-    return delays + [_ANY_DELAY_MS] * (max(queues, default=-1) + 1 - len(delays))
+    return dict.fromkeys((queue + 1 for queue in queues), _ANY_DELAY_MS) | delays

@@ -166,11 +166,14 @@ class Checks:
             if asked:
                 self._ask(asked)
         except PocketMQError as error:
-            self._try_again(due, now_ms, error)
+            logger.error("transactions cannot be checked reason=%s", error.message)
+            self._try_again(due, now_ms)
+        except Exception:  # The edge of the loop: a bug must not stop all checks.
+            logger.exception("transactions wait to be checked")
+            self._try_again(due, now_ms)
 
-    def _try_again(self, due: Sequence[OpenHalf], now_ms: int, error: PocketMQError) -> None:
-        """Check those of DUE that could not be checked because of ERROR one interval later."""
-        logger.error("transactions cannot be checked reason=%s", error.message)
+    def _try_again(self, due: Sequence[OpenHalf], now_ms: int) -> None:
+        """Check those of DUE that could not be checked one interval later."""
         for half in due:
             if self._halves.open.holds(half) and half.due_ms <= now_ms:
                 self._enter(half, now_ms + self._config.transaction_check_interval_ms)

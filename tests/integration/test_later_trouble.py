@@ -6,16 +6,18 @@ None of it may lose a message, or deliver one twice after a clean stop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import Counter
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import SystemClock, VirtualClock
-from pocketmq.proto.errors import ConfigError, InvalidArgument
+from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.store.os_disk import OsDisk
@@ -432,3 +434,33 @@ async def test_nobody_moves_the_brokers_own_offsets(tmp_path: Path, group: str) 
     async with broker(store_config(tmp_path), clock=clock) as (server, peer):
         await end(peer, "half")
         assert bodies(server) == ["half"]
+
+
+@pytest.mark.parametrize("part", ["commitlog", "timerlog", "delayOffset", "consumerOffset"])
+async def test_after_a_disk_that_failed_and_a_stop_all_come(tmp_path: Path, part: str) -> None:
+    clock, disk = VirtualClock(START_MS), FaultyDisk()
+    server = Broker.build(
+        BrokerConfig(port=0, nameservers=()), store_config(tmp_path), disk=disk, clock=clock
+    )
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        peer = Peer(channel)
+        await peer.create_topic()
+        for second in range(1, 5):
+            await peer.produce(many(50, {"TIMER_DELAY_MS": str(second * 1_000)}, f"t{second} "))
+            await peer.produce(many(50, {"DELAY": str(second)}, f"l{second} "))
+        await peer.produce(run(("half", HALF)))
+        await server.advance(1_500)
+        disk.break_writes(part)
+        await server.advance("10s")
+    with contextlib.suppress(PocketMQError):
+        await server.stop()
+    await server.stop()
+
+    disk.heal()
+    async with broker(store_config(tmp_path), clock=clock, disk=disk) as (server, peer):
+        await server.advance("1m")
+        await end(peer, "half")
+        found = Counter(bodies(server))
+        assert len(found) == 401
+        assert max(found.values()) <= 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.transactions import checks
+from pocketmq.broker.transactions.half_messages import HalfCopies
 from pocketmq.broker.transactions.open_halves import OpenHalf
 from pocketmq.proto.errors import InvalidArgument, InvalidName, StoreFull, TransactionResolved
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -236,6 +237,24 @@ async def test_a_full_store_is_tried_again_an_interval_later(
         assert stream.checks == []
         await broker.clock.advance(30_000)
         assert [check.times for check in stream.checks] == [1]
+
+
+async def test_a_bug_in_a_check_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hall(tmp_path) as broker:
+        stream, _ = broker.listen()
+        broker.begin("a")
+        with monkeypatch.context() as broken:
+            broken.setattr(HalfCopies, "checked", None)
+            await broker.clock.advance(6_000)
+        assert stream.checks == []
+        assert "wait to be checked" in caplog.text
+        broker.begin("b")
+        await broker.clock.advance(6_000)
+        assert [check.transaction_id for check in stream.checks] == ["b"]
+        await broker.clock.advance(24_000)
+        assert [check.transaction_id for check in stream.checks] == ["b", "a"]
 
 
 async def test_entries_of_transactions_that_ended_do_not_pile_up(
