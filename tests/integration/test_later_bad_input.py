@@ -236,8 +236,11 @@ async def test_every_bad_call_is_answered_and_nothing_is_lost(tmp_path: Path, se
         assert complaints == [], f"seed {seed}"
         await server.advance("1m")
         found = Counter(texts(server))
-        assert found.pop("ended", 0) <= 1
-        assert found == {"prompt": 1, "level": 1, "timed": 1}
+        assert found.keys() <= {"prompt", "level", "timed", "ended", "half"}
+        # A dead letter may have been sent again to its own topic, and a transaction committed.
+        assert found["prompt"] >= 1
+        assert found["level"] == found["timed"] == 1
+        assert max(found["ended"], found["half"]) <= 1
         await check_that_it_works(server, peer)
         before = {name: texts(server, *name) for name in server.store.queue_names()}
         now_ms = clock.now_ms()

@@ -399,7 +399,7 @@ async def test_a_full_disk_delays_and_neither_loses_nor_repeats(
             await peer.produce(many(300, {"DELAY": str(second)}, f"l{second} "))
         await server.advance(1_500)
         disk.run_full("commitlog")
-        await server.advance("1m")
+        await server.advance("4s")
         assert len(bodies(server)) == 600
         if not stop:
             disk.heal()
