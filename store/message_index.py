@@ -115,10 +115,8 @@ class MessageIndex:
         """
         if not len(columns):
             return 0
-        keys = keys_of(data, columns, topic, properties)
-        if self._knows(keys, columns):
-            return 0
         file = self._writable(now_ms)
+        keys = keys_of(data, columns, topic, properties)
         rows = self._accepted(keys, columns, file)
         hashes = keys.hashes if rows is None else keys.hashes[rows]
         owners = keys.rows if rows is None else keys.rows[rows]
@@ -127,16 +125,6 @@ class MessageIndex:
         if file.is_full and (not len(owners) or int(owners[-1]) < len(columns) - 1):
             self._writable(now_ms)  # Apache looks for room as soon as it meets the next record
         return len(owners)
-
-    def _knows(self, keys: MessageKeys, columns: RunColumns) -> bool:
-        """Is the newest file full, and has all KEYS, of records that it reaches? Then no new one is made for them."""
-        last = self.files[-1] if self.files else None
-        if last is None or not last.is_full:
-            return False
-        if int(columns.log_offset.max()) > last.header.end_log_offset:
-            return False
-        rows = self._accepted(keys, columns, last)
-        return rows is not None and not len(rows)
 
     def _put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs, now_ms: int) -> IndexFile:
         at = 0
