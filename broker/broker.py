@@ -38,6 +38,8 @@ from .virtual_time import methods as clock_methods
 logger = logging.getLogger(__name__)
 
 _PAGE_SIZE = resource.getpagesize()
+#: How often is cleaned on a clock that is moved: files expire in an hour of the day.
+_MOVED_CLEAN_MS = 600_000
 #: How long a change of topics waits for the name servers before it is answered all the same.
 _ANNOUNCE_TIMEOUT_S = 3.0
 
@@ -189,7 +191,10 @@ class Broker:
         every_so_often(self._config.delay_persist_interval_ms, save_levels)
         clean = _guarded(lambda: parts.store.clean(parts.needed_from))
         clean()  # A disk that is too full is known before the first send.
-        parts.timers.every(self._store_config.clean_interval_ms, clean)
+        every_so_often(self._store_config.clean_interval_ms, clean)
+        if parts.timers is not parts.wall_timers:
+            # What expires does so by the messages' time, which may be moved by months at once.
+            parts.timers.every(max(_MOVED_CLEAN_MS, self._store_config.clean_interval_ms), clean)
 
     def _register(self, running: _Running) -> None:
         registration = Registration(
