@@ -38,6 +38,26 @@ def test_a_group_has_apaches_defaults(groups: Groups) -> None:
     assert groups.ensure("g") is groups.get("g")
 
 
+def test_the_brokers_own_groups_are_nobodys_to_make_or_delete(tmp_path: Path) -> None:
+    own = "CID_RMQ_SYS_TRANS"
+    # Apache's brokers list theirs in the file.
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "subscriptionGroup.json").write_text(
+        f'{{"subscriptionGroupTable":{{"{own}":{{"groupName":"{own}"}}}}}}'
+    )
+    groups = groups_at(tmp_path)
+    assert groups.get(own).name == own
+
+    with pytest.raises(InvalidName, match="the broker's own") as caught:
+        groups.create(GroupConfig(name=own), update=True)
+    assert caught.value.details["field"] == "group"
+    with pytest.raises(InvalidName, match="the broker's own"):
+        groups.delete(own)
+    with pytest.raises(InvalidName, match="the broker's own"):
+        groups.ensure("CID_RMQ_SYS_DEAD_LETTERS")
+    assert [group.name for group in groups.all()] == [own]
+
+
 def test_a_group_is_there_after_a_restart(tmp_path: Path, groups: Groups) -> None:
     group = GroupConfig(name="g", consume_message_orderly=True, retry_times_max=3)
     groups.create(group, update=False)

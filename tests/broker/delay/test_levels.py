@@ -163,6 +163,31 @@ async def test_a_message_of_a_clock_that_was_ahead_is_due_at_once(tmp_path: Path
 # --- stopped and started
 
 
+async def test_after_a_clock_went_back_none_is_early_and_each_waits_from_when_it_is_seen(
+    tmp_path: Path,
+) -> None:
+    first = Leveling(tmp_path, VirtualClock(START_MS + 60_000))
+    first.start()
+    first.send(1, b"of the future")
+    await first.stop()
+
+    parts = Leveling(tmp_path, VirtualClock(START_MS))
+    parts.start()
+    # The store stamps all of these with START_MS + 60,000.
+    parts.send(1, b"a")
+    await parts.clock.advance(400)
+    parts.send(1, b"b")
+    parts.send(2, b"c")
+    await parts.clock.advance(10_000)
+
+    at = {body.decode(): instant_ms - START_MS for instant_ms, _, body in parts.arrived}
+    # One that comes while others of its level wait is seen when they are done.
+    assert at == {"of the future": 0, "a": 1_000, "b": 2_000, "c": 5_400}
+    await parts.clock.advance(90_000)
+    assert len(parts.arrived) == 4
+    await parts.stop()
+
+
 async def test_what_fell_due_meanwhile_comes_oldest_first_and_sends_go_on(tmp_path: Path) -> None:
     first = Leveling(tmp_path / "s")
     for number in range(40):
