@@ -187,8 +187,7 @@ class Broker:
             self._store_config.flush_interval_ms, lambda: parts.store.tick(self._wall.now_ms())
         )
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
-        save_levels = _guarded(parts.level_progress.save)
-        every_so_often(self._config.delay_persist_interval_ms, save_levels)
+        every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
         clean = _guarded(lambda: parts.store.clean(parts.needed_from))
         clean()  # A disk that is too full is known before the first send.
         every_so_often(self._store_config.clean_interval_ms, clean)
@@ -294,7 +293,7 @@ class Broker:
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             writable=health.state == "open",
             not_writable_because="" if health.state == "open" else reason or health.state,
-            delayed_waiting=parts.delayed_waiting,
+            delayed_waiting=parts.delays.waiting,
             transactions_open=parts.transactions.open_count,
             now_ms=self._clock.now_ms(),
             virtual_clock=is_virtual(self._clock),

@@ -82,16 +82,20 @@ class Parts:
 
     async def close(self) -> None:
         """Note how far everything has come; the first error is raised when all have."""
+        errors = _errors_of(self.transactions.close)
         await self.delays.stop()
-        errors = []
-        for close in (self.transactions.close, self.offsets.save):
-            try:
-                close()
-            except PocketMQError as error:
-                errors.append(error)
+        errors += _errors_of(self.offsets.save)
         if errors:
             raise errors[0]
         self.delays.forget()
+
+
+def _errors_of(close: Callable[[], None]) -> list[PocketMQError]:
+    try:
+        close()
+    except PocketMQError as error:
+        return [error]
+    return []
 
 
 def assemble(
