@@ -20,9 +20,13 @@ from ..store.state_files import StateFile
 from .appends import Appends
 from .config import BrokerConfig
 from .dead_letters import DeadLetters
-from .delay.delays import Delays
+from .delay.delivered_note import DeliveredNote
+from .delay.deliveries import Deliveries
+from .delay.level_progress import LevelProgress
+from .delay.levels import LevelDeliveries
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
+from .delay.timed import TimedDeliveries
 from .fetch import Fetches
 from .groups import Groups
 from .lookup import Lookups
@@ -33,6 +37,7 @@ from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
 from .transactions.transactions import Transactions
+from .virtual_time import is_virtual
 from .waiting import Purgatory
 
 
@@ -50,15 +55,24 @@ class Parts:
     sends: Sends
     fetches: Fetches
     lookups: Lookups
-    delays: Delays
+    delivered_note: DeliveredNote
+    level_progress: LevelProgress
+    levels: LevelDeliveries
+    timed: TimedDeliveries
     transactions: Transactions
     recalls: Recalls
     retries: Retries
     dead_letters: DeadLetters
 
+    @property
+    def delayed_waiting(self) -> int:
+        """How many messages wait for their time."""
+        return self.levels.waiting + self.timed.waiting
+
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
-        found = (self.delays.oldest_log_offset(), self.transactions.oldest_log_offset())
+        parts = (self.levels, self.timed, self.transactions)
+        found = [part.oldest_log_offset() for part in parts]
         return min((offset for offset in found if offset is not None), default=None)
 
     def methods(self) -> MethodTable:
@@ -69,7 +83,8 @@ class Parts:
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
         self.transactions.start()
-        self.delays.start()
+        self.levels.start()
+        self.timed.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
@@ -82,20 +97,20 @@ class Parts:
 
     async def close(self) -> None:
         """Note how far everything has come; the first error is raised when all have."""
-        errors = _errors_of(self.transactions.close)
-        await self.delays.stop()
-        errors += _errors_of(self.offsets.save)
+        await self.levels.stop()
+        errors = []
+        for close in (
+            self.transactions.close,
+            self.timed.close,
+            self.offsets.save,
+        ):
+            try:
+                close()
+            except PocketMQError as error:
+                errors.append(error)
         if errors:
             raise errors[0]
-        self.delays.forget()
-
-
-def _errors_of(close: Callable[[], None]) -> list[PocketMQError]:
-    try:
-        close()
-    except PocketMQError as error:
-        return [error]
-    return []
+        self.delivered_note.remove()
 
 
 def assemble(
@@ -119,8 +134,18 @@ def assemble(
     rules = DelayRules(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
+    deliveries = Deliveries(appends)
+    note = DeliveredNote(store)
+    note.find()
+    progress = LevelProgress(state_file("delayOffset.json"), store, now_ms, note)
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
-    waits = _waits(store, transactions, now_ms)
+    waits = Waits(
+        now_ms=now_ms,
+        slot_count=store.timers.count,
+        prepare=prepare,
+        check_room=transactions.check_room,
+    )
+    pause_ms = _pause_ms(config, clock)
     return Parts(
         store=store,
         topics=topics,
@@ -132,9 +157,28 @@ def assemble(
         sends=Sends(config, topics, store, wall_timers, appends, waits),
         fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
         lookups=Lookups(topics, store),
-        delays=Delays(config, store, timers, clock, appends, state_file),
+        delivered_note=note,
+        level_progress=progress,
+        levels=LevelDeliveries(
+            store, timers, clock, deliveries, appends, progress, pause_ms=pause_ms
+        ),
+        timed=TimedDeliveries(
+            store,
+            timers,
+            clock,
+            deliveries,
+            appends,
+            slot_messages_max=config.delay_slot_messages_max,
+            pause_ms=pause_ms,
+            note=note,
+        ),
         transactions=transactions,
         recalls=Recalls(config, topics, store, appends, now_ms),
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
     )
+
+
+def _pause_ms(config: BrokerConfig, clock: Clock) -> int:
+    """Return how far apart deliveries are; a clock that is moved by hand waits for every instant."""
+    return 0 if is_virtual(clock) else config.delay_pause_ms
