@@ -20,13 +20,9 @@ from ..store.state_files import StateFile
 from .appends import Appends
 from .config import BrokerConfig
 from .dead_letters import DeadLetters
-from .delay.delivered_note import DeliveredNote
-from .delay.deliveries import Deliveries
-from .delay.level_progress import LevelProgress
-from .delay.levels import LevelDeliveries
+from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
-from .delay.timed import TimedDeliveries
 from .fetch import Fetches
 from .groups import Groups
 from .lookup import Lookups
@@ -37,7 +33,6 @@ from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
 from .transactions.transactions import Transactions
-from .virtual_time import is_virtual
 from .waiting import Purgatory
 
 
@@ -55,24 +50,15 @@ class Parts:
     sends: Sends
     fetches: Fetches
     lookups: Lookups
-    delivered_note: DeliveredNote
-    level_progress: LevelProgress
-    levels: LevelDeliveries
-    timed: TimedDeliveries
+    delays: Delays
     transactions: Transactions
     recalls: Recalls
     retries: Retries
     dead_letters: DeadLetters
 
-    @property
-    def delayed_waiting(self) -> int:
-        """How many messages wait for their time."""
-        return self.levels.waiting + self.timed.waiting
-
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
-        parts = (self.levels, self.timed, self.transactions)
-        found = [part.oldest_log_offset() for part in parts]
+        found = (self.delays.oldest_log_offset(), self.transactions.oldest_log_offset())
         return min((offset for offset in found if offset is not None), default=None)
 
     def methods(self) -> MethodTable:
@@ -83,8 +69,7 @@ class Parts:
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
         self.transactions.start()
-        self.levels.start()
-        self.timed.start()
+        self.delays.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
@@ -97,20 +82,20 @@ class Parts:
 
     async def close(self) -> None:
         """Note how far everything has come; the first error is raised when all have."""
-        await self.levels.stop()
-        errors = []
-        for close in (
-            self.transactions.close,
-            self.timed.close,
-            self.offsets.save,
-        ):
-            try:
-                close()
-            except PocketMQError as error:
-                errors.append(error)
+        errors = _errors_of(self.transactions.close)
+        await self.delays.stop()
+        errors += _errors_of(self.offsets.save)
         if errors:
             raise errors[0]
-        self.delivered_note.remove()
+        self.delays.forget()
+
+
+def _errors_of(close: Callable[[], None]) -> list[PocketMQError]:
+    try:
+        close()
+    except PocketMQError as error:
+        return [error]
+    return []
 
 
 def assemble(
@@ -134,10 +119,6 @@ def assemble(
     rules = DelayRules(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
-    deliveries = Deliveries(appends)
-    note = DeliveredNote(store)
-    note.find()
-    progress = LevelProgress(state_file("delayOffset.json"), store, now_ms, note)
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
         now_ms=now_ms,
@@ -145,7 +126,6 @@ def assemble(
         prepare=prepare,
         check_room=transactions.check_room,
     )
-    pause_ms = _pause_ms(config, clock)
     return Parts(
         store=store,
         topics=topics,
@@ -157,28 +137,9 @@ def assemble(
         sends=Sends(config, topics, store, wall_timers, appends, waits),
         fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
         lookups=Lookups(topics, store),
-        delivered_note=note,
-        level_progress=progress,
-        levels=LevelDeliveries(
-            store, timers, clock, deliveries, appends, progress, pause_ms=pause_ms
-        ),
-        timed=TimedDeliveries(
-            store,
-            timers,
-            clock,
-            deliveries,
-            appends,
-            slot_messages_max=config.delay_slot_messages_max,
-            pause_ms=pause_ms,
-            note=note,
-        ),
+        delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,
         recalls=Recalls(config, topics, store, appends, now_ms),
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
     )
-
-
-def _pause_ms(config: BrokerConfig, clock: Clock) -> int:
-    """Return how far apart deliveries are; a clock that is moved by hand waits for every instant."""
-    return 0 if is_virtual(clock) else config.delay_pause_ms
