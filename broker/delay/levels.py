@@ -147,15 +147,19 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Records under way; PASSED: how many entries of each level are done with when they are delivered."""
+    """Records under way; PASSED: how many entries of each level are done with when they are delivered.
+
+    last: where the last of them lies in the log.
+    """
 
     records: bytes
     columns: RunColumns
     passed: list[tuple[_Level, int]]
+    last: int
 
     def without(self, done: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Chunk:
         """Return the chunk without the records that are DONE."""
-        return _Chunk(self.records, self.columns.take(~done), self.passed)
+        return _Chunk(self.records, self.columns.take(~done), self.passed, self.last)
 
 
 class LevelDeliveries:
@@ -189,6 +193,8 @@ class LevelDeliveries:
         ]
         #: What lies behind this in the log came since the start.
         self._own_from = 0
+        #: Where the record lies that was delivered last.
+        self._delivered_last = -1
         #: What could not be delivered yet.
         self._failed: _Chunk | None = None
         self._running = False
@@ -315,9 +321,15 @@ class LevelDeliveries:
         level.read(self._store, self._clock.now_ms(), self._own_from)
 
     def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[_Level, int]]) -> _Chunk:
+        # Where records of a queue were lost, recovery has their entries tell of the next one: that comes once.
+        fresh = np.diff(log_offsets, prepend=self._delivered_last) != 0
+        log_offsets, sizes = log_offsets[fresh], sizes[fresh]
+        if not len(sizes):
+            return _Chunk(b"", parse_run(b"", _nothing()), passed, self._delivered_last)
         entries = Entries(passed[0][0].offset, log_offsets, sizes, np.zeros_like(sizes))
         records, rows = read_entries(self._store.log, entries)
-        return _Chunk(records, parse_run(records, starts_of(sizes[rows])), passed)
+        columns = parse_run(records, starts_of(sizes[rows]))
+        return _Chunk(records, columns, passed, int(log_offsets[-1]))
 
     def _deliver(self, chunk: _Chunk) -> bool:
         """Deliver CHUNK and move on; or keep what has to be tried again, and return false."""
@@ -330,6 +342,7 @@ class LevelDeliveries:
         if self._failed is not None:
             logger.info("delay levels go on")
             self._failed = None
+        self._delivered_last = chunk.last
         for level, count in chunk.passed:
             level.pass_over(count)
             if not len(level.due_ms):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -490,3 +491,27 @@ async def test_what_apache_left_waiting_comes_as_it_would_have(tmp_path: Path) -
     ends = {level: reader.store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1] for level in positions}
     await reader.stop()
     assert _offsets(path) == ends
+
+
+@pytest.mark.parametrize("copies", [1, 3, CHUNK_MESSAGES + 5])
+async def test_where_records_were_lost_the_one_behind_comes_once(
+    tmp_path: Path, copies: int
+) -> None:
+    """Recovery has the entries of lost records tell of the next record of the queue."""
+    rig = Leveling(tmp_path / "s")
+    rig.send(1, b"a")
+    rig.send(1, b"b")
+    queue = rig.store.queues.find_or_make(SCHEDULE_TOPIC, 0)
+    log_offsets, sizes, codes = (column[-1:] for column in queue.entries(0, 2))
+    queue.append(
+        2, np.repeat(log_offsets, copies), np.repeat(sizes, copies), np.repeat(codes, copies)
+    )
+    rig.start()
+    await rig.clock.advance(1_000)
+    rig.send(1, b"c")
+
+    await rig.clock.advance(1_000)
+
+    assert rig.bodies == [b"a", b"b", b"c"]
+    assert rig.levels.waiting == 0
+    await rig.stop()
