@@ -95,7 +95,10 @@ class Timers(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(0, 25))
     def hand_on(self, seconds: int) -> None:
-        read_ms = self.store.timers.read_ms + seconds * SECOND
+        # Never beyond the present second: a checkpoint of the future is not believed.
+        present_ms = self.clock.now_ms // SECOND * SECOND + SECOND
+        asked_ms = self.store.timers.read_ms + seconds * SECOND
+        read_ms = max(self.store.timers.read_ms, min(asked_ms, present_ms))
         self.store.timers.delivered_up_to(read_ms)
         self.waits = {slot: keys for slot, keys in self.waits.items() if slot >= read_ms}
 
