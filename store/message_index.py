@@ -158,6 +158,11 @@ class MessageIndex:
                 accepted[place] = False
         return np.flatnonzero(accepted)
 
+    def has_all_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
+        """Has the newest record in the index, which COLUMNS describe alone, all its keys there?"""
+        hashes = keys_of(data, columns, None, None).hashes.tolist()
+        return sorted(hashes) == sorted(self._newest_keys(int(columns.log_offset[0])))
+
     def _newest_keys(self, end_log_offset: int) -> list[int]:
         """Return the hashes that the record at END_LOG_OFFSET, the newest, has in the index."""
         found: list[int] = []

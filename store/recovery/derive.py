@@ -200,8 +200,19 @@ class Derivation:
             self._note(Kind.CUT, index.folder, "keys of records that are gone", cut)
         if self._whole:
             self._drop_incomplete(index)
+        if not index.files:
+            return 0
         # The newest record may have got some of its keys only; the index enters those that it lacks.
-        return index.end_log_offset if index.files else 0
+        end = index.end_log_offset
+        return end + 1 if index.files[-1].is_full and self._is_indexed(index, end) else end
+
+    def _is_indexed(self, index: MessageIndex, log_offset: int) -> bool:
+        """Has the record at LOG_OFFSET, the newest in INDEX, all its keys? Entering them again may make a file."""
+        for scanned in self._files:
+            rows = np.flatnonzero(scanned.log_offsets == log_offset)
+            if len(rows):
+                return index.has_all_keys(scanned.file.view, scanned.columns.take(rows))
+        return False
 
     def _restore(self, index: MessageIndex, known: Verified) -> None:
         """Cut INDEX back to what was verified: of what is newer anything may be missing after a power cut."""
