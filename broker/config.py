@@ -60,7 +60,7 @@ class BrokerConfig:
     #: Messages that may be due in one second; further ones are refused.
     delay_slot_messages_max: int = 1_000_000
     #: Timed messages that are due so soon after others were delivered go together, so much later at most.
-    delay_pause_ms: int = 5
+    delay_pause_ms: int = 10
     #: How often the progress of delayed messages is saved: so much may fire twice after a kill.
     delay_persist_interval_ms: int = 1_000
 
