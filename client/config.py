@@ -136,7 +136,8 @@ class ConsumerConfig(ClientConfig):
 
     #: Where to start: at the committed offset (earliest or latest if there is none), earliest, or latest.
     start: Start = "committed"
-    #: Read the group's retry topic as well, where messages come again that were sent back.
+    #: Read the group's retry topic as well, where messages come again that were sent back. Without, nothing is sent
+    #: back for a retry: as with broadcasting, where each consumer reads everything for itself.
     retries: bool = True
     #: Commit what was handed out and finished, this often and at the end.
     auto_commit: bool = True

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..proto.errors import ClientClosed, PocketMQError
+from ..proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import check_topic, retry_topic
 from .config import ConsumerConfig
@@ -187,6 +187,13 @@ class Reading:
     ) -> SentBack:
         """Give MESSAGE back to its broker; see pull_consumer.py."""
         self.check_open()
+        if not self._config.retries and delay_level >= 0:
+            raise InvalidArgument(
+                "this consumer has retries off, as one that reads everything for itself: a retry would come to its"
+                " group and not to it; turn retries on, or give the message up with delay_level=-1",
+                field="retries",
+                value=False,
+            )
         sent = await send_back(
             self._session,
             self._group,

@@ -216,6 +216,20 @@ class TestReadingRetries:
         async with consumer(broker, retries=False) as reading:
             assert await reading.poll(timeout_ms=1) == []
 
+    async def test_who_has_retries_off_sends_nothing_back_but_to_the_dead(
+        self, broker: RetryingBroker
+    ) -> None:
+        add_topic(broker, "orders", 1)
+        store(broker, "orders", b"one")
+
+        async with consumer(broker, retries=False) as reading:
+            (message,) = await reading.poll()
+            with pytest.raises(InvalidArgument, match="retries off"):
+                await reading.send_back(message)
+            await reading.send_back(message, delay_level=-1)
+
+        assert [request.delay_level for request in broker.sent_back] == [-1]
+
     async def test_without_topics_nothing_is_read(self, broker: RetryingBroker) -> None:
         add_topic(broker, RETRIES, 1)
         store(broker, RETRIES, b"again")
