@@ -84,7 +84,11 @@ class TimerMetrics:
             return None
         self._changed = False
         counts: Object = {
-            topic: {"count": min(found.count, COUNTER_MAX), "timeStamp": found.changed_ms}
+            # Less than 0 is what a kill makes of it that lost the last second's counts.
+            topic: {
+                "count": min(max(found.count, 0), COUNTER_MAX),
+                "timeStamp": found.changed_ms,
+            }
             for topic, found in self._counts.items()
         }
         document: Json = {"dataVersion": self._version.to_json(), "timingCount": counts}

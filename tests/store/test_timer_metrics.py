@@ -120,3 +120,11 @@ def test_a_missing_or_short_checkpoint_says_nothing(data: bytes | None, tmp_path
 
     assert path.stat().st_size == 4096
     assert TimerCheckpoint.read(OsDisk(), str(path)) == TimerCheckpoint(1000, 52, 1, 1)
+
+
+def test_what_a_kill_forgot_makes_no_negative_count_in_the_file(tmp_path: Path) -> None:
+    metrics = TimerMetrics(OsDisk(), str(tmp_path), Hand(NOW))
+
+    metrics.add("T", -3)
+
+    assert '"T":{"count":0,' in (metrics.take_text() or "")
