@@ -14,8 +14,8 @@ def test_each_structure_fires_each_timer_once_that_was_not_cancelled(name: str) 
 
 
 def test_the_table_shows_nanoseconds_and_ratios() -> None:
-    costs = dict.fromkeys(bench.OPERATIONS, 1000.0)
-    others = {name: 2500.0 for name in bench.OPERATIONS if name != "tick by tick"}
+    costs: dict[str, float] = {name: 1000.0 for name in bench.OPERATIONS}
+    others: dict[str, float] = {name: 2500.0 for name in bench.OPERATIONS if name != "tick by tick"}
 
     titles, *rows = bench.lines({10_000: {"wheel": costs, "heapq": others, "call_later": others}})
 
