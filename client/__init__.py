@@ -14,6 +14,7 @@ Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one
 
 from .admin import Admin
 from .async_admin import AsyncAdmin
+from .clock import AsyncClocks, BrokerClock
 from .dead_letters import DeadLetter, ResentDeadLetter
 from .descriptions import (
     BrokerDescription,
@@ -49,6 +50,8 @@ __all__ = [
     "Queue",
     "Admin",
     "AsyncAdmin",
+    "AsyncClocks",
+    "BrokerClock",
     "TopicDescription",
     "QueueDescription",
     "GroupDescription",

@@ -13,8 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ...client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message, ReceivedMessage
-from ...client.clock import AsyncClocks
+from ...client import (
+    AsyncAdmin,
+    AsyncClocks,
+    AsyncProducer,
+    AsyncPullConsumer,
+    Message,
+    ReceivedMessage,
+)
 from ...proto.duration import format_duration
 from ..server_process import ServerProcess
 from .board import Board
