@@ -8,9 +8,9 @@ from .overlay_disk import OverlayDisk
 from .run import Appended, Run
 from .sizes import config_of
 from .slices import Slices
-from .timer_entry import TimerBatch
-from .timer_slot import TimerRecords, TimerSlot
-from .timer_store import TimerStore
+from .timers.entry import TimerBatch
+from .timers.slot import TimerRecords, TimerSlot
+from .timers.store import TimerStore
 
 __all__ = [
     "MessageStore",

@@ -22,7 +22,7 @@ from .log_writer import LogWriter
 from .mapped_files import Syncable
 from .parts import StoreParts
 from .recovery import Verified
-from .timer_store import TimerStore
+from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
 

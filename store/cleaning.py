@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .health import Health
 from .parts import StoreParts
 from .retention import decide, kept_back
-from .timer_store import TimerStore
+from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from .reader import Reader
 from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
 from .slices import Slices
-from .timer_recovery import open_timers
-from .timer_store import TimerStore
+from .timers.recovery import open_timers
+from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from pocketmq.proto.property_ranges import PropertyRanges
 from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.timer_entry import TimerBatch
-from pocketmq.store.timer_log import DELETE
-from pocketmq.store.timer_rebuild import numbers
-from pocketmq.store.timer_store import TimerStore
+from pocketmq.store.timers.entry import TimerBatch
+from pocketmq.store.timers.log import DELETE
+from pocketmq.store.timers.rebuild import numbers
+from pocketmq.store.timers.store import TimerStore
 
 from .runs import make_run
 

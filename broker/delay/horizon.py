@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import Longs
-from ...store.timer_log import DELETE, NONE, ROLL
-from ...store.timer_slot import TimerRecords, TimerSlot
+from ...store.timers.log import DELETE, NONE, ROLL
+from ...store.timers.slot import TimerRecords, TimerSlot
 from .delivered_note import SlotNote
 
 #: One pending message: when it is due, where its timer record and its own record are, when it was entered, the hash

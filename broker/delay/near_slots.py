@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.record_run import Longs
-from ...store.timer_store import TimerStore
+from ...store.timers.store import TimerStore
 from .delivered_note import SlotNote
 from .horizon import LoadedSlot
 from .timed_pages import SlotLoader

@@ -15,7 +15,7 @@ from ...proto.record_run import Longs, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, read_entries
-from ...store.timer_entry import TimerBatch
+from ...store.timers.entry import TimerBatch
 from .delivered_note import DeliveredNote
 from .horizon import NO_ROWS, LoadedSlot, Rows, noted
 from .timed_records import TimedRecords, unique_hashes_of

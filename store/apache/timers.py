@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.topics import TIMER_TOPIC
-from ..timer_log import MESSAGE_AT, RECORD_SIZE, TimerBlank, TimerRecord, records
-from ..timer_wheel import SLOTS, WHEEL_SIZE, TimerWheel
+from ..timers.log import MESSAGE_AT, RECORD_SIZE, TimerBlank, TimerRecord, records
+from ..timers.wheel import SLOTS, WHEEL_SIZE, TimerWheel
 from .files import JavaFiles, Refused
 from .store import ApacheStore
 

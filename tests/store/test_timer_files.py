@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.store.timer_log import RECORD_SIZE, TimerBlank, TimerRecord, records
-from pocketmq.store.timer_wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE, Slot, TimerWheel
+from pocketmq.store.timers.log import RECORD_SIZE, TimerBlank, TimerRecord, records
+from pocketmq.store.timers.wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE, Slot, TimerWheel
 
 from ..recorded import expected, recorded_store
 

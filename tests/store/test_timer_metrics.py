@@ -9,8 +9,8 @@ import pytest
 
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_tables import COUNTER_MAX, DataVersion
-from pocketmq.store.timer_checkpoint import TimerCheckpoint, TimerCheckpointFile
-from pocketmq.store.timer_metrics import TimerMetrics
+from pocketmq.store.timers.checkpoint import TimerCheckpoint, TimerCheckpointFile
+from pocketmq.store.timers.metrics import TimerMetrics
 
 from ..recorded import expected, recorded_store
 from ..runs import Hand

@@ -12,8 +12,8 @@ import pytest
 
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.timer_log import RECORD_SIZE
-from pocketmq.store.timer_wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE
+from pocketmq.store.timers.log import RECORD_SIZE
+from pocketmq.store.timers.wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, open_store

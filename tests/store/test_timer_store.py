@@ -19,10 +19,10 @@ from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.timer_entry import Filing, TimerBatch
-from pocketmq.store.timer_log import RECORD_SIZE
-from pocketmq.store.timer_store import TimerStore
-from pocketmq.store.timer_wheel import SLOTS
+from pocketmq.store.timers.entry import Filing, TimerBatch
+from pocketmq.store.timers.log import RECORD_SIZE
+from pocketmq.store.timers.store import TimerStore
+from pocketmq.store.timers.wheel import SLOTS
 from pocketmq.tools.inspect.ours import store_config
 
 from ..fakes import FaultyDisk

@@ -31,7 +31,7 @@ from ...store.apache.timers import JavaTimers
 from ...store.checkpoint import Checkpoint
 from ...store.disk import Disk
 from ...store.overlay_disk import OverlayDisk
-from ...store.timer_log import TimerBlank, TimerRecord
+from ...store.timers.log import TimerBlank, TimerRecord
 
 Document = dict[str, Any]
 

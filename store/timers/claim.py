@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.errors import StoreFull
-from .disk import Disk
-from .timer_checkpoint import TimerCheckpoint, TimerCheckpointFile
-from .timer_metrics import TimerMetrics
+from ...proto.errors import StoreFull
+from ..disk import Disk
+from .checkpoint import TimerCheckpoint, TimerCheckpointFile
+from .metrics import TimerMetrics
 
 logger = logging.getLogger(__name__)
 

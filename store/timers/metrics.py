@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.errors import CorruptState
-from .disk import Disk
-from .java_json import Json, parse, render
-from .state_files import StateFile
-from .state_tables import COUNTER_MAX, DataVersion, Object
+from ...proto.errors import CorruptState
+from ..disk import Disk
+from ..java_json import Json, parse, render
+from ..state_files import StateFile
+from ..state_tables import COUNTER_MAX, DataVersion, Object
 
 logger = logging.getLogger(__name__)
 

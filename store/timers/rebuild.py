@@ -14,21 +14,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.java_hash import hash_ranges
-from ..proto.properties import (
+from ...proto.java_hash import hash_ranges
+from ...proto.properties import (
     REAL_TOPIC,
     TIMER_DELETE_KEY,
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
 )
-from ..proto.property_ranges import PropertyRanges
-from ..proto.record_run import Ints, Longs, parse_run, starts_of
-from ..proto.topics import TIMER_TOPIC
-from .parts import StoreParts
-from .slices import Entries, read_entries
-from .timer_entry import TimerBatch
-from .timer_store import TimerStore
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record_run import Ints, Longs, parse_run, starts_of
+from ...proto.topics import TIMER_TOPIC
+from ..parts import StoreParts
+from ..slices import Entries, read_entries
+from .entry import TimerBatch
+from .store import TimerStore
 
 _MESSAGES: Final = 4096
 _BYTES: Final = 8 << 20

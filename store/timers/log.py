@@ -28,11 +28,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.record import MAGIC_BLANK
-from ..proto.record_run import Longs
-from .disk import Buffer, Disk
-from .mapped_file import MappedFile
-from .mapped_files import MappedFiles, Syncable
+from ...proto.record import MAGIC_BLANK
+from ...proto.record_run import Longs
+from ..disk import Buffer, Disk
+from ..mapped_file import MappedFile
+from ..mapped_files import MappedFiles, Syncable
 
 RECORD_SIZE: Final = 52
 #: Where the log offset of the message stands in a record.

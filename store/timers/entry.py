@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.record_run import Ints, Longs
-from .config import INT_MAX
-from .timer_log import DELETE, NONE, ORDINARY, RECORD_SIZE, ROLL, ROW, Rows
-from .timer_ring import TimerRing
+from ...proto.record_run import Ints, Longs
+from ..config import INT_MAX
+from .log import DELETE, NONE, ORDINARY, RECORD_SIZE, ROLL, ROW, Rows
+from .ring import TimerRing
 
 PACKED: Final = struct.Struct(">iqiqiqiiq")
 

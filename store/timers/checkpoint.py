@@ -19,8 +19,8 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from .disk import Disk, Mapping
-from .state_tables import DataVersion
+from ..disk import Disk, Mapping
+from ..state_tables import DataVersion
 
 CHECKPOINT_SIZE: Final = 4096
 _FIELDS: Final = struct.Struct(">7q")

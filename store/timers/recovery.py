@@ -6,7 +6,7 @@ position on); it ends at the first record that is none, or whose message the com
 records that they lack, and lose those that the log lacks. Entering goes on behind the message of the last record.
 
 What is missing is made again: the wheel from the log; the log, if it is shorter than the checkpoint says, from the
-messages of the timer topic (timer_rebuild.py). Without a checkpoint, everything of the last week that the wheel knows
+messages of the timer topic (rebuild.py). Without a checkpoint, everything of the last week that the wheel knows
 counts as not handed on, as for Apache. Without any of the files, the topic is read from its beginning, as by Apache.
 """
 
@@ -19,21 +19,21 @@ from typing import Final
 
 import numpy as np
 
-from ..proto.record import MAGIC_BLANK, QUEUE_OFFSET_AT
-from ..proto.record_run import Longs
-from ..proto.topics import TIMER_TOPIC
-from .commit_log import CommitLog
-from .consume_queue import ConsumeQueue
-from .health import Health
-from .mapped_file import MappedFile
-from .parts import StoreParts
-from .timer_claim import RebuildMark
-from .timer_entry import replay
-from .timer_log import BLANK_SIZE, HEAD, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
-from .timer_rebuild import enter_again
-from .timer_ring import TimerRing
-from .timer_store import TimerStore
-from .timer_wheel import SLOTS, WHEEL_SIZE
+from ...proto.record import MAGIC_BLANK, QUEUE_OFFSET_AT
+from ...proto.record_run import Longs
+from ...proto.topics import TIMER_TOPIC
+from ..commit_log import CommitLog
+from ..consume_queue import ConsumeQueue
+from ..health import Health
+from ..mapped_file import MappedFile
+from ..parts import StoreParts
+from .claim import RebuildMark
+from .entry import replay
+from .log import BLANK_SIZE, HEAD, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
+from .rebuild import enter_again
+from .ring import TimerRing
+from .store import TimerStore
+from .wheel import SLOTS, WHEEL_SIZE
 
 logger = logging.getLogger(__name__)
 

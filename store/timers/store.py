@@ -9,7 +9,7 @@ Kept through a kill: everything entered (what the log lacks is entered again fro
 what was handed on some two seconds before. Kept through a power cut: the same, as far as the commit log was on the
 device; the checkpoint says nothing that the device does not hold, so what it forgets is handed on twice, not lost.
 
-Bounds: slots span less than two weeks from `read_ms` on; memory, see timer_ring.py. Opening: see timer_recovery.py.
+Bounds: slots span less than two weeks from `read_ms` on; memory, see ring.py. Opening: see recovery.py.
 Synchronous, not thread-safe: the store's owner calls it. Source: store-format.md §7.2 and Apache's TimerMessageStore.
 """
 
@@ -22,19 +22,19 @@ from typing import Final
 
 import numpy as np
 
-from ..proto.errors import DiskFailure, StoreFull
-from ..proto.record_run import Longs
-from ..proto.topics import TIMER_TOPIC
-from .health import Health
-from .mapped_files import Syncable
-from .parts import StoreParts
-from .timer_checkpoint import TimerCheckpointFile
-from .timer_claim import CheckpointPart, Claim, MetricsPart
-from .timer_entry import PACKED, Filing, TimerBatch, chain, signs_of
-from .timer_log import DELETE, NONE, ORDINARY, RECORD_SIZE, TimerLog
-from .timer_metrics import TimerMetrics
-from .timer_ring import TimerRing
-from .timer_slot import TimerSlot
+from ...proto.errors import DiskFailure, StoreFull
+from ...proto.record_run import Longs
+from ...proto.topics import TIMER_TOPIC
+from ..health import Health
+from ..mapped_files import Syncable
+from ..parts import StoreParts
+from .checkpoint import TimerCheckpointFile
+from .claim import CheckpointPart, Claim, MetricsPart
+from .entry import PACKED, Filing, TimerBatch, chain, signs_of
+from .log import DELETE, NONE, ORDINARY, RECORD_SIZE, TimerLog
+from .metrics import TimerMetrics
+from .ring import TimerRing
+from .slot import TimerSlot
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _FEW: Final = 24
 
 
 class TimerStore:
-    """The timers of one store; `timer_recovery.open_timers` makes it.
+    """The timers of one store; `recovery.open_timers` makes it.
 
     read_ms: start of the oldest slot that was not handed on as a whole, a multiple of the precision (Java's
     currReadTimeMs);  queue_offset: next message of the timer topic to enter (commitQueueOffset);

@@ -1,6 +1,6 @@
 """The timer wheel of a live store: its slots in memory, page by page as they are touched, and the file behind them.
 
-Format: see timer_wheel.py. Pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first wanted,
+Format: see wheel.py. Pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first wanted,
 and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the parts of
 the file that are no holes once, and keeps the pages of slots that are still pending.
 
@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.record_run import Longs
-from .disk import Disk, Mapping
-from .timer_log import NONE
-from .timer_wheel import SLOT_SIZE, SLOT_TYPE, SLOTS, WHEEL_SIZE
+from ...proto.record_run import Longs
+from ..disk import Disk, Mapping
+from .log import NONE
+from .wheel import SLOT_SIZE, SLOT_TYPE, SLOTS, WHEEL_SIZE
 
 PAGE_SIZE: Final = 4096
 _PAGE_SLOTS: Final = PAGE_SIZE // SLOT_SIZE

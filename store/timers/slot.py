@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from ..proto.record_run import Ints, Longs
-from .timer_log import NONE, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
+from ...proto.record_run import Ints, Longs
+from .log import NONE, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
 
 #: Size of a record and position of the one in front of it.
 _LINK: Final = struct.Struct(">iq")
@@ -30,7 +30,7 @@ _NOWHERE: Final = np.array([-2], np.int64)
 class TimerRecords:
     """Records of one slot in the order in which they were entered.
 
-    positions: in the timer log;  log_offsets, sizes: of the messages;  magics: bits (ROLL, DELETE of timer_log.py);
+    positions: in the timer log;  log_offsets, sizes: of the messages;  magics: bits (ROLL, DELETE of log.py);
     write_ms: when each was entered, floored to the precision;  due_ms: the time that each is filed under.
     """
 
