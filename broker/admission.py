@@ -42,14 +42,8 @@ Flags = NDArray[np.bool_]
 #: Makes half messages of a run of transactional ones.
 Prepare = Callable[[Run], Run]
 
-_DELAYS: Final = (
-    names.DELAY,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELIVER_MS,
-)
 #: Properties of what is not simply stored in its queue.
-_SPECIAL: Final = (*_DELAYS, names.TRANSACTION_PREPARED, names.TIMER_DELETE_KEY)
+_SPECIAL: Final = (*names.ASKING_NAMES, names.TRANSACTION_PREPARED, names.TIMER_DELETE_KEY)
 #: One of these bytes is in every record with such a property.
 _HINTS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
 #: In runs up to so many bytes, looking for the hints is quicker than finding the properties.
@@ -190,7 +184,7 @@ def _check_recalls(ranges: PropertyRanges) -> None:
 
 def _check_delays(ranges: PropertyRanges, halves: Flags) -> None:
     """Refuse half messages with a delay: there is no instant that it could count from."""
-    for name in _DELAYS:
+    for name in names.ASKING_NAMES:
         index = _first(halves & (ranges.find(name)[1] > 0))
         if index is not None:
             raise InvalidArgument(

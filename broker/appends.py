@@ -6,9 +6,13 @@ happened: with asynchronous flushing as soon as it is appended, with synchronous
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from google.protobuf.message import Message
+
 from ..proto.errors import PocketMQError
+from ..proto.rpc import Call
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
 
@@ -36,6 +40,13 @@ class Appends:
         self.notify((run.topic, run.queue) for run in runs)
         return outcomes
 
+    def append_one(self, run: Run) -> Appended:
+        """Append RUN, whole or not at all; raises what the store raises."""
+        (outcome,) = self.append([run])
+        if isinstance(outcome, PocketMQError):
+            raise outcome
+        return outcome
+
     def notify(self, keys: Iterable[Key]) -> None:
         """Wake everybody who waits for one of the queues KEYS."""
         for key in dict.fromkeys(keys):
@@ -49,3 +60,31 @@ class Appends:
             self._store.request_sync(end_offset, done)
         else:
             done(None)
+
+    def reply_when_safe(self, call: Call, reply: Message, end_offset: int) -> None:
+        """Answer CALL with REPLY once everything before END_OFFSET is safe, or with the error."""
+        self.when_safe(
+            end_offset, lambda error: call.reply(reply) if error is None else call.fail(error)
+        )
+
+    async def safe(self, end_offset: int) -> None:
+        """Return once everything before END_OFFSET is safe, or raise the error."""
+        await _ended(lambda done: self.when_safe(end_offset, done))
+
+
+async def synced(store: MessageStore, end_offset: int) -> None:
+    """Return once everything of STORE before END_OFFSET is on the device, or raise the error."""
+    await _ended(lambda done: store.request_sync(end_offset, done))
+
+
+async def _ended(begin: Callable[[Callable[[PocketMQError | None], None]], None]) -> None:
+    """Call BEGIN with what to call at the end; return then, or raise the error it is called with."""
+    ended: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
+
+    def end(error: PocketMQError | None) -> None:
+        if not ended.done():  # Who waited may have been cancelled.
+            ended.set_result(error)
+
+    begin(end)
+    if (error := await ended) is not None:
+        raise error

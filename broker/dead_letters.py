@@ -47,10 +47,10 @@ from ..proto.topics import (
 )
 from ..store.message_store import MessageStore
 from ..store.run import Run
-from .appends import Appends
+from .appends import Appends, synced
 from .groups import Groups
 from .offsets import Offsets
-from .retries import property_string, told_failures
+from .retries import told_failures
 from .topics import Topics
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class DeadLetters:
                     letter.error.CopyFrom(to_wire(error))
             await asyncio.sleep(0)
         if end_offset:
-            await self._safe(end_offset)
+            await self._appends.safe(end_offset)
         return reply
 
     def _read(self, topic: str, offset: int, first: int, end: int) -> bytes:
@@ -221,20 +221,16 @@ class DeadLetters:
             0,
             topic=topic,
             queue_id=queue,
-            properties=property_string(kept),
+            properties=names.encode_again(kept),
             sys_flag=record.sys_flag & ~SYS_TRANSACTION,
             reconsume_times=0,
             prepared_offset=0,
         )
-        columns = parse_run(copy, starts_of([len(copy)]))
-        run = Run(topic=topic, queue=queue, records=copy, columns=columns)
-        (outcome,) = self._appends.append([run])
-        if isinstance(outcome, PocketMQError):
-            raise outcome
+        appended = self._appends.append_one(Run.of(topic, queue, [copy]))
         letter.topic, letter.queue = topic, queue
-        letter.new_queue_offset = outcome.first_queue_offset
-        letter.log_offset = int(outcome.log_offsets[0])
-        return outcome.end_offset
+        letter.new_queue_offset = appended.first_queue_offset
+        letter.log_offset = int(appended.log_offsets[0])
+        return appended.end_offset
 
     def _target(self, group: str, topic: str) -> tuple[str, int]:
         """Return the queue of TOPIC, which must exist and take messages, whose turn it is."""
@@ -255,13 +251,6 @@ class DeadLetters:
         self._turn += 1
         return self._topics.for_writing(topic, queue).name, queue
 
-    async def _safe(self, end_offset: int) -> None:
-        """Wait until everything before END_OFFSET is as safe as the store's setting promises."""
-        safe: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
-        self._appends.when_safe(end_offset, lambda error: _settle(safe, error))
-        if (error := await safe) is not None:
-            raise error
-
     # --- purging
 
     async def purge(
@@ -279,24 +268,12 @@ class DeadLetters:
             )
         mark = max(first, request.below_offset or end)
         if mark > first:
-            on_device: asyncio.Future[PocketMQError | None] = (
-                asyncio.get_running_loop().create_future()
-            )
-            self._store.request_sync(
-                self._store.max_log_offset, lambda error: _settle(on_device, error)
-            )
-            if (error := await on_device) is not None:
-                raise error
+            await synced(self._store, self._store.max_log_offset)
             known = self._offsets.committed(topic, MARK_GROUP, 0) or 0
             self._offsets.commit(topic, MARK_GROUP, 0, max(known, mark))
             self._offsets.save()
             logger.info("dead letters purged group=%s below=%d", request.group, mark)
         return pb.PurgeDeadLettersReply(purged=mark - first, min_offset=mark)
-
-
-def _settle(future: asyncio.Future[PocketMQError | None], error: PocketMQError | None) -> None:
-    if not future.done():
-        future.set_result(error)
 
 
 def _chosen(request: pb.ResendDeadLettersRequest) -> list[int]:

@@ -26,7 +26,7 @@ stored and no topic is made. Source: store-format.md §7.4.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -39,11 +39,9 @@ from ..proto.errors import (
     MessageNotFound,
     NotServed,
     OffsetOutOfRange,
-    PocketMQError,
     QueueNotFound,
 )
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.properties import NAME_END, PAIR_END
 from ..proto.record import SYS_INNER_BATCH, Record, decode_record
 from ..proto.record_copy import RecordCopier
 from ..proto.record_run import parse_run, starts_of
@@ -141,12 +139,6 @@ def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]
     return copied
 
 
-def property_string(pairs: Mapping[str, str]) -> bytes:
-    """Return PAIRS as they are stored; what was read from a record is not refused, whatever it holds."""
-    text = "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs.items())
-    return text.encode("utf-8", "replace")
-
-
 class Retries:
     """Takes failed messages back into STORE. RANDOM chooses among a group's retry queues. The event loop owns it."""
 
@@ -176,14 +168,7 @@ class Retries:
     def _answer(self, request: pb.SendBackRequest, call: Call) -> Later:
         """Answer CALL once the copy is as safe as the store's setting promises."""
         reply, end_offset = self.send_back(request)
-
-        def done(error: PocketMQError | None) -> None:
-            if error is None:
-                call.reply(reply)
-            else:
-                call.fail(error)
-
-        self._appends.when_safe(end_offset, done)
+        self._appends.reply_when_safe(call, reply, end_offset)
         return LATER
 
     def send_back(self, request: pb.SendBackRequest) -> tuple[pb.SendBackReply, int]:
@@ -204,9 +189,7 @@ class Retries:
             due_ms = now_ms if part.due_ms is None else int(part.due_ms[0])
         # Only what can be stored may make a topic.
         self._topics.for_group(copy.topic, 1 if fate.reason else _queues(group))
-        (outcome,) = self._appends.append([run])
-        if isinstance(outcome, PocketMQError):
-            raise outcome
+        appended = self._appends.append_one(run)
         log = logger.info if fate.reason else logger.debug
         log("message sent back group=%s topic=%s due_ms=%d", group.name, copy.topic, due_ms)
         reply = pb.SendBackReply(
@@ -214,9 +197,9 @@ class Retries:
             topic=copy.topic,
             due_ms=due_ms,
             reconsume_times=_times(record),
-            log_offset=int(outcome.log_offsets[0]),
+            log_offset=int(appended.log_offsets[0]),
         )
-        return reply, outcome.end_offset
+        return reply, appended.end_offset
 
     def _find(self, request: pb.SendBackRequest) -> tuple[bytes, Record]:
         """Return the record that REQUEST means, and what it says."""
@@ -261,13 +244,13 @@ class Retries:
     ) -> Run:
         """Return the copy of RECORD, which is DATA, for the queue of GROUP where FATE sends it."""
         pairs = copied_properties(record, fate, now_ms)
-        properties = property_string(pairs)
+        properties = names.encode_again(pairs)
         topic, queue = dead_letter_topic(group.name), 0
         if not fate.reason:
             topic, queue = retry_topic(group.name), self._random.randrange(_queues(group))
         elif len(properties) > PROPERTIES_SIZE_MAX:
             kept = {name: value for name, value in pairs.items() if name not in _OF_THE_DEAD}
-            properties = property_string(kept)
+            properties = names.encode_again(kept)
         copier = RecordCopier(data, parse_run(data, starts_of([len(data)])))
         copy = copier.copy(
             0,
@@ -277,8 +260,7 @@ class Retries:
             reconsume_times=_times(record),
             prepared_offset=0,
         )
-        columns = parse_run(copy, starts_of([len(copy)]))
-        return Run(topic=topic, queue=queue, records=copy, columns=columns)
+        return Run.of(topic, queue, [copy])
 
 
 def _queues(group: GroupConfig) -> int:

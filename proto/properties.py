@@ -7,13 +7,15 @@ of less than three characters, without 0x01, or with an empty name or value is i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from .errors import InvalidArgument
 
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
+_NAME_END: Final = NAME_END.encode()
+_PAIR_END: Final = PAIR_END.encode()
 
 #: Names that the store, the broker and the client act upon.
 KEYS: Final = "KEYS"
@@ -64,6 +66,9 @@ DELAY_NAMES: Final = (
     TIMER_DELETE_KEY,
 )
 
+#: What asks for a delay: a level, a delay in s or ms, an instant.
+ASKING_NAMES: Final = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+
 #: Words of KEYS are separated by this.
 KEY_SEPARATOR: Final = " "
 
@@ -73,12 +78,35 @@ def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
 
     Raises InvalidArgument for a name or value that is empty or holds 0x01 or 0x02: a reader would not find it again.
     """
-    parts = []
-    for name, value in dict(pairs).items():
+    pairs = dict(pairs)
+    for name, value in pairs.items():
         _check(name, "name", name)
         _check(value, "value", name)
-        parts.append(f"{name}{NAME_END}{value}{PAIR_END}")
-    return "".join(parts).encode("utf-8")
+    return encode_again(pairs)
+
+
+def encode_again(pairs: Mapping[str, str]) -> bytes:
+    """Return the property string of PAIRS, which were read from a record: nothing is refused."""
+    return b"".join(encode_pair(name, value) for name, value in pairs.items())
+
+
+def encode_pair(name: str, value: object) -> bytes:
+    """Return the part of a property string that gives NAME the VALUE, as text; neither is checked."""
+    return f"{name}{NAME_END}{value}{PAIR_END}".encode()
+
+
+def closed(string: bytes) -> bytes:
+    """Return the property STRING such that another may follow: with the last 0x02."""
+    return string if not string or string.endswith(_PAIR_END) else string + _PAIR_END
+
+
+def without(string: bytes, dropped: Collection[str]) -> bytes:
+    """Return the property STRING without those called DROPPED, closed; what is malformed stays."""
+    gone = {name.encode() for name in dropped}
+    pairs = string.split(_PAIR_END)
+    return closed(
+        _PAIR_END.join(pair for pair in pairs if pair.partition(_NAME_END)[0] not in gone)
+    )
 
 
 def _check(text: str, what: str, name: str) -> None:

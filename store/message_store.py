@@ -21,7 +21,6 @@ from typing import Literal, Self
 
 from ..proto.errors import DiskFailure, PocketMQError, StoreFull, StoreLocked, StoreRefused
 from ..proto.record import Host, Record, encode_record
-from ..proto.record_run import parse_run, starts_of
 from .background import Background
 from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
@@ -223,11 +222,7 @@ class MessageStore:
 
     def append_record(self, record: Record) -> Appended:
         """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""
-        data = encode_record(record)
-        columns = parse_run(data, starts_of([len(data)]))
-        return self.append(
-            Run(topic=record.topic, queue=record.queue_id, records=data, columns=columns)
-        )
+        return self.append(Run.of(record.topic, record.queue_id, [encode_record(record)]))
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from ..proto.record import (
     SYS_TRANSACTION,
     Host,
 )
-from ..proto.record_run import Longs, RunColumns
+from ..proto.record_run import Longs, RunColumns, parse_run, starts_of
 from .disk import Buffer
 
 _OFFSETS = np.dtype([("queue_offset", ">i8"), ("log_offset", ">i8")])
@@ -47,6 +47,13 @@ class Run:
     records: Buffer
     columns: RunColumns
     whole: bool = False
+
+    @classmethod
+    def of(cls, topic: str, queue: int, records: Sequence[Buffer]) -> Run:
+        """Return RECORDS, which were encoded or copied for QUEUE of TOPIC, as a run; they are not checked."""
+        data = b"".join(records)
+        columns = parse_run(data, starts_of([len(record) for record in records]))
+        return cls(topic=topic, queue=queue, records=data, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,11 @@ NEVER_ENQUEUED: Final = (1 << 63) - 1
 
 _INT_MAX: Final = (1 << 31) - 1
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
-_PAIR_END: Final = names.PAIR_END.encode()
 #: Real queues that are remembered; beyond, all are forgotten and found again.
 _QUEUES_MAX: Final = 10_000
 #: Properties that would not be true of a copy, and those that a timed one gets anew.
 _UNTRUE: Final = (names.PROPERTY_CRC,)
 _ANEW: Final = (names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES)
-_ROLL_TIMES: Final = names.TIMER_ROLL_TIMES.encode()
 
 Flags: TypeAlias = NDArray[np.bool_]
 #: A topic and a queue of it; or why there is none.
@@ -171,6 +169,8 @@ class _Chunk:
         self._odd = self._has_any(self._dropped)
         self._rolled = None if stamps is None or not stamps.rolled.any() else stamps.rolled.tolist()
         self._suffixes = None if stamps is None else _suffixes(stamps)
+        # One that was rolled before is odd.
+        self._roll_times = None if self._odd is None else self._values(names.TIMER_ROLL_TIMES)
         self.groups = self._grouped(stamps)
 
     # --- where each goes
@@ -268,17 +268,15 @@ class _Chunk:
 
     def _properties(self, row: int) -> bytes:
         string = self._copier.properties(row)
-        times = 0
         if self._odd is not None and self._odd[row]:
-            string, times = _without(string, self._dropped)
+            string = names.without(string, self._dropped)
         if self._suffixes is None:
             return string
-        if string and not string.endswith(_PAIR_END):
-            string += _PAIR_END
+        times = 0 if self._roll_times is None else _whole(self._roll_times[row])
         if self._rolled is not None and self._rolled[row]:
             times += 1
-        roll = _pair(names.TIMER_ROLL_TIMES, times) if times else b""
-        return string + self._suffixes[row] + roll
+        roll = names.encode_pair(names.TIMER_ROLL_TIMES, times) if times else b""
+        return names.closed(string) + self._suffixes[row] + roll
 
     def runs(self, groups: Sequence[_Group]) -> list[Run]:
         """Return GROUPS as runs; their columns are found all at once."""
@@ -327,33 +325,22 @@ def _run(group: _Group, data: bytes, columns: RunColumns) -> Run:
 
 def _suffixes(stamps: TimedStamps) -> list[bytes]:
     """Return the properties that each copy of a timed message gets."""
-    dequeued = _pair(names.TIMER_DEQUEUE_MS, stamps.dequeued_ms)
+    dequeued = names.encode_pair(names.TIMER_DEQUEUE_MS, stamps.dequeued_ms)
     made: dict[int, bytes] = {}
     suffixes = []
     for enqueued_ms in stamps.enqueued_ms.tolist():
         suffix = made.get(enqueued_ms)
         if suffix is None:
-            made[enqueued_ms] = suffix = _pair(names.TIMER_ENQUEUE_MS, enqueued_ms) + dequeued
+            made[enqueued_ms] = suffix = (
+                names.encode_pair(names.TIMER_ENQUEUE_MS, enqueued_ms) + dequeued
+            )
         suffixes.append(suffix)
     return suffixes
 
 
-def _pair(name: str, value: int) -> bytes:
-    return f"{name}{names.NAME_END}{value}{names.PAIR_END}".encode()
-
-
-def _without(string: bytes, dropped: Sequence[str]) -> tuple[bytes, int]:
-    """Return STRING without the properties DROPPED, and how often its message was rolled, if that goes with them."""
-    kept = []
-    times = 0
-    gone = {name.encode() for name in dropped}
-    for pair in string.split(_PAIR_END):
-        name, _, value = pair.partition(names.NAME_END.encode())
-        if name not in gone:
-            kept.append(pair)
-        elif name == _ROLL_TIMES and _NUMBER.fullmatch(value):
-            times = int(value)
-    return _PAIR_END.join(kept), times
+def _whole(value: bytes | None) -> int:
+    """Return the whole number that VALUE is; 0 for anything else."""
+    return int(value) if value is not None and _NUMBER.fullmatch(value) else 0
 
 
 def _target(topic: bytes, queue: bytes) -> _Target:

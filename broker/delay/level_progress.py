@@ -10,7 +10,6 @@ Not thread-safe: the event loop owns it. Source: Apache's ScheduleMessageService
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ...proto.errors import PocketMQError
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
 from ...store.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
+from ..appends import synced
 from .delivered_note import DeliveredNote
 
 logger = logging.getLogger(__name__)
@@ -94,18 +94,8 @@ class LevelProgress:
             return
         self._pending = snapshot = self._snapshot()
         self._dirty = False
-        synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PocketMQError | None) -> None:
-            if not synced.done():
-                if error is None:
-                    synced.set_result(None)
-                else:
-                    synced.set_exception(error)
-
-        self._store.request_sync(snapshot.end_offset, done)
         try:
-            await synced
+            await synced(self._store, snapshot.end_offset)
             self._write_if_safe()
         except PocketMQError as error:
             self._pending = None

@@ -21,14 +21,12 @@ from ...proto.errors import (
     InvalidDelay,
     InvalidRecord,
     MessageNotFound,
-    PocketMQError,
     TooLate,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.instant import format_instant
 from ...proto.recall_handle import RecallHandle, decode_handle
 from ...proto.record import NO_HOST, Host, Record, decode_record, encode_record
-from ...proto.record_run import parse_run, starts_of
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
@@ -92,11 +90,10 @@ class Recalls:
         waiting = self._find(handle)
         end_offset = waiting.marker_end
         if end_offset is None:
-            end_offset = self._append(self._marker(handle, waiting, call.peer))
+            marker = self._marker(handle, waiting, call.peer)
+            end_offset = self._appends.append_one(Run.of(TIMER_TOPIC, 0, [marker])).end_offset
         reply = pb.RecallReply(message_id=handle.message_id)
-        self._appends.when_safe(
-            end_offset, lambda error: call.reply(reply) if error is None else call.fail(error)
-        )
+        self._appends.reply_when_safe(call, reply, end_offset)
         return LATER
 
     # --- checks
@@ -209,15 +206,6 @@ class Recalls:
             properties=properties,
         )
         return encode_record(marker)
-
-    def _append(self, marker: bytes) -> int:
-        """Append MARKER; return where it ends."""
-        columns = parse_run(marker, starts_of([len(marker)]))
-        run = Run(topic=TIMER_TOPIC, queue=0, records=marker, columns=columns)
-        (outcome,) = self._appends.append([run])
-        if isinstance(outcome, PocketMQError):
-            raise outcome
-        return outcome.end_offset
 
 
 def _number(properties: Mapping[str, str], name: str) -> int:

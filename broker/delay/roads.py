@@ -28,7 +28,7 @@ from ...proto.instant import format_instant
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import Buffer
 from ...proto.record_copy import RecordCopier
-from ...proto.record_run import Longs, parse_run, starts_of
+from ...proto.record_run import Longs
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.run import Run
 
@@ -42,19 +42,11 @@ Past = Literal["refuse", "now"]
 _HINTS: Final = (b"DELAY", b"TIMER_DELIVER")
 #: In runs up to so many bytes, looking for the hints is quicker than finding the properties.
 _HINTS_BYTES_MAX: Final = 16 * 1024
-_ASKING: Final = (
-    names.DELAY,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-)
-_TIMES: Final = _ASKING[1:]
+_TIMES: Final = tuple(name for name in names.ASKING_NAMES if name != names.DELAY)
 #: What a waiting record is given anew, or must not keep.
 _REPLACED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
 _DIGITS_MAX: Final = 18
 _SHOWN_MAX: Final = 40  # characters of a bad value
-_PAIR_END: Final = names.PAIR_END.encode()
-_NAME_END: Final = names.NAME_END.encode()
 
 _Flags = NDArray[np.bool_]
 _Rows = NDArray[np.intp]
@@ -107,7 +99,7 @@ def divide(
         if len(run.records) <= _HINTS_BYTES_MAX and not _hinted(run.records):
             return [whole(run)]
         ranges = PropertyRanges(run.records, run.columns)
-    if not any((ranges.find(name)[1] > 0).any() for name in _ASKING):
+    if not any((ranges.find(name)[1] > 0).any() for name in names.ASKING_NAMES):
         return [whole(run)]
     return _Division(run, rules, now_ms, ranges, past).parts()
 
@@ -128,12 +120,7 @@ def taken(run: Run, rows: Longs | NDArray[np.intp]) -> Run:
     ends = starts + run.columns.sizes[rows]
     data = memoryview(run.records)
     records = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return _run_of(run.topic, run.queue, records)
-
-
-def _run_of(topic: str, queue: int, records: Sequence[Buffer]) -> Run:
-    columns = parse_run(data := b"".join(records), starts_of([len(one) for one in records]))
-    return Run(topic=topic, queue=queue, records=data, columns=columns)
+    return Run.of(run.topic, run.queue, records)
 
 
 @overload
@@ -299,7 +286,7 @@ class _Division:
         if (self._levels[rows] != level).any():
             # Above the highest: Apache sets the property to the highest one too.
             dropped += (names.DELAY,)
-            added += _pair(names.DELAY, level)
+            added += names.encode_pair(names.DELAY, level)
         queue = level - 1
         strings = self._strings(copier, rows, dropped)
         records = [
@@ -307,7 +294,7 @@ class _Division:
             for row, string in zip(rows.tolist(), strings, strict=True)
         ]
         due_ms = np.full(len(rows), self._now_ms + self._rules.levels_ms[queue], np.int64)
-        return Part(_run_of(SCHEDULE_TOPIC, queue, records), rows.astype(np.int64), due_ms)
+        return Part(Run.of(SCHEDULE_TOPIC, queue, records), rows.astype(np.int64), due_ms)
 
     def _timed(self, copier: RecordCopier, rows: _Rows) -> Part:
         due_ms = self._due_ms[rows]
@@ -331,17 +318,17 @@ class _Division:
             records.append(
                 copier.copy(row, topic=TIMER_TOPIC, queue_id=0, properties=string + added)
             )
-        return Part(_run_of(TIMER_TOPIC, 0, records), rows.astype(np.int64), due_ms)
+        return Part(Run.of(TIMER_TOPIC, 0, records), rows.astype(np.int64), due_ms)
 
     def _timed_properties(self, due_ms: int, by_delay: bool) -> bytes:
         """Return what a record gets that is due at DUE_MS."""
         out_ms = timer_out_ms(due_ms, self._rules.precision_ms)
-        added = _pair(names.TIMER_OUT_MS, out_ms) + self._real()
-        return added + _pair(names.TIMER_DELIVER_MS, due_ms) if by_delay else added
+        added = names.encode_pair(names.TIMER_OUT_MS, out_ms) + self._real()
+        return added + names.encode_pair(names.TIMER_DELIVER_MS, due_ms) if by_delay else added
 
     def _real(self) -> bytes:
         """Return the properties that say where a waiting record belongs."""
-        return _pair(names.REAL_TOPIC, self._run.topic) + _pair(
+        return names.encode_pair(names.REAL_TOPIC, self._run.topic) + names.encode_pair(
             names.REAL_QUEUE_ID, self._run.queue
         )
 
@@ -352,24 +339,6 @@ class _Division:
             has |= self._ranges.find(name)[1][rows] >= 0
         strings = [copier.properties(row) for row in rows.tolist()]
         if has.any():
-            gone = {name.encode() for name in dropped}
             for at in np.flatnonzero(has).tolist():
-                strings[at] = _without(strings[at], gone)
-        return [
-            string if string.endswith(_PAIR_END) or not string else string + _PAIR_END
-            for string in strings
-        ]
-
-
-def _pair(name: str, value: object) -> bytes:
-    return f"{name}{names.NAME_END}{value}{names.PAIR_END}".encode()
-
-
-def _without(string: bytes, gone: set[bytes]) -> bytes:
-    """Return STRING without the properties GONE; what is no property stays."""
-    kept = []
-    for pair in string.split(_PAIR_END):
-        name, is_pair, _ = pair.partition(_NAME_END)
-        if not (is_pair and name in gone):
-            kept.append(pair)
-    return _PAIR_END.join(kept)
+                strings[at] = names.without(strings[at], dropped)
+        return [names.closed(string) for string in strings]

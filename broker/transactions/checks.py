@@ -25,11 +25,12 @@ from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
+from ...store.run import Run
 from ..config import BrokerConfig
 from ..timers import Timers
 from ..timing_wheel import Timer
 from ..topics import Topics
-from .half_messages import HalfCopies, run_of
+from .half_messages import HalfCopies
 from .half_queue import HalfQueue
 from .open_halves import OpenHalf
 from .outcomes import Outcome, Outcomes
@@ -185,7 +186,7 @@ class Checks:
             return
         copies = HalfCopies(records)
         again = [copies.checked(row, half.times + 1) for row, half in enumerate(halves)]
-        self._append(HALF_TOPIC, again)
+        self._appends.append_one(Run.of(HALF_TOPIC, 0, again))
         # They are open anew by now, and the older ones known as such.
         newest = [self._halves.open.get(*half.key) for half in halves]
         for older, half in zip(halves, newest, strict=True):
@@ -206,7 +207,8 @@ class Checks:
             return
         self._topics.for_group(CHECK_MAX_TIME_TOPIC, 1)
         copies = HalfCopies(records)
-        self._append(CHECK_MAX_TIME_TOPIC, [copies.given_up(row) for row in range(len(halves))])
+        ends = [copies.given_up(row) for row in range(len(halves))]
+        self._appends.append_one(Run.of(CHECK_MAX_TIME_TOPIC, 0, ends))
         self._settle(halves)
         for half in halves:
             logger.warning(
@@ -232,11 +234,6 @@ class Checks:
             self._settle(gone)
         there = [(half, record) for half, record in found if record is not None]
         return [half for half, _ in there], [record for _, record in there]
-
-    def _append(self, topic: str, records: Sequence[bytes]) -> None:
-        (outcome,) = self._appends.append([run_of(topic, 0, records)])
-        if isinstance(outcome, PocketMQError):
-            raise outcome
 
     def _send(self, half: OpenHalf) -> None:
         listener = self._listeners.choose(half.group, half.topic)

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 from ...proto.errors import PocketMQError, TransactionNotFound, TransactionResolved
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call
-from ...store.run import Appended
-from .half_messages import HalfCopies, run_of
+from ...store.run import Appended, Run
+from .half_messages import HalfCopies
 from .half_queue import HalfQueue
 from .open_halves import Key, OpenHalf
 from .outcomes import Outcome, Outcomes
@@ -143,7 +143,7 @@ class Decisions:
         runs = []
         for rows in groups:
             topic, queue = _target(there[rows[0]])
-            runs.append(run_of(topic, queue, [copies.committed(row, topic, queue) for row in rows]))
+            runs.append(Run.of(topic, queue, [copies.committed(row, topic, queue) for row in rows]))
         end_offset = 0
         decided: list[_Decided] = []
         for rows, appended in zip(groups, self._appends.append(runs), strict=True):

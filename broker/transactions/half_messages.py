@@ -18,10 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from ...proto import properties as names
 from ...proto.errors import InvalidRecord, MessageTooLarge
@@ -43,8 +40,6 @@ COPIED: Final = "COPIED"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 _COPIED_PROPERTIES: Final = _OP_PROPERTIES + b"COPIED\x01true\x02"
 _OFFSET: Final = re.compile(rb"[0-9]{1,18}")
-_NAME_END: Final = names.NAME_END.encode()
-_PAIR_END: Final = names.PAIR_END.encode()
 _GONE_WHEN_COMMITTED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
 _GONE_WHEN_PREPARED: Final = (
     names.TRANSACTION_ID,
@@ -54,38 +49,17 @@ _GONE_WHEN_PREPARED: Final = (
     names.TRANSACTION_PREPARED_QUEUE_OFFSET,
     names.PROPERTY_CRC,
 )
-_DELAYS: Final = (
-    names.DELAY,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELIVER_MS,
-)
-
-Flags: TypeAlias = NDArray[np.bool_]
-
 
 # --- sent
-
-
-def transactional(run: Run) -> Flags:
-    """Tell which messages of RUN are to be half messages: TRAN_MSG is "true", in whatever case."""
-    starts, sizes = PropertyRanges(run.records, run.columns).find(names.TRANSACTION_PREPARED)
-    found: Flags = np.zeros(len(run.columns), np.bool_)
-    view = memoryview(run.records)
-    for row in (sizes == len("true")).nonzero()[0].tolist():
-        at = int(starts[row])
-        found[row] = bytes(view[at : at + 4]).lower() == b"true"
-    return found
 
 
 def prepare(run: Run) -> Run:
     """Return RUN, whose messages are all transactional, as half messages.
 
-    Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY, with long ones, or with a
-    delay (when would it count from?), MessageTooLarge for one whose properties have no room for the broker's own.
+    Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY, or with long ones,
+    MessageTooLarge for one whose properties have no room for the broker's own.
     """
     ranges = PropertyRanges(run.records, run.columns)
-    _check_delays(ranges)
     _required(
         run,
         ranges,
@@ -94,11 +68,13 @@ def prepare(run: Run) -> Run:
     )
     ids = _required(run, ranges, names.UNIQ_KEY, "the id of the message, and so of its transaction")
     copier = RecordCopier(run.records, run.columns)
-    real = _pair(names.REAL_TOPIC, run.topic) + _pair(names.REAL_QUEUE_ID, str(run.queue))
+    real = names.encode_pair(names.REAL_TOPIC, run.topic) + names.encode_pair(
+        names.REAL_QUEUE_ID, run.queue
+    )
     halves = []
     for row, unique in enumerate(ids):
-        string = _without(copier.properties(row), _GONE_WHEN_PREPARED)
-        string += _pair(names.TRANSACTION_ID, unique) + real
+        string = names.without(copier.properties(row), _GONE_WHEN_PREPARED)
+        string += names.encode_pair(names.TRANSACTION_ID, unique) + real
         _check_room(row, len(string))
         halves.append(
             copier.copy(
@@ -109,20 +85,7 @@ def prepare(run: Run) -> Run:
                 sys_flag=int(run.columns.sys_flag[row]) & ~SYS_TRANSACTION,
             )
         )
-    return run_of(HALF_TOPIC, 0, halves)
-
-
-def _check_delays(ranges: PropertyRanges) -> None:
-    for name in _DELAYS:
-        _, sizes = ranges.find(name)
-        if (sizes > 0).any():
-            index = int((sizes > 0).argmax())
-            raise InvalidRecord(
-                f"record {index} of the run: a message of a transaction has the property {name}: it is delivered when"
-                " it is committed, and cannot be delayed as well",
-                field=name,
-                index=index,
-            )
+    return Run.of(HALF_TOPIC, 0, halves)
 
 
 def _required(run: Run, ranges: PropertyRanges, name: str, what: str) -> list[str]:
@@ -185,7 +148,7 @@ class HalfCopies:
             index,
             topic=topic,
             queue_id=queue,
-            properties=_without(self._copier.properties(index), _GONE_WHEN_COMMITTED),
+            properties=names.without(self._copier.properties(index), _GONE_WHEN_COMMITTED),
             sys_flag=int(columns.sys_flag[index]) & ~SYS_TRANSACTION | SYS_COMMIT,
             prepared_offset=int(columns.log_offset[index]),
         )
@@ -194,7 +157,9 @@ class HalfCopies:
         """Return half message INDEX, checked TIMES by now; one without room for that as it is."""
         string = self._copier.properties(index)
         dropped = (names.TRANSACTION_CHECK_TIMES, names.PROPERTY_CRC)
-        counted = _without(string, dropped) + _pair(names.TRANSACTION_CHECK_TIMES, str(times))
+        counted = names.without(string, dropped) + names.encode_pair(
+            names.TRANSACTION_CHECK_TIMES, times
+        )
         if len(counted) > PROPERTIES_SIZE_MAX:
             counted = string
         return self._to(index, HALF_TOPIC, counted)
@@ -205,7 +170,7 @@ class HalfCopies:
 
     def given_up(self, index: int) -> bytes:
         """Return half message INDEX as it ends that nobody resolved."""
-        string = _without(self._copier.properties(index), (names.PROPERTY_CRC,))
+        string = names.without(self._copier.properties(index), (names.PROPERTY_CRC,))
         return self._to(index, CHECK_MAX_TIME_TOPIC, string)
 
     def _to(self, index: int, topic: str, properties: bytes) -> bytes:
@@ -213,13 +178,6 @@ class HalfCopies:
         return self._copier.copy(
             index, topic=topic, queue_id=0, properties=properties, sys_flag=flags
         )
-
-
-def run_of(topic: str, queue: int, copies: Sequence[bytes]) -> Run:
-    """Return COPIES, records for QUEUE of TOPIC, as a run."""
-    data = b"".join(copies)
-    columns = parse_run(data, starts_of([len(copy) for copy in copies]))
-    return Run(topic=topic, queue=queue, records=data, columns=columns)
 
 
 # --- op messages
@@ -260,21 +218,3 @@ def op_run(parts: Iterable[Sequence[int]], now_ms: int, host: Host, *, copied: b
 def resolved_offsets(body: bytes) -> list[int]:
     """Return the offsets of the half queue in the BODY of an op message; what is no number is passed over."""
     return [int(word) for word in body.split(b",") if _OFFSET.fullmatch(word)]
-
-
-# --- properties
-
-
-def _pair(name: str, value: str) -> bytes:
-    return f"{name}{names.NAME_END}{value}{names.PAIR_END}".encode()
-
-
-def _without(string: bytes, dropped: Sequence[str]) -> bytes:
-    """Return the property STRING without those called DROPPED; it ends such that another may follow."""
-    gone = {name.encode() for name in dropped}
-    kept = [
-        pair
-        for pair in string.split(_PAIR_END)
-        if pair and pair.partition(_NAME_END)[0] not in gone
-    ]
-    return _PAIR_END.join(kept) + _PAIR_END if kept else b""

@@ -21,10 +21,11 @@ from ...proto.record import decode_record
 from ...proto.record_run import starts_of
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
+from ...store.run import Run
 from ..appends import Appends
 from ..offsets import Offsets
 from .copies import find_copies, slices_from
-from .half_messages import COPIED, HalfCopies, op_parts, op_run, resolved_offsets, run_of
+from .half_messages import COPIED, HalfCopies, op_parts, op_run, resolved_offsets
 from .open_halves import Key, OpenHalf, OpenHalves, halves_in
 from .outcomes import Outcome, Outcomes
 from .progress import Progress
@@ -138,10 +139,8 @@ class HalfQueue:
         if not there:
             return
         copies = HalfCopies(there)
-        again = run_of(HALF_TOPIC, 0, [copies.again(row) for row in range(len(there))])
-        (outcome,) = self.appends.append([again])
-        if isinstance(outcome, PocketMQError):
-            raise outcome
+        again = Run.of(HALF_TOPIC, 0, [copies.again(row) for row in range(len(there))])
+        self.appends.append_one(again)
         self.read_new()
 
     def _found(self, half: OpenHalf, resolved: _Marks) -> None:

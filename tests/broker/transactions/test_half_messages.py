@@ -17,8 +17,6 @@ from pocketmq.broker.transactions.half_messages import (
     op_run,
     prepare,
     resolved_offsets,
-    run_of,
-    transactional,
 )
 from pocketmq.proto.errors import InvalidRecord, MessageTooLarge
 from pocketmq.proto.record import Record, decode_record, encode_record
@@ -69,7 +67,7 @@ def test_the_senders_transaction_bits_are_cleared_and_others_kept() -> None:
         )
     )
 
-    (half,) = records_in(prepare(run_of("T", 0, [data])))
+    (half,) = records_in(prepare(Run.of("T", 0, [data])))
 
     assert half.sys_flag == 0x1
     assert half.properties["REAL_TOPIC"] == "T"
@@ -99,26 +97,11 @@ def test_group_and_id_are_not_too_long_to_be_remembered(name: str) -> None:
     assert caught.value.details["index"] == "1"
 
 
-@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
-def test_a_delay_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRecord, match="cannot be delayed as well"):
-        prepare(make_run("T", 0, [b"x"], IN_TRANSACTION | {name: "3"}))
-
-
 def test_properties_need_room_for_those_of_the_transaction() -> None:
     full = IN_TRANSACTION | {"own": "x" * 32_680}
 
     with pytest.raises(MessageTooLarge, match="with those of the transaction"):
         prepare(make_run("T", 0, [b"x"], full))
-
-
-def test_tran_msg_is_read_as_java_reads_a_truth_value() -> None:
-    values = ["true", "TRUE", "false", "yes", "true"]
-    run = make_run("T", 0, [b"x"] * 5, [{"TRAN_MSG": value} for value in values])
-    plain = make_run("T", 0, [b"x"] * 2)
-
-    assert transactional(run).tolist() == [True, True, False, False, True]
-    assert transactional(plain).tolist() == [False, False]
 
 
 # --- against Apache's
@@ -199,7 +182,7 @@ def prepared_again(half: Record) -> Record:
         sys_flag=half.sys_flag | 0x4,
         properties={k: v for k, v in half.properties.items() if k not in broker_made},
     )
-    return records_in(prepare(run_of(sent.topic, sent.queue_id, [encode_record(sent)])))[0]
+    return records_in(prepare(Run.of(sent.topic, sent.queue_id, [encode_record(sent)])))[0]
 
 
 def test_what_was_given_up_keeps_all_its_properties() -> None:
