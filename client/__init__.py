@@ -12,26 +12,26 @@ Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one
 `PocketMQError`s, which stand in `pocketmq.proto.errors`.
 """
 
-from .admin import Admin
-from .async_admin import AsyncAdmin
-from .clock import AsyncClocks, BrokerClock
-from .dead_letters import DeadLetter, ResentDeadLetter
-from .descriptions import (
+from .administration.admin import Admin
+from .administration.async_admin import AsyncAdmin
+from .administration.dead_letters import DeadLetter, ResentDeadLetter
+from .administration.descriptions import (
     BrokerDescription,
     GroupDescription,
     GroupPosition,
     QueueDescription,
     TopicDescription,
 )
+from .clock import AsyncClocks, BrokerClock
+from .consuming.reading import Pulled
+from .consuming.sending_back import SentBack
 from .message import Message
 from .producer import AsyncProducer, Producer
+from .producing.receipt import Receipt, Receipts
+from .producing.transaction import AsyncTransaction, Resolution, Transaction
 from .pull_consumer import AsyncPullConsumer, PullConsumer
 from .queue import Queue
-from .reading import Pulled
-from .receipt import Receipt, Receipts
 from .received_message import ReceivedMessage
-from .sending_back import SentBack
-from .transaction import AsyncTransaction, Resolution, Transaction
 
 __all__ = [
     "Message",

@@ -11,7 +11,7 @@ from typing import Final, Self
 from ..proto.clock import SystemClock
 from ..proto.errors import NotServed, RouteNotFound
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from .brokers import Brokers
+from .administration.brokers import Brokers
 from .config import ClientConfig
 from .connections import Connections, GrpcConnections
 from .name_servers import DEFAULT_NAME_SERVERS

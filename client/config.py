@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypedDict
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.topics import check_group
 from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
-from .receipt import DURABILITY_CODES, Durability
+from .producing.receipt import DURABILITY_CODES, Durability
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
 Start = Literal["committed", "committed-or-latest", "earliest", "latest"]

@@ -23,18 +23,18 @@ from typing import Self, Unpack
 
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import InvalidArgument
-from .checking import Checker, Transacting, check_checker
 from .config import ProducerConfig, ProducerSettings
 from .connections import Connections, GrpcConnections
 from .message import Message
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
-from .queue_choice import QueueChoice
-from .receipt import Receipt, Receipts
-from .run import record_size
-from .sender import Sender, checked_message
+from .producing.checking import Checker, Transacting, check_checker
+from .producing.queue_choice import QueueChoice
+from .producing.receipt import Receipt, Receipts
+from .producing.run import record_size
+from .producing.sender import Sender, checked_message
+from .producing.transaction import AsyncTransaction, Transaction, Verdict
 from .session import Session
-from .transaction import AsyncTransaction, Transaction, Verdict
 
 CLOSE_TIMEOUT_MS = 30_000
 

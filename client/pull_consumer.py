@@ -28,13 +28,13 @@ from ..proto.clock import Clock, SystemClock
 from ..proto.topics import check_group, check_topic
 from .config import ConsumerConfig, ConsumerSettings
 from .connections import Connections, GrpcConnections
+from .consuming.offsets import Cursor
+from .consuming.reading import Pull, Pulled, Reading
+from .consuming.sending_back import SentBack
 from .name_servers import DEFAULT_NAME_SERVERS
-from .offsets import Cursor
 from .portal import Portal
 from .queue import Queue
-from .reading import Pull, Pulled, Reading
 from .received_message import ReceivedMessage
-from .sending_back import SentBack
 from .session import Session
 
 

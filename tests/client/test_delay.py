@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import AsyncProducer, Message, Queue, Receipt, Receipts
-from pocketmq.client.receipt import RunReceipts
+from pocketmq.client.producing.receipt import RunReceipts
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncPullConsumer, Queue
-from pocketmq.client.queue_reader import QueueReader
+from pocketmq.client.consuming.queue_reader import QueueReader
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     ClientClosed,

@@ -15,7 +15,7 @@ import pytest
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncProducer, Message, Producer, ReceivedMessage
-from pocketmq.client.transaction import Verdict
+from pocketmq.client.producing.transaction import Verdict
 from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from ..proto.errors import PocketMQError, RequestTimeout, RouteNotFound
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from .connections import BROKER
-from .routes import master_addresses
-from .session import Session
+from ...proto.errors import PocketMQError, RequestTimeout, RouteNotFound
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..connections import BROKER
+from ..routes import master_addresses
+from ..session import Session
 
 Reply = TypeVar("Reply", bound=Message)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.errors import GroupNotFound, InvalidArgument, PocketMQError, RouteNotFound
-from ..proto.errors_wire import from_wire
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.topics import check_group, check_topic
+from ...proto.errors import GroupNotFound, InvalidArgument, PocketMQError, RouteNotFound
+from ...proto.errors_wire import from_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import check_group, check_topic
+from ..received_message import FetchedRun, ReceivedMessage
 from .brokers import Brokers
-from .received_message import FetchedRun, ReceivedMessage
 
 #: Dead letters in one request.
 _LISTED_AT_ONCE: Final = 1_000

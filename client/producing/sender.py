@@ -13,20 +13,20 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..proto.errors import ClientClosed, InvalidArgument, PocketMQError
-from ..proto.message_id import UniqueIds
+from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ...proto.message_id import UniqueIds
+from ..config import ProducerConfig
+from ..message import Message
+from ..queue import Queue
+from ..routes import Route
+from ..session import Session, local_host
 from .accumulator import Accumulator
 from .budget import Budget
-from .config import ProducerConfig
 from .delivery import Delivery
-from .message import Message
-from .queue import Queue
 from .queue_choice import QueueChoice, RoundRobin, queue_for
 from .recall import recall
 from .receipt import Receipt
-from .routes import Route
 from .run import Gathered, Origin, Outcome, record_size
-from .session import Session, local_host
 
 _PLACE = attrgetter("topic", "queue")
 

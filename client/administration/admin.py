@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from ..proto.errors import ClientClosed
+from ...proto.errors import ClientClosed
+from ..config import ClientConfig
+from ..name_servers import DEFAULT_NAME_SERVERS
+from ..portal import Portal
 from .async_admin import AsyncAdmin
-from .config import ClientConfig
-from .name_servers import DEFAULT_NAME_SERVERS
-from .portal import Portal
 
 P = ParamSpec("P")
 R = TypeVar("R")

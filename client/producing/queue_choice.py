@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from ..proto.errors import NotWritable, QueueNotFound
-from .message import Message
-from .queue import Queue
-from .routes import Route
+from ...proto.errors import NotWritable
+from ..message import Message
+from ..queue import Queue, find_queue
+from ..routes import Route
 
 
 class QueueChoice(Protocol):
@@ -56,20 +56,3 @@ def queue_for(message: Message, route: Route, choice: QueueChoice) -> Queue:
             )
         return choice.choose(message, queues)
     return find_queue(wanted, route.topic, queues)
-
-
-def find_queue(wanted: Queue | int, topic: str, queues: Sequence[Queue]) -> Queue:
-    """Return the one of QUEUES that is WANTED; raise QueueNotFound if there is none, or several by a mere number."""
-    if isinstance(wanted, Queue):
-        found = [queue for queue in queues if queue == wanted]
-    else:
-        found = [queue for queue in queues if queue.number == wanted]
-    if len(found) == 1:
-        return found[0]
-    have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"
-    hint = "name the broker: Queue(topic, broker, number)" if found else f"it has {have}"
-    raise QueueNotFound(
-        f"topic {topic!r}: queue {wanted} is there {len(found)} times; {hint}",
-        topic=topic,
-        queue=wanted,
-    )

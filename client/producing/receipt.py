@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple, overload
 
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.message_id import offset_message_id
-from ..proto.recall_handle import encode_handle
-from ..proto.record import Host
-from .queue import Queue
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.message_id import offset_message_id
+from ...proto.recall_handle import encode_handle
+from ...proto.record import Host
+from ..queue import Queue
 
 #: How safe an acknowledged message is: in the log's pages (survives kill -9), or forced to the device.
 Durability = Literal["memory", "disk"]

@@ -12,8 +12,8 @@ from itertools import islice
 from operator import length_hint
 from typing import NamedTuple
 
-from .queue import Queue
-from .received_message import ReceivedMessage
+from ..queue import Queue
+from ..received_message import ReceivedMessage
 
 
 class Position(NamedTuple):

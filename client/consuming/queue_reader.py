@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 
-from ..proto.clock import Clock
-from ..proto.errors import (
+from ...proto.clock import Clock
+from ...proto.errors import (
     GroupNotFound,
     NotReadable,
     OffsetOutOfRange,
@@ -19,13 +19,13 @@ from ..proto.errors import (
     QueueNotFound,
     TopicNotFound,
 )
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from .config import ConsumerConfig
-from .connections import BROKER, Connection, Connections
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..config import ConsumerConfig
+from ..connections import BROKER, Connection, Connections
+from ..queue import Queue
+from ..received_message import FetchedRun
+from ..routes import Routes
 from .prefetch import Prefetch
-from .queue import Queue
-from .received_message import FetchedRun
-from .routes import Routes
 
 logger = logging.getLogger(__name__)
 

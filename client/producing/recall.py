@@ -5,13 +5,13 @@ Not tried again by itself: where an answer was lost, a second try may say Messag
 
 from __future__ import annotations
 
-from ..proto.errors import InvalidArgument, RouteNotFound
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.recall_handle import decode_handle
-from .connections import BROKER
+from ...proto.errors import InvalidArgument, RouteNotFound
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.recall_handle import decode_handle
+from ..connections import BROKER
+from ..routes import master_addresses
+from ..session import Session
 from .receipt import Receipt
-from .routes import master_addresses
-from .session import Session
 
 
 async def recall(session: Session, handle: str | Receipt, timeout_ms: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from .queue import Queue
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..queue import Queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

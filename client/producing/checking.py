@@ -20,16 +20,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from ..proto.errors import ConfigError, NotServed, PocketMQError
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.properties import REAL_QUEUE_ID
-from ..proto.record import decode_record, encode_record
-from .config import ProducerConfig
-from .message import Message
-from .received_message import FetchedRun, ReceivedMessage
-from .routes import master_addresses
+from ...proto.errors import ConfigError, NotServed, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import REAL_QUEUE_ID
+from ...proto.record import decode_record, encode_record
+from ..config import ProducerConfig
+from ..message import Message
+from ..received_message import FetchedRun, ReceivedMessage
+from ..routes import master_addresses
+from ..session import Session
 from .sender import Sender, checked_message
-from .session import Session
 from .transaction import (
     AsyncTransaction,
     Ending,

@@ -18,8 +18,8 @@ import asyncio
 import logging
 from random import Random
 
-from ..proto.clock import Clock
-from ..proto.errors import (
+from ...proto.clock import Clock
+from ...proto.errors import (
     InvalidArgument,
     NotWritable,
     PocketMQError,
@@ -28,12 +28,12 @@ from ..proto.errors import (
     SendFailed,
     TopicNotFound,
 )
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from .config import ProducerConfig
-from .connections import Connections
-from .queue import Queue
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..config import ProducerConfig
+from ..connections import Connections
+from ..queue import Queue
+from ..routes import Route, Routes
 from .receipt import DURABILITY_CODES
-from .routes import Route, Routes
 from .run import Origin, Run
 
 logger = logging.getLogger(__name__)

@@ -11,19 +11,23 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from ..proto.clock import Clock, SystemClock
-from ..proto.errors import (
+from ...proto.clock import Clock, SystemClock
+from ...proto.errors import (
     GroupNotFound,
     InvalidArgument,
     RouteNotFound,
     TopicExists,
     TopicNotFound,
 )
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.topics import PERMISSION_ALL, check_group, check_topic
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import PERMISSION_ALL, check_group, check_topic
+from ..config import ClientConfig
+from ..connections import Connections, GrpcConnections
+from ..name_servers import DEFAULT_NAME_SERVERS
+from ..queue import Queue
+from ..received_message import ReceivedMessage
+from ..session import Session
 from .brokers import Brokers
-from .config import ClientConfig
-from .connections import Connections, GrpcConnections
 from .dead_letters import DeadLetterAdmin
 from .descriptions import (
     BrokerDescription,
@@ -37,10 +41,6 @@ from .descriptions import (
     topic_description,
 )
 from .finding import Finding
-from .name_servers import DEFAULT_NAME_SERVERS
-from .queue import Queue
-from .received_message import ReceivedMessage
-from .session import Session
 
 DEFAULT_QUEUES = 8
 #: How long a change may take to show at the name servers.

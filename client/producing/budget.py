@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import deque
 
-from ..proto.errors import BufferFull
+from ...proto.errors import BufferFull
 
 
 class Budget:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from ..proto.errors import PocketMQError
+from ...proto.errors import PocketMQError
+from ..queue import Queue
+from ..received_message import FetchedRun
 from .offsets import Batch
-from .queue import Queue
-from .received_message import FetchedRun
 
 
 class Prefetch:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..proto.errors import PocketMQError
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.message_id import UniqueIds
-from ..proto.record import Host
-from ..proto.record_run import encode_run
-from .message import UNIQUE_KEY_SIZE, Message
-from .queue import Queue
+from ...proto.errors import PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.message_id import UniqueIds
+from ...proto.record import Host
+from ...proto.record_run import encode_run
+from ..message import UNIQUE_KEY_SIZE, Message
+from ..queue import Queue
 from .receipt import Receipts, RunReceipts
 
 _UNIQ_KEY = b"UNIQ_KEY\x01%s\x02%s"

@@ -15,13 +15,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from ..proto.clock import Clock
-from ..proto.errors import PocketMQError, SendFailed
-from .config import ProducerConfig
-from .message import Message
-from .queue import Queue
+from ...proto.clock import Clock
+from ...proto.errors import PocketMQError, SendFailed
+from ..config import ProducerConfig
+from ..message import Message
+from ..queue import Queue
+from ..tasks import Tasks
 from .run import Origin, Outcome, Run
-from .tasks import Tasks
 
 logger = logging.getLogger(__name__)
 

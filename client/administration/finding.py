@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ..proto.errors import (
+from ...proto.errors import (
     InvalidArgument,
     MessageNotFound,
     OffsetOutOfRange,
     TopicNotFound,
 )
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.message_id import decode_offset_message_id
-from ..proto.topics import check_topic
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.message_id import decode_offset_message_id
+from ...proto.topics import check_topic
+from ..queue import Queue
+from ..received_message import FetchedRun, ReceivedMessage
+from ..session import Session
 from .brokers import Brokers
-from .queue import Queue
-from .received_message import FetchedRun, ReceivedMessage
-from .session import Session
 
 #: What a broker answers when the message is not on it.
 NOT_HERE = (MessageNotFound, TopicNotFound, OffsetOutOfRange)

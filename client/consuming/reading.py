@@ -10,19 +10,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..proto.errors import ClientClosed, InvalidArgument, PocketMQError
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.topics import check_topic, retry_topic
-from .config import ConsumerConfig
-from .connections import BROKER
+from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import check_topic, retry_topic
+from ..config import ConsumerConfig
+from ..connections import BROKER
+from ..queue import Queue, find_queue
+from ..received_message import FetchedRun, ReceivedMessage
+from ..session import Session
 from .offsets import Batch, Position, Positions
 from .prefetch import Prefetch
-from .queue import Queue
-from .queue_choice import find_queue
 from .queue_reader import QueueReader
-from .received_message import FetchedRun, ReceivedMessage
 from .sending_back import SentBack, send_back
-from .session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import logging
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from ..proto.errors import (
+from ...proto.errors import (
     ClientClosed,
     ConfigError,
     InvalidArgument,
@@ -28,15 +28,15 @@ from ..proto.errors import (
     SendFailed,
     TransactionResolved,
 )
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_properties
-from .config import ProducerConfig
-from .connections import BROKER
-from .message import Message
-from .portal import Portal
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_properties
+from ..config import ProducerConfig
+from ..connections import BROKER
+from ..message import Message
+from ..portal import Portal
+from ..session import Session
 from .receipt import Receipt
 from .sender import Sender
-from .session import Session
 
 logger = logging.getLogger(__name__)
 

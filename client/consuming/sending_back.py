@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..proto.errors import GroupNotFound, RouteNotFound
-from ..proto.gen import pocketmq_v1_pb2 as pb
-from .connections import BROKER
-from .received_message import ReceivedMessage
-from .session import Session
+from ...proto.errors import GroupNotFound, RouteNotFound
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..connections import BROKER
+from ..received_message import ReceivedMessage
+from ..session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

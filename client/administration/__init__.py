@@ -1,0 +1,1 @@
+"""Questions and changes to all brokers of a cluster."""

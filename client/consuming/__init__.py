@@ -1,0 +1,1 @@
+"""Consumers below their faces: queues are read ahead, positions kept and committed."""
