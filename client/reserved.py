@@ -37,6 +37,7 @@ _RESERVED: Final = {
     names.MULTI_DISPATCH: _BY_BROKER,
     names.POP_CHECK_POINT: _BY_BROKER,
     names.PROPERTY_CRC: _BY_BROKER,
+    names.PRODUCER_SEQUENCE: "the producer sets it",
 }
 _TIMER_PREFIX: Final = "TIMER_"
 

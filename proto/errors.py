@@ -6,6 +6,8 @@
     │   ├── InvalidRecord
     │   ├── InvalidName
     │   ├── InvalidDelay             a time that is past, or too far ahead
+    │   ├── InvalidFilter            an expression that does not parse; says where
+    │   ├── NotSerializable          a serializer did not take a key or a value, or a deserializer its bytes
     │   └── MessageTooLarge
     ├── StoreError
     │   ├── StoreLocked              another broker has the store open
@@ -26,10 +28,18 @@
     │   ├── TransactionNotFound      no half message of this transaction
     │   ├── TransactionResolved      it has the other outcome already
     │   ├── FlushTimeout             stored, but not on the device in time
+    │   ├── ProducerFenced           a newer epoch of the same producer has sent
+    │   ├── SequenceBroken           a run does not follow the last one of its producer: what is between is missing
+    │   ├── ProducerUnknown          what the producer sent last is not known any more: repeats cannot be told
+    │   ├── SubscriptionMismatch     members of one group want different things
+    │   ├── MemberFenced             another member took its place, or its session is over: join again
+    │   ├── LeaseLost                the queue is not, or not any more, held by this member
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
     └── ClientError
-        ├── RouteNotFound  SendFailed  BufferFull  RequestTimeout  Disconnected  ClientClosed
+        ├── SendFailed
+        │   └── DeliveryTimeout      not acknowledged within delivery_timeout_ms
+        ├── RouteNotFound  BufferFull  RequestTimeout  Disconnected  ClientClosed
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
 class that the broker raised, with the same details. On the wire an error is a gRPC status and, in the
@@ -82,6 +92,14 @@ class MessageTooLarge(InvalidArgument):
 
 class InvalidDelay(InvalidArgument):
     """The time at which a message is to be delivered is past, or too far ahead."""
+
+
+class InvalidFilter(InvalidArgument):
+    """A filter expression does not parse; the sentence names the position."""
+
+
+class NotSerializable(InvalidArgument):
+    """A serializer did not take a key or a value, or a deserializer its bytes."""
 
 
 class StoreError(PocketMQError):
@@ -222,6 +240,42 @@ class FlushTimeout(BrokerError):
     retriable = True
 
 
+class ProducerFenced(BrokerError):
+    """A newer epoch of the same producer has sent: this one is not heard any more."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class SequenceBroken(BrokerError):
+    """A run does not follow the last one of its producer in the queue."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class ProducerUnknown(BrokerError):
+    """What the producer sent last is not known any more, so that a repeat cannot be told from a first try."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class SubscriptionMismatch(BrokerError):
+    """A member of a group wants something else than the other members."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class MemberFenced(BrokerError):
+    """Another member has taken the place of this one, or its session is over: it has to join again."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class LeaseLost(BrokerError):
+    """The queue is not, or not any more, held by this member of the group."""
+
+    status = "FAILED_PRECONDITION"
+
+
 class NotServed(BrokerError):
     """This server does not offer what was asked for."""
 
@@ -248,6 +302,12 @@ class RouteNotFound(ClientError):
 
 class SendFailed(ClientError):
     """The message was not acknowledged."""
+
+
+class DeliveryTimeout(SendFailed):
+    """The message was not acknowledged within delivery_timeout_ms: it may have been stored."""
+
+    status = "DEADLINE_EXCEEDED"
 
 
 class BufferFull(ClientError):

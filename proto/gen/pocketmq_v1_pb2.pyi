@@ -12,6 +12,7 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DURABILITY_UNSPECIFIED: _ClassVar[Durability]
     MEMORY: _ClassVar[Durability]
     DISK: _ClassVar[Durability]
+    REPLICAS: _ClassVar[Durability]
 
 class Resolution(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -21,6 +22,7 @@ class Resolution(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 DURABILITY_UNSPECIFIED: Durability
 MEMORY: Durability
 DISK: Durability
+REPLICAS: Durability
 RESOLUTION_UNSPECIFIED: Resolution
 COMMIT: Resolution
 ROLLBACK: Resolution
@@ -156,7 +158,7 @@ class QueueId(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ...) -> None: ...
 
 class ProduceRun(_message.Message):
-    __slots__ = ("run_id", "topic", "queue", "records", "sizes", "durability", "no_reply")
+    __slots__ = ("run_id", "topic", "queue", "records", "sizes", "durability", "no_reply", "producer_id", "producer_epoch", "first_sequence")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +166,9 @@ class ProduceRun(_message.Message):
     SIZES_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     NO_REPLY_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     run_id: int
     topic: str
     queue: int
@@ -171,10 +176,13 @@ class ProduceRun(_message.Message):
     sizes: _containers.RepeatedScalarFieldContainer[int]
     durability: Durability
     no_reply: bool
-    def __init__(self, run_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., no_reply: _Optional[bool] = ...) -> None: ...
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    def __init__(self, run_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., no_reply: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ...) -> None: ...
 
 class ProduceReply(_message.Message):
-    __slots__ = ("run_id", "first_queue_offset", "first_log_offset", "log_offsets", "durability", "store_timestamp_ms", "error", "store_host", "queue_offsets", "due_ms")
+    __slots__ = ("run_id", "first_queue_offset", "first_log_offset", "log_offsets", "durability", "store_timestamp_ms", "error", "store_host", "queue_offsets", "due_ms", "repeated_count")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +193,7 @@ class ProduceReply(_message.Message):
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_COUNT_FIELD_NUMBER: _ClassVar[int]
     run_id: int
     first_queue_offset: int
     first_log_offset: int
@@ -195,7 +204,8 @@ class ProduceReply(_message.Message):
     store_host: str
     queue_offsets: _containers.RepeatedScalarFieldContainer[int]
     due_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, run_id: _Optional[int] = ..., first_queue_offset: _Optional[int] = ..., first_log_offset: _Optional[int] = ..., log_offsets: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., store_timestamp_ms: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., store_host: _Optional[str] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    repeated_count: int
+    def __init__(self, run_id: _Optional[int] = ..., first_queue_offset: _Optional[int] = ..., first_log_offset: _Optional[int] = ..., log_offsets: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., store_timestamp_ms: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., store_host: _Optional[str] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_ms: _Optional[_Iterable[int]] = ..., repeated_count: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("name", "message", "details")
@@ -215,7 +225,7 @@ class Error(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group")
+    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +235,8 @@ class FetchRequest(_message.Message):
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
     queue: int
@@ -234,41 +246,65 @@ class FetchRequest(_message.Message):
     min_bytes: int
     max_wait_ms: int
     group: str
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+    filter: Filter
+    lease: int
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ...) -> None: ...
+
+class Filter(_message.Message):
+    __slots__ = ("kind", "expression")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ALL: _ClassVar[Filter.Kind]
+        TAG: _ClassVar[Filter.Kind]
+        SQL: _ClassVar[Filter.Kind]
+    ALL: Filter.Kind
+    TAG: Filter.Kind
+    SQL: Filter.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    kind: Filter.Kind
+    expression: str
+    def __init__(self, kind: _Optional[_Union[Filter.Kind, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("fetch_id", "records", "next_offset", "min_offset", "max_offset", "error")
+    __slots__ = ("fetch_id", "records", "next_offset", "min_offset", "max_offset", "error", "filtered_count")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_COUNT_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     records: bytes
     next_offset: int
     min_offset: int
     max_offset: int
     error: Error
-    def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    filtered_count: int
+    def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue", "offset")
+    __slots__ = ("topic", "queue", "offset", "lease")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    lease: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("group", "offsets")
+    __slots__ = ("group", "offsets", "force")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     offsets: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    force: bool
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class CommitOffsetsReply(_message.Message):
     __slots__ = ()
@@ -369,20 +405,22 @@ class BrokerTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms")
+    __slots__ = ("name", "retry_max_times", "retry_queues", "order", "consume_enable", "retry_intervals_ms", "subscription_check")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RETRY_MAX_TIMES_FIELD_NUMBER: _ClassVar[int]
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLE_FIELD_NUMBER: _ClassVar[int]
     RETRY_INTERVALS_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_CHECK_FIELD_NUMBER: _ClassVar[int]
     name: str
     retry_max_times: int
     retry_queues: int
     order: bool
     consume_enable: bool
     retry_intervals_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ..., retry_intervals_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    subscription_check: str
+    def __init__(self, name: _Optional[str] = ..., retry_max_times: _Optional[int] = ..., retry_queues: _Optional[int] = ..., order: _Optional[bool] = ..., consume_enable: _Optional[bool] = ..., retry_intervals_ms: _Optional[_Iterable[int]] = ..., subscription_check: _Optional[str] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group", "update")
@@ -691,6 +729,256 @@ class TransactionCheck(_message.Message):
     half_log_offset: int
     record: bytes
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., transaction_id: _Optional[str] = ..., times: _Optional[int] = ..., half_log_offset: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class MemberRequest(_message.Message):
+    __slots__ = ("join", "heartbeat", "plan", "replan", "leave")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    REPLAN_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    join: Join
+    heartbeat: Heartbeat
+    plan: Plan
+    replan: Replan
+    leave: Leave
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., replan: _Optional[_Union[Replan, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("topic", "filter")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    filter: Filter
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("group", "member_id", "instance_id", "subscriptions", "strategy", "each_for_itself", "session_timeout_ms", "held", "room", "kind")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    EACH_FOR_ITSELF_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    instance_id: str
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    strategy: str
+    each_for_itself: bool
+    session_timeout_ms: int
+    held: _containers.RepeatedCompositeFieldContainer[HeldQueue]
+    room: str
+    kind: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., session_timeout_ms: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ..., room: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("held", "held_changed")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    HELD_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[HeldQueue]
+    held_changed: bool
+    def __init__(self, held: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ..., held_changed: _Optional[bool] = ...) -> None: ...
+
+class HeldQueue(_message.Message):
+    __slots__ = ("topic", "broker_name", "queue")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    broker_name: str
+    queue: int
+    def __init__(self, topic: _Optional[str] = ..., broker_name: _Optional[str] = ..., queue: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("member_id", "instance_id", "subscriptions", "held", "room", "kind", "peer", "joined_ms", "last_heard_ms")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    JOINED_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARD_MS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    instance_id: str
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    held: _containers.RepeatedCompositeFieldContainer[HeldQueue]
+    room: str
+    kind: str
+    peer: str
+    joined_ms: int
+    last_heard_ms: int
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ..., room: _Optional[str] = ..., kind: _Optional[str] = ..., peer: _Optional[str] = ..., joined_ms: _Optional[int] = ..., last_heard_ms: _Optional[int] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("member_id", "queues")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    queues: _containers.RepeatedCompositeFieldContainer[HeldQueue]
+    def __init__(self, member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("generation", "shares")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    def __init__(self, generation: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
+
+class Replan(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MemberEvent(_message.Message):
+    __slots__ = ("members", "assigned", "warning")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    members: Members
+    assigned: Assigned
+    warning: Error
+    def __init__(self, members: _Optional[_Union[Members, _Mapping]] = ..., assigned: _Optional[_Union[Assigned, _Mapping]] = ..., warning: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class Members(_message.Message):
+    __slots__ = ("generation", "leader", "members", "strategy", "each_for_itself")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    EACH_FOR_ITSELF_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    leader: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    strategy: str
+    each_for_itself: bool
+    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ...) -> None: ...
+
+class Assigned(_message.Message):
+    __slots__ = ("generation", "queues")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    queues: _containers.RepeatedCompositeFieldContainer[HeldQueue]
+    def __init__(self, generation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ...) -> None: ...
+
+class QueueLease(_message.Message):
+    __slots__ = ("topic", "queue", "token", "holder", "committed")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    token: int
+    holder: str
+    committed: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., token: _Optional[int] = ..., holder: _Optional[str] = ..., committed: _Optional[int] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("group", "member_id", "queues", "lease_ms", "wait_ms", "generation")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueLease]
+    lease_ms: int
+    wait_ms: int
+    generation: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class LeaseReply(_message.Message):
+    __slots__ = ("queues", "lease_ms")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueLease]
+    lease_ms: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("group", "member_id", "queues")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueLease]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GroupStateRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class HeldLease(_message.Message):
+    __slots__ = ("topic", "queue", "member_id", "token", "expires_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    member_id: str
+    token: int
+    expires_ms: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., member_id: _Optional[str] = ..., token: _Optional[int] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class FilteredCount(_message.Message):
+    __slots__ = ("topic", "queue", "group", "count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    group: str
+    count: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., group: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class GroupStateReply(_message.Message):
+    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    EACH_FOR_ITSELF_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    leader: str
+    strategy: str
+    each_for_itself: bool
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    leases: _containers.RepeatedCompositeFieldContainer[HeldLease]
+    filtered: _containers.RepeatedCompositeFieldContainer[FilteredCount]
+    rebalance_count: int
+    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ...) -> None: ...
 
 class ClockRequest(_message.Message):
     __slots__ = ()
