@@ -51,7 +51,7 @@ TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 POP_CHECK_POINT: Final = "POP_CK"
 PROPERTY_CRC: Final = "__CRC32#"
-#: Ours: who sent a run, and where it stands in the sequence of its queue: "producer id in hexadecimal:epoch:first:count".
+#: Ours: who sent a run, and where it stands in its queue's sequence: "producer id, hexadecimal:epoch:first:count".
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
 #: What a message has from the way that it took to its time.
 DELAY_NAMES: Final = (
