@@ -1,0 +1,42 @@
+"""What a subscription wants of its topic: tags, or an SQL92 expression over properties. The broker evaluates it.
+
+    consumer.subscribe("orders", "paid || refunded")           tags
+    consumer.subscribe("orders", Sql("amount > 100 AND region IN ('eu', 'us')"))
+
+An expression that does not parse is refused where it is made. See docs/filters.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..proto.filters.tags import parse_tags, tag_expression
+from ..proto.filters.wire import checked_sql, normalised
+from ..proto.gen import pocketmq_v1_pb2 as pb
+
+__all__ = ["Filter", "Sql", "normalised", "to_wire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """An SQL92 expression over the properties of messages. Raises InvalidFilter unless it parses."""
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        checked_sql(self.expression)
+
+
+#: Tags ("a || b"; "*" is every message), an SQL expression, or None for every message.
+Filter: TypeAlias = str | Sql | None
+
+
+def to_wire(wanted: Filter) -> pb.Filter:
+    """Return WANTED as it travels, normalised: equal for equal sets of tags. Raises InvalidFilter."""
+    if wanted is None:
+        return pb.Filter()
+    if isinstance(wanted, Sql):
+        return pb.Filter(kind=pb.Filter.SQL, expression=checked_sql(wanted.expression))
+    tags = parse_tags(wanted)
+    return pb.Filter(kind=pb.Filter.TAG, expression=tag_expression(tags)) if tags else pb.Filter()

@@ -1,0 +1,34 @@
+"""What a subscription wants: its form on the wire, and mistakes told where they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketmq.client.filtering import Filter, Sql, normalised, to_wire
+from pocketmq.proto.errors import InvalidFilter
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("wanted", "wire"),
+    [
+        (None, pb.Filter()),
+        ("*", pb.Filter()),
+        ("b || a", pb.Filter(kind=pb.Filter.TAG, expression="a || b")),
+        (Sql(" a > 5 "), pb.Filter(kind=pb.Filter.SQL, expression="a > 5")),
+    ],
+)
+def test_what_is_wanted_has_one_form_on_the_wire(wanted: Filter, wire: pb.Filter) -> None:
+    assert to_wire(wanted) == wire
+    assert normalised(to_wire(wanted)) == wire
+
+
+@pytest.mark.parametrize("expression", ["", "  "])
+def test_an_empty_expression_is_refused_when_it_is_made(expression: str) -> None:
+    with pytest.raises(InvalidFilter, match="empty"):
+        Sql(expression)
+
+
+def test_a_tag_expression_without_tags_is_refused() -> None:
+    with pytest.raises(InvalidFilter, match="names no tag"):
+        to_wire("||")
