@@ -753,7 +753,7 @@ class Subscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("group", "member_id", "instance_id", "subscriptions", "strategy", "each_for_itself", "session_timeout_ms", "held", "room", "kind")
+    __slots__ = ("group", "member_id", "instance_id", "subscriptions", "strategy", "each_for_itself", "session_timeout_ms", "held", "room", "kind", "generation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -764,6 +764,7 @@ class Join(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance_id: str
@@ -774,7 +775,8 @@ class Join(_message.Message):
     held: _containers.RepeatedCompositeFieldContainer[HeldQueue]
     room: str
     kind: str
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., session_timeout_ms: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ..., room: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    generation: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., session_timeout_ms: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldQueue, _Mapping]]] = ..., room: _Optional[str] = ..., kind: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("held", "held_changed")
@@ -889,20 +891,22 @@ class QueueLease(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., token: _Optional[int] = ..., holder: _Optional[str] = ..., committed: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("group", "member_id", "queues", "lease_ms", "wait_ms", "generation")
+    __slots__ = ("group", "member_id", "queues", "lease_ms", "wait_ms", "generation", "instance_id")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueLease]
     lease_ms: int
     wait_ms: int
     generation: int
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    instance_id: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., generation: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("queues", "lease_ms")
