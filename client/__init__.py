@@ -25,7 +25,9 @@ from .administration.descriptions import (
 from .clock import AsyncClocks, BrokerClock
 from .consuming.reading import Pulled
 from .consuming.sending_back import SentBack
+from .filtering import Filter, Sql
 from .message import Message
+from .message_batch import MessageBatch
 from .producer import AsyncProducer, Producer
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
@@ -45,6 +47,9 @@ __all__ = [
     "PullConsumer",
     "AsyncPullConsumer",
     "ReceivedMessage",
+    "MessageBatch",
+    "Filter",
+    "Sql",
     "SentBack",
     "Pulled",
     "Queue",

@@ -68,6 +68,13 @@ class FetchedRun:
     def __len__(self) -> int:
         return len(self.columns)
 
+    def body(self, index: int) -> bytes:
+        """Return the body of message INDEX. Raises CorruptRecord or NotServed when it cannot be decompressed."""
+        begin, end = self.body_ranges[index]
+        if not self.any_compressed:
+            return self.data[begin:end]
+        return decompress_body(self.data[begin:end], self.sys_flags[index])
+
     def messages(self, begin: int = 0, end: int | None = None) -> list[ReceivedMessage]:
         """Return the messages with index BEGIN up to END."""
         make = ReceivedMessage
@@ -139,6 +146,15 @@ class ReceivedMessage:
         self._run = run
         self._index = index
 
+    def __eq__(self, other: object) -> bool:
+        """The same message of the same fetch."""
+        if not isinstance(other, ReceivedMessage):
+            return NotImplemented
+        return self._run is other._run and self._index == other._index
+
+    def __hash__(self) -> int:
+        return hash((id(self._run), self._index))
+
     @property
     def topic(self) -> str:
         begin, end = self._run.topic_ranges[self._index]
@@ -147,11 +163,7 @@ class ReceivedMessage:
     @property
     def body(self) -> bytes:
         """The body as it was sent. Raises CorruptRecord or NotServed when it cannot be decompressed."""
-        run = self._run
-        begin, end = run.body_ranges[self._index]
-        if not run.any_compressed:
-            return run.data[begin:end]
-        return decompress_body(run.data[begin:end], run.sys_flags[self._index])
+        return self._run.body(self._index)
 
     @property
     def properties(self) -> dict[str, str]:

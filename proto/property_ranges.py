@@ -49,6 +49,19 @@ class PropertyRanges:
             self._found[name] = self._in_layout(name) if by_layout else self._in_pairs(name)
         return self._found[name]
 
+    def texts(self, name: str) -> list[str | None]:
+        """Return the value of property NAME in each record, None where it has none; malformed UTF-8 as U+FFFD."""
+        starts, sizes = self.find(name)
+        if not len(sizes) or int(sizes.max()) <= 0:
+            return [None] * len(sizes)
+        view = memoryview(self._array)  # type: ignore[arg-type]  # numpy's stubs do not say that arrays are buffers
+        cuts = map(slice, starts.tolist(), (starts + sizes).tolist())
+        found: list[str | None] = [str(view[cut], "utf-8", "replace") for cut in cuts]
+        if int(sizes.min()) <= 0:
+            for row in (sizes <= 0).nonzero()[0].tolist():
+                found[row] = None
+        return found
+
     # --- one layout for all records ------------------------------------------------------------------------------
 
     def _common_layout(self) -> dict[bytes, tuple[int, int]] | None:
