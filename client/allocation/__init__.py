@@ -1,0 +1,48 @@
+"""Which member of a group reads which queues: strategies, pure functions of members and queues, one a module.
+
+    strategy = strategy_named("sticky")
+    shares = allocated(strategy, [Member("a", topics=topics), Member("b", topics=topics)], queues)
+
+| name | a member gets |
+|---|---|
+| `average` | of each topic a piece without gaps; Apache's default |
+| `average-by-circle` | of each topic every n-th queue |
+| `consistent-hash` | the queues whose hash falls before one of its points on a ring: who comes or goes moves few |
+| `machine-room` | of each topic its part of the queues in the rooms that were named |
+| `machine-room-nearby` | the queues of its own room, and its part of those in rooms without a member |
+| `configured` | what a table says |
+| `sticky` | what it has, as far as all have the same number; over all topics at once |
+
+All but the last two compute what Apache RocketMQ 5.5 computes for members and queues of the same names. An own strategy
+is any object with a `name` and `allocate`: see `Strategy`.
+"""
+
+from .allocated import allocated
+from .average import Average
+from .average_by_circle import AverageByCircle
+from .configured import Configured
+from .consistent_hash import ConsistentHash
+from .machine_room import MachineRoom
+from .machine_room_nearby import MachineRoomNearby
+from .member import Member
+from .moves import Move, moves
+from .named import known_strategies, strategy_named
+from .sticky import Sticky
+from .strategy import Strategy
+
+__all__ = [
+    "Member",
+    "Strategy",
+    "allocated",
+    "strategy_named",
+    "known_strategies",
+    "Average",
+    "AverageByCircle",
+    "ConsistentHash",
+    "MachineRoom",
+    "MachineRoomNearby",
+    "Configured",
+    "Sticky",
+    "Move",
+    "moves",
+]
