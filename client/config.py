@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.topics import check_group
 from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
 from .producing.receipt import DURABILITY_CODES, Durability
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
@@ -72,6 +73,7 @@ class ProducerSettings(TypedDict, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     group: str
+    queue_choice: QueueChoiceName | QueueChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +103,14 @@ class ProducerConfig(ClientConfig):
     retry_backoff_max_ms: int = 1_000
     #: The producers that share the outcomes of transactions: a broker may ask any of them. Needed for transactions.
     group: str = ""
+    #: Which queue a message goes to that does not say so: a name or an object (see producing/queue_choice.py).
+    queue_choice: QueueChoiceName | QueueChoice = "round-robin"
 
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
         _require_positive(self, "linger_ms", "max_block_ms", "retry_backoff_ms")
         _check_group(self.group)
+        check_queue_choice(self.queue_choice)
         if self.durability not in DURABILITY_CODES:
             raise ConfigError(
                 f'durability is {self.durability!r}, but must be "memory", "disk" or None',

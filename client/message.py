@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ..proto.errors import InvalidArgument, MessageTooLarge
-from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, encode_properties
+from ..proto.properties import KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, encode_properties
 from ..proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, check_topic
 from .delays import checked_level, delay_in_ms, instant_in_ms
 from .queue import Queue
@@ -42,6 +42,9 @@ class _Fields(NamedTuple):
     #: Unix milliseconds; 0: none.
     deliver_at_ms: int
     queue: Queue | int | None
+    sharding_key: str | None
+    #: How the body is stored (proto/record.py); not 0 only in what a producer has compressed.
+    sys_flag: int
     property_string: bytes
 
 
@@ -50,7 +53,8 @@ class Message(_Fields):
 
     KEY or KEYS: words by which the message can be looked up. TAG: one word for consumers to filter by. PROPERTIES:
     text by name, the application's own. QUEUE: a queue's number, or a `Queue` where the topic lies on several
-    brokers; without it the producer chooses.
+    brokers; without it the producer chooses. SHARDING_KEY: messages of a topic with the same one go to the same queue,
+    in the order in which they were sent (see producing/key_hash.py).
 
     At most one of these has it delivered later, never earlier than it says:
     DELAY: a timedelta, or a text like "90s" or "2h30m"; counts from when the broker takes the message, by its clock.
@@ -76,6 +80,7 @@ class Message(_Fields):
         delay: timedelta | str | None = None,
         deliver_at: datetime | int | None = None,
         queue: Queue | int | None = None,
+        sharding_key: str | None = None,
     ) -> Message:
         if type(body) is not bytes:
             body = _checked_body(body)
@@ -92,18 +97,22 @@ class Message(_Fields):
             and not delay_level
             and delay is None
             and deliver_at is None
+            and sharding_key is None
         ):
-            return _new(cls, (topic, body, (), None, _NO_PROPERTIES, 0, 0, 0, queue, b""))
+            return _new(cls, (topic, body, (), None, _NO_PROPERTIES, 0, 0, 0, queue, None, 0, b""))
         words = _checked_keys(key, keys)
         own = MappingProxyType(dict(properties)) if properties else _NO_PROPERTIES
-        encoded = _property_string(words, tag, own) if words or tag is not None or own else b""
+        encoded = b""
+        if words or tag is not None or own or sharding_key is not None:
+            encoded = _property_string(words, tag, own, sharding_key)
         level = delay_ms = at_ms = 0
         if delay_level or delay is not None or deliver_at is not None:
             level, delay_ms, at_ms = _checked_times(delay_level, delay, deliver_at)
             encoded += _time_property(level, delay_ms, at_ms)
         if len(encoded) > PROPERTIES_SIZE_MAX - UNIQUE_KEY_SIZE:
             _refuse_properties_size(len(encoded))
-        return _new(cls, (topic, body, words, tag, own, level, delay_ms, at_ms, queue, encoded))
+        times = level, delay_ms, at_ms
+        return _new(cls, (topic, body, words, tag, own, *times, queue, sharding_key, 0, encoded))
 
     @property
     def key(self) -> str | None:
@@ -115,6 +124,11 @@ class Message(_Fields):
         """Is it to be delivered at a time of its own (not a level's), so that it can be recalled until then?"""
         return bool(self.delay_ms or self.deliver_at_ms)
 
+    @property
+    def placed(self) -> bool:
+        """Does it say itself where it goes, by its queue or its sharding key?"""
+        return self.queue is not None or self.sharding_key is not None
+
     def __repr__(self) -> str:
         shown = {
             "keys": self.keys,
@@ -123,6 +137,7 @@ class Message(_Fields):
             "delay_level": self.delay_level,
             "delay_ms": self.delay_ms,
             "deliver_at_ms": self.deliver_at_ms,
+            "sharding_key": self.sharding_key,
         }
         rest = "".join(f", {name}={value!r}" for name, value in shown.items() if value)
         return f"Message({self.topic!r}, <{len(self.body)} bytes>{rest})"
@@ -198,12 +213,16 @@ def _time_property(level: int, delay_ms: int, at_ms: int) -> bytes:
     return b"DELAY\x01%d\x02" % level if level else b""
 
 
-def _property_string(keys: tuple[str, ...], tag: str | None, own: Mapping[str, str]) -> bytes:
+def _property_string(
+    keys: tuple[str, ...], tag: str | None, own: Mapping[str, str], sharding_key: str | None
+) -> bytes:
     pairs: list[tuple[str, str]] = []
     if keys:
         pairs.append((KEYS, KEY_SEPARATOR.join(keys)))
     if tag is not None:
         pairs.append((TAGS, tag))
+    if sharding_key is not None:
+        pairs.append((SHARDING_KEY, sharding_key))
     if own:
         refuse_reserved(own)
         pairs += own.items()

@@ -29,7 +29,7 @@ from .message import Message
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .producing.checking import Checker, Transacting, check_checker
-from .producing.queue_choice import QueueChoice
+from .producing.queue_choice import queue_choice
 from .producing.receipt import Receipt, Receipts
 from .producing.run import record_size
 from .producing.sender import Sender, checked_message
@@ -49,7 +49,6 @@ class AsyncProducer:
         self,
         nameservers: str = DEFAULT_NAME_SERVERS,
         *,
-        queue_choice: QueueChoice | None = None,
         checker: Checker | None = None,
         clock: Clock | None = None,
         connections: Connections | None = None,
@@ -67,7 +66,7 @@ class AsyncProducer:
             clock or SystemClock(),
             random or Random(),
         )
-        self._sender = Sender(self.config, session, queue_choice)
+        self._sender = sender_of(self.config, session)
         self._transacting = Transacting(self.config, session, self._sender, checker)
 
     async def start(self) -> None:
@@ -164,7 +163,6 @@ class Producer:
         self,
         nameservers: str = DEFAULT_NAME_SERVERS,
         *,
-        queue_choice: QueueChoice | None = None,
         checker: Checker | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -176,13 +174,11 @@ class Producer:
         check_checker(checker, self.config.group)
         self._portal = Portal.hold()
         self._closed = False
-        self._sender, self._transacting = self._portal.run(self._start(queue_choice, checker))
+        self._sender, self._transacting = self._portal.run(self._start(checker))
 
-    async def _start(
-        self, queue_choice: QueueChoice | None, checker: Checker | None
-    ) -> tuple[Sender, Transacting]:
+    async def _start(self, checker: Checker | None) -> tuple[Sender, Transacting]:
         session = Session(self.config, GrpcConnections(), SystemClock(), Random())
-        sender = Sender(self.config, session, queue_choice)
+        sender = sender_of(self.config, session)
         await sender.start()
         transacting = Transacting(self.config, session, sender, checker)
         transacting.start()
@@ -277,6 +273,17 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def sender_of(config: ProducerConfig, session: Session) -> Sender:
+    """Return the sender of a producer with CONFIG."""
+    choice = queue_choice(
+        config.queue_choice,
+        clock=session.clock,
+        random=session.random,
+        run_bytes=config.run_bytes_max,
+    )
+    return Sender(config, session, choice)
 
 
 def checked_messages(messages: Iterable[Message]) -> list[Message]:

@@ -20,6 +20,7 @@ _RESERVED: Final = {
     names.TAGS: "write tag=…",
     names.DELAY: "write delay_level=…",
     names.UNIQ_KEY: "it is the message id, which the producer makes; use a key for an id of your own",
+    names.SHARDING_KEY: "write sharding_key=…",
     names.TRANSACTION_PREPARED: _IN_TRANSACTION,
     names.PRODUCER_GROUP: _IN_TRANSACTION,
     names.TRANSACTION_ID: _IN_TRANSACTION,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from .record import (
     HOST_V6_EXTRA,
     MAGIC_V1,
     MAGIC_V2,
+    NO_HOST,
     SYS_BORN_V6,
     SYS_STORE_V6,
     Buffer,
@@ -309,37 +311,26 @@ def encode_run(
     *,
     born_timestamp_ms: int,
     born_host: Host,
-    sys_flag: int = 0,
+    sys_flag: int | Sequence[int] = 0,
     flag: int = 0,
 ) -> tuple[bytes, list[int]]:
     """Return the records of MESSAGES, (body, property string) each, end to end, and their sizes.
 
-    All share SYS_FLAG, FLAG, born time and host. Fields of the broker are zero, for an IPv4 store host. Lengths
-    are the caller's to check; `struct.error` tells of a property string over 32,767 bytes.
+    All share FLAG, born time and host, and SYS_FLAG unless there is one for each. Fields of the broker are zero, for
+    an IPv4 store host. Lengths are the caller's to check; `struct.error` tells of a property string over 32,767 bytes.
     """
-    encoded_topic = topic.encode()
-    long_topic = len(topic) > 127 or len(encoded_topic) > 127
-    magic = MAGIC_V2 if long_topic else MAGIC_V1
-    topic_length = _SHORT.pack(len(encoded_topic)) if long_topic else bytes((len(encoded_topic),))
-    topic_part = topic_length + encoded_topic
-    store_host = Host(bytes(4), 0)
-    flags = with_host_bits(sys_flag, born_host, store_host)
-    middle = b"".join(
-        (
-            struct.pack(">iiqqiq", queue, flag, 0, 0, flags, born_timestamp_ms),
-            born_host.packed(),
-            bytes(8 + 8 + 4 + 8),  # store timestamp and host, reconsume times, prepared offset
-        )
-    )
-    fixed = _FRONT.size + len(middle) + 4 + len(topic_part) + 2
+    magic, topic_part = topic_field(topic)
+    middle_of = _Middles(queue, flag, born_timestamp_ms, born_host)
+    flags = repeat(sys_flag) if isinstance(sys_flag, int) else sys_flag
+    fixed = _FRONT.size + len(middle_of[0]) + 4 + len(topic_part) + 2
     parts: list[bytes] = []
     sizes: list[int] = []
-    for body, properties in messages:
+    for (body, properties), own_flag in zip(messages, flags, strict=False):
         size = fixed + len(body) + len(properties)
         sizes.append(size)
         parts += (
             _FRONT.pack(size, magic, body_crc(body)),
-            middle,
+            middle_of[own_flag],
             _INT.pack(len(body)),
             body,
             topic_part,
@@ -347,3 +338,29 @@ def encode_run(
             properties,
         )
     return b"".join(parts), sizes
+
+
+def topic_field(topic: str) -> tuple[int, bytes]:
+    """Return the magic of a record of TOPIC, and the topic as it stands there, with its length."""
+    encoded = topic.encode()
+    if len(topic) > 127 or len(encoded) > 127:
+        return MAGIC_V2, _SHORT.pack(len(encoded)) + encoded
+    return MAGIC_V1, bytes((len(encoded),)) + encoded
+
+
+class _Middles(dict[int, bytes]):
+    """What stands between body CRC and body length, by sysFlag without the hosts' bits."""
+
+    def __init__(self, queue: int, flag: int, born_timestamp_ms: int, born_host: Host) -> None:
+        super().__init__()
+        self._fields = queue, flag, 0, 0
+        self._born_timestamp_ms = born_timestamp_ms
+        self._born_host = born_host
+
+    def __missing__(self, sys_flag: int) -> bytes:
+        host = self._born_host
+        flags = with_host_bits(sys_flag, host, NO_HOST)
+        head = struct.pack(">iiqqiq", *self._fields, flags, self._born_timestamp_ms)
+        # Behind the host: store timestamp and host, reconsume times, prepared offset.
+        middle = self[sys_flag] = head + host.packed() + bytes(8 + 8 + 4 + 8)
+        return middle

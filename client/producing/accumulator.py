@@ -107,7 +107,7 @@ class Accumulator:
         return lane, run
 
     def _added(self, lane: _Lane, run: Run, message: Message) -> None:
-        if message.queue is None:
+        if not message.placed:
             self._last_opened[message.topic] = lane
         else:
             run.pinned = True

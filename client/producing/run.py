@@ -78,7 +78,7 @@ class Run:
         self.waiters: list[Waiter] = []
         self.size_bytes = 0
         self.attempts = 0
-        #: Some message asked for this very queue.
+        #: Some message asked for this very queue, by itself or by a sharding key.
         self.pinned = False
         self.records = b""
         self.sizes: list[int] = []
@@ -114,6 +114,7 @@ class Run:
             zip(bodies, properties, strict=True),
             born_timestamp_ms=self.born_ms,
             born_host=origin.host,
+            sys_flag=[message.sys_flag for message in self.messages],
         )
 
     def move(self, queue: Queue) -> None:

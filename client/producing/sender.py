@@ -28,7 +28,7 @@ from .recall import recall
 from .receipt import Receipt
 from .run import Gathered, Origin, Outcome, record_size
 
-_PLACE = attrgetter("topic", "queue")
+_PLACE = attrgetter("topic", "queue", "sharding_key")
 
 
 class _Parcel(NamedTuple):
@@ -50,6 +50,7 @@ class Sender:
         self.budget = Budget(config.buffer_bytes_max)
         self._session = session
         self._choice = choice or RoundRobin(session.random)
+        self._tell_added = getattr(choice, "on_added", None)
         self._unrouted: dict[str, list[_Parcel]] = {}
         #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
         self._bringing: set[asyncio.Task[object]] = set()
@@ -178,7 +179,7 @@ class Sender:
         messages, size_bytes = parcel.messages, parcel.size_bytes
         first = messages[0]
         queue: Queue | None = None
-        if first.queue is None and self._choice.for_a_run:
+        if self._choice.for_a_run and not first.placed:
             queue = accumulator.open_queue(route.topic, len(messages), size_bytes)
         if queue is None:
             queue = queue_for(first, route, self._choice)
@@ -186,6 +187,8 @@ class Sender:
             accumulator.add_one(queue, first, size_bytes, parcel.outcome)
         else:
             accumulator.add_many(queue, messages, size_bytes, parcel.outcome)
+        if self._tell_added is not None:
+            self._tell_added(queue, size_bytes)
 
     def _fail(self, parcel: _Parcel, error: Exception) -> None:
         self.budget.give(parcel.size_bytes)

@@ -149,3 +149,13 @@ def test_an_encoded_run_is_each_record_encoded_alone() -> None:
 
     assert data == b"".join(alone)
     assert sizes == [len(part) for part in alone]
+
+
+def test_each_record_may_have_a_sys_flag_of_its_own() -> None:
+    messages = [(b"one", b""), (b"two", b""), (b"three", b"")]
+
+    data, sizes = encode_run(
+        "T", 2, messages, born_timestamp_ms=7, born_host=_HOST, sys_flag=[0, 0x301, 0]
+    )
+
+    assert parse_run(data, starts_of(sizes)).sys_flag.tolist() == [0, 0x301, 0]

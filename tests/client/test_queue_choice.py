@@ -1,0 +1,124 @@
+"""Choosing queues: by name, by an object, and what a message says itself."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from pocketmq.client import AsyncProducer, Message, Queue
+from pocketmq.client.config import ProducerConfig
+from pocketmq.client.producing.key_hash import JavaHash, KeyHash, sharded_queue
+from pocketmq.client.producing.least_latency import LeastLatency
+from pocketmq.client.producing.queue_choice import RoundRobin, Sticky, queue_choice
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import ConfigError, Disconnected
+
+from .fake_cluster import FakeCluster, FakeConnections, bodies, property_of
+
+QUEUES = tuple(Queue("T", "a", number) for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("round-robin", RoundRobin),
+        ("sticky", Sticky),
+        ("least-latency", LeastLatency),
+        ("key-hash", KeyHash),
+        ("java-hash", JavaHash),
+    ],
+)
+def test_a_choice_is_taken_by_its_name(name: Any, kind: type) -> None:
+    config = ProducerConfig(queue_choice=name)
+
+    made = queue_choice(config.queue_choice, clock=VirtualClock(), random=Random(1), run_bytes=9)
+
+    assert type(made) is kind
+
+
+@pytest.mark.parametrize("wanted", ["round", "", None, object()])
+def test_what_does_not_choose_is_refused(wanted: Any) -> None:
+    with pytest.raises(ConfigError, match=r"queue_choice is .*round-robin, sticky"):
+        ProducerConfig(queue_choice=wanted)
+
+
+def test_a_sticky_choice_stays_until_a_run_is_full() -> None:
+    choice = Sticky(1_000, Random(1))
+    message = Message("T", b"x")
+
+    chosen = []
+    for _ in range(8):
+        queue = choice.choose(message, QUEUES)
+        chosen.append(queue.number)
+        choice.on_added(queue, 500)
+
+    first = chosen[0]
+    assert chosen == [(first + turn // 2) % 4 for turn in range(8)]
+
+
+def test_a_sticky_choice_leaves_a_queue_that_failed_or_is_gone() -> None:
+    choice = Sticky(1_000, Random(1))
+    message = Message("T", b"x")
+    first = choice.choose(message, QUEUES)
+
+    choice.on_result(first, 5, None)
+    assert choice.choose(message, QUEUES) == first
+    choice.on_result(first, 5, Disconnected("gone"))
+    second = choice.choose(message, QUEUES)
+    assert second != first
+    left = tuple(queue for queue in QUEUES if queue != second)
+    assert choice.choose(message, left) in left
+
+
+def producer(cluster: FakeCluster, **settings: Any) -> AsyncProducer:
+    return AsyncProducer(
+        clock=VirtualClock(),
+        connections=FakeConnections(cluster),
+        random=Random(7),
+        **settings,
+    )
+
+
+async def test_sticky_sendings_share_a_queue() -> None:
+    cluster = FakeCluster.of_one("orders", queues=4)
+
+    async with producer(cluster, queue_choice="sticky", run_bytes_max=1_000) as sending:
+        receipts = [await sending.send(Message("orders", b"x" * 250)) for _ in range(9)]
+
+    numbers = [receipt.queue for receipt in receipts]
+    assert numbers == [(numbers[0] + turn // 3) % 4 for turn in range(9)]
+
+
+async def test_a_sharding_key_leads_to_one_queue_in_order_whatever_the_choice() -> None:
+    cluster = FakeCluster.of_one("orders", queues=4)
+    sent = [
+        Message("orders", b"%d" % number, sharding_key=f"customer-{number % 5}")
+        for number in range(50)
+    ]
+
+    async with producer(cluster) as sending:
+        for message in sent[:10]:
+            await sending.send(message)
+        await sending.send_many(sent[10:])
+
+    queues = [Queue("orders", "broker-a", number) for number in range(4)]
+    expected = [
+        [m.body for m in sent if sharded_queue(m.sharding_key or "", queues) == queue]
+        for queue in queues
+    ]
+    assert bodies(cluster.broker, "orders") == [row for row in expected if row]
+    assert set(property_of(cluster.broker, "orders", "__SHARDINGKEY")) == {
+        f"customer-{number}" for number in range(5)
+    }
+
+
+async def test_an_explicit_queue_comes_before_a_sharding_key() -> None:
+    async with producer(FakeCluster.of_one("orders", queues=4)) as sending:
+        receipts = [
+            await sending.send(Message("orders", b"x", sharding_key="k", queue=number))
+            for number in range(4)
+        ]
+
+    assert [receipt.queue for receipt in receipts] == [0, 1, 2, 3]
