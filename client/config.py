@@ -7,6 +7,7 @@ checkers; a test holds the two equal. Sizes are bytes, times milliseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
 from ..proto.errors import ConfigError, InvalidName
@@ -16,8 +17,10 @@ from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_ch
 from .producing.receipt import DURABILITY_CODES, Durability
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
-Start = Literal["committed", "committed-or-latest", "earliest", "latest"]
+Start = Literal["committed", "committed-or-latest", "earliest", "latest"] | datetime | int
 STARTS: Final = ("committed", "committed-or-latest", "earliest", "latest")
+#: Who divides the queues of a group.
+Rebalance = Literal["group", "client"]
 
 
 def _require_positive(config: Any, *may_be_zero: str) -> None:
@@ -119,51 +122,95 @@ class ProducerConfig(ClientConfig):
             )
 
 
-class ConsumerSettings(TypedDict, total=False):
-    """The keyword arguments of a consumer: see ConsumerConfig."""
+class ReadingSettings(TypedDict, total=False):
+    """The keyword arguments of every consumer: see ReadingConfig."""
 
     request_timeout_ms: int
     start: Start
     retries: bool
-    auto_commit: bool
-    auto_commit_interval_ms: int
     fetch_bytes_max: int
     fetch_messages_max: int
     fetch_wait_ms: int
-    prefetch_bytes_max: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    auto_commit_interval_ms: int
+    broadcasting: bool
+    strategy: str
+    rebalance: Rebalance
+    instance_id: str
+    room: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    lease_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig(ClientConfig):
-    """Settings of a consumer."""
+class ReadingConfig(ClientConfig):
+    """Settings of every consumer: where it starts, what it fetches, how it shares queues with its group."""
 
-    #: Where to start: at the committed offset (earliest or latest if there is none), earliest, or latest.
+    #: Where to start: at the committed offset (earliest or latest if there is none), earliest, latest, or a time (a
+    #: datetime, or Unix milliseconds) where nothing is committed. Earliest and latest pass over what is committed only
+    #: when the group starts with this consumer; who joins others goes on where these left.
     start: Start = "committed"
     #: Read the group's retry topic as well, where messages come again that were sent back. Without, nothing is sent
-    #: back for a retry: as with broadcasting, where each consumer reads everything for itself.
+    #: back for a retry.
     retries: bool = True
-    #: Commit what was handed out and finished, this often and at the end.
-    auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
     #: Bounds of one fetch; one message comes even if it is larger.
     fetch_bytes_max: int = 1024 * 1024
     fetch_messages_max: int = 8_192
     #: How long a broker may wait for a message before it answers that there is none.
-    fetch_wait_ms: int = 5_000
-    #: Messages fetched ahead of the application stop at this size.
-    prefetch_bytes_max: int = 16 * 1024 * 1024
+    fetch_wait_ms: int = 20_000
     #: Pause after an error; doubles up to the maximum.
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000
+    #: What is finished is committed this often.
+    auto_commit_interval_ms: int = 5_000
+    #: Every member reads all queues for itself, with offsets of its own in a local file; nothing is retried.
+    broadcasting: bool = False
+    #: Name of the strategy that divides the queues among the members; the group's first member decides.
+    strategy: str = "average"
+    #: "group": one member divides for all; "client": each computes its own share, as Apache's clients do.
+    rebalance: Rebalance = "group"
+    #: Static membership: who comes back with the same id within the session keeps its queues. Empty: none.
+    instance_id: str = ""
+    #: The machine room, for strategies that look at it.
+    room: str = ""
+    #: A member that is silent for so long has left; heartbeats go out three times as often.
+    session_timeout_ms: int = 30_000
+    #: A queue that goes to another member: what was handed out may take so long to be finished.
+    rebalance_timeout_ms: int = 60_000
+    #: For how long a broker gives a queue to a member, renewed three times as often; 0: as the broker is set.
+    lease_ms: int = 0
 
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
-        _require_positive(self, "fetch_wait_ms", "retry_backoff_ms")
-        if self.start not in STARTS:
+        _require_positive(self, "fetch_wait_ms", "retry_backoff_ms", "lease_ms")
+        if isinstance(self.start, str) and self.start not in STARTS:
             raise ConfigError(
-                f"start is {self.start!r}, but must be one of {', '.join(STARTS)}",
+                f"start is {self.start!r}, but must be one of {', '.join(STARTS)}, a datetime or Unix milliseconds",
                 field="start",
                 value=self.start,
             )
+        if self.rebalance not in ("group", "client"):
+            raise ConfigError(
+                f'rebalance is {self.rebalance!r}, but must be "group" or "client"',
+                field="rebalance",
+                value=self.rebalance,
+            )
+
+
+class ConsumerSettings(ReadingSettings, total=False):
+    """The keyword arguments of a pull consumer: see ConsumerConfig."""
+
+    auto_commit: bool
+    prefetch_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ReadingConfig):
+    """Settings of a pull consumer."""
+
+    #: Commit what was handed out and finished, every auto_commit_interval_ms and at the end.
+    auto_commit: bool = True
+    #: Messages fetched ahead of the application stop at this size.
+    prefetch_bytes_max: int = 16 * 1024 * 1024

@@ -18,9 +18,11 @@ from google.protobuf.message import Message
 from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout
 from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from .conversation import Conversation, GrpcConversation
 from .exchange import Exchange
 from .tasks import Tasks
 
+Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
 BROKER: Final = "/pocketmq.v1.Broker/"
@@ -66,6 +68,12 @@ class Connection(Protocol):
 
     def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
         """Yield the checks that LISTENER is sent, until the broker ends it; raise Disconnected, or what ended it."""
+        ...
+
+    def converse(
+        self, path: str, request_type: type[Request], reply_type: type[Reply]
+    ) -> Conversation[Request, Reply]:
+        """Open a stream of its own at PATH."""
         ...
 
     async def close(self) -> None:
@@ -187,6 +195,20 @@ class GrpcConnection:
             raise Disconnected(f"{self.address} ended the stream", address=self.address) from None
         finally:
             call.cancel()
+
+    def converse(
+        self, path: str, request_type: type[Request], reply_type: type[Reply]
+    ) -> Conversation[Request, Reply]:
+        # grpc's stubs ask for an iterator of requests, which its code does not.
+        method: Any = self._channel.stream_stream(
+            path,
+            request_serializer=request_type.SerializeToString,
+            response_deserializer=reply_type.FromString,
+        )
+        try:
+            return GrpcConversation(self.address, method())
+        except grpc.aio.UsageError:
+            raise ClientClosed(f"the connection to {self.address} was closed") from None
 
     async def close(self) -> None:
         self._produce.close()

@@ -73,25 +73,16 @@ class Cursor:
 
 
 class Positions:
-    """What is finished and committed, by queue. Not thread-safe: the consumer's event loop owns it."""
+    """What is finished, by queue. Not thread-safe: the consumer's event loop owns it."""
 
     def __init__(self) -> None:
         self._finished: dict[Queue, int] = {}
-        self._committed: dict[Queue, int] = {}
 
     def finish(self, position: Position | None) -> None:
         """Note that the application is done with what stands before POSITION."""
         if position is not None:
             self._finished[position.queue] = position.offset
 
-    def uncommitted(self) -> dict[Queue, int]:
-        """Return the offsets that finished messages have moved since they were last committed."""
-        return {
-            queue: offset
-            for queue, offset in self._finished.items()
-            if self._committed.get(queue) != offset
-        }
-
-    def commit(self, offsets: dict[Queue, int]) -> None:
-        """Note that the broker knows OFFSETS."""
-        self._committed |= offsets
+    def finished(self) -> dict[Queue, int]:
+        """Return up to where each queue is finished."""
+        return dict(self._finished)

@@ -39,6 +39,12 @@ class Prefetch:
             self._room.clear()
         self._ready.set()
 
+    def started(self, queue: Queue, offset: int) -> None:
+        """Nothing is here yet."""
+
+    def skip(self, queue: Queue, next_offset: int) -> None:
+        """Nothing is filtered."""
+
     def fail(self, error: PocketMQError) -> None:
         """Have the application meet ERROR, once, after the runs that are here."""
         if not self._errors:

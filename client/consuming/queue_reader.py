@@ -1,18 +1,21 @@
-"""Reads one queue ahead into the prefetch: one long-polling fetch after the other, for as long as the consumer lives.
+"""Reads one queue ahead into a sink: one long-polling fetch after the other, from its start until it is stopped.
 
 error                                   what happens
+lease lost                              the source is told, and reading ends
 offset out of range                     on at the nearest offset that is there, with a warning
 retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
-any other                               the same, and the application meets the error at its next poll
+any other                               the same, and the application meets the error
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from datetime import datetime
+from typing import Protocol
 
-from ...proto.clock import Clock
 from ...proto.errors import (
-    GroupNotFound,
+    LeaseLost,
     NotReadable,
     OffsetOutOfRange,
     PocketMQError,
@@ -20,59 +23,104 @@ from ...proto.errors import (
     TopicNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..config import ConsumerConfig
-from ..connections import BROKER, Connection, Connections
+from ...proto.topics import retry_topic
+from ..config import Start
+from ..connections import BROKER, Connection
 from ..queue import Queue
 from ..received_message import FetchedRun
-from ..routes import Routes
-from .prefetch import Prefetch
+from .held_queue import HeldQueue, QueueSource
+from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
 _MAY_COME_BACK = (TopicNotFound, QueueNotFound, NotReadable)
 
 
+class Sink(Protocol):
+    """Takes what a reader brings."""
+
+    async def room(self) -> None:
+        """Return once there is room for another run: until then nothing is fetched."""
+        ...
+
+    def started(self, queue: Queue, offset: int) -> None:
+        """Hear where reading begins, before anything else comes."""
+        ...
+
+    def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
+        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
+        ...
+
+    def skip(self, queue: Queue, next_offset: int) -> None:
+        """Hear that the filter wants nothing of what is before NEXT_OFFSET and was not put in."""
+        ...
+
+    def fail(self, error: PocketMQError) -> None:
+        """Have the application meet ERROR."""
+        ...
+
+
 class QueueReader:
-    """Reads QUEUE for GROUP into PREFETCH. Not thread-safe: the consumer's event loop owns it."""
+    """Reads HELD into SINK, what the filter WANTED leaves of it. Not thread-safe: its event loop owns it."""
 
     def __init__(
         self,
-        queue: Queue,
-        group: str,
-        config: ConsumerConfig,
-        prefetch: Prefetch,
-        *,
-        routes: Routes,
-        connections: Connections,
-        clock: Clock,
+        held: HeldQueue,
+        wanted: pb.Filter | None,
+        sink: Sink,
+        source: QueueSource,
+        parts: ConsumerParts,
     ) -> None:
-        self._queue = queue
-        self._group = group
-        self._config = config
-        self._prefetch = prefetch
-        self._routes = routes
-        self._connections = connections
-        self._clock = clock
+        self.held = held
+        self._queue = held.queue
+        self._group = parts.group
+        self._filter = None if wanted is None or wanted.kind == pb.Filter.ALL else wanted
+        self._sink = sink
+        self._source = source
+        self._config = parts.config
+        self._session = parts.session
+        self._counts = parts.counts
+        #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
+        self._task: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Read until cancelled."""
+    def start(self, offset: int | None = None) -> None:
+        """Begin to read, from OFFSET, or where the settings say; or go there from where it reads.
+
+        A fetch that is under way brings nothing any more.
+        """
+        self.stop()
+        self._offset = offset
+        self._task = self._session.tasks.spawn(self._run())
+
+    def stop(self) -> None:
+        """Read no more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
         while True:
-            await self._prefetch.room()
+            await self._sink.room()
             try:
                 if self._offset is None:
                     self._offset = await self._first_offset()
+                    self._sink.started(self._queue, self._offset)
                 self._offset = await self._read(self._offset)
                 self._failures = 0
+            except LeaseLost:
+                self._source.lost(self.held)
+                return
             except OffsetOutOfRange as error:
                 self._offset = self._nearest(error)
             except PocketMQError as error:
                 await self._pause(error)
 
     def _connection(self) -> Connection:
-        self._routes.known(self._queue.topic)  # Asks for the route anew when it is old.
-        return self._connections.to(self._routes.address(self._queue.broker))
+        routes = self._session.routes
+        routes.known(self._queue.topic)  # Asks for the route anew when it is old.
+        return self._session.connections.to(routes.address(self._queue.broker))
 
     async def _read(self, offset: int) -> int:
         """Fetch once from OFFSET; return where to go on."""
@@ -86,14 +134,20 @@ class QueueReader:
             min_bytes=1,
             max_wait_ms=config.fetch_wait_ms,
             group=self._group,
+            filter=self._filter,
+            lease=self.held.token,
         )
         timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
         reply = await self._connection().fetch(request, timeout_ms)
+        self._counts.filtered += reply.filtered_count
         if reply.records:
             run = FetchedRun(queue.broker, reply.records)
-            self._prefetch.put(queue, run, run.first_at_or_after(offset), reply.next_offset)
-        elif reply.next_offset <= offset and config.fetch_wait_ms == 0:
-            await self._clock.sleep_until(self._clock.now_ms() + config.retry_backoff_ms)
+            self._sink.put(queue, run, run.first_at_or_after(offset), reply.next_offset)
+        elif reply.next_offset > offset:
+            self._sink.skip(queue, reply.next_offset)
+        elif config.fetch_wait_ms == 0:
+            clock = self._session.clock
+            await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
 
     def _nearest(self, error: OffsetOutOfRange) -> int:
@@ -108,10 +162,11 @@ class QueueReader:
 
     async def _pause(self, error: PocketMQError) -> None:
         self._failures += 1
-        self._routes.forget(self._queue.topic)
+        self._session.routes.forget(self._queue.topic)
+        self._source.look_again()
         passing = error.retriable or isinstance(error, _MAY_COME_BACK)
         if not passing:
-            self._prefetch.fail(error)
+            self._sink.fail(error)
         if self._failures == 1:
             logger.warning(
                 "queue cannot be read, trying again",
@@ -119,40 +174,44 @@ class QueueReader:
             )
         longest = self._config.retry_backoff_max_ms
         pause_ms = min(longest, self._config.retry_backoff_ms << min(self._failures - 1, 20))
-        await self._clock.sleep_until(self._clock.now_ms() + pause_ms)
+        clock = self._session.clock
+        await clock.sleep_until(clock.now_ms() + pause_ms)
 
     async def _first_offset(self) -> int:
-        start = self._config.start
-        if start in ("committed", "committed-or-latest"):
-            committed = await self._committed()
-            if committed >= 0:
-                return committed
-        bounds = await self._bounds()
+        held, start = self.held, self._config.start
+        if self._queue.topic == retry_topic(self._group):
+            # Whatever the consumer skips of its topics, what it sent back itself comes again, and only once.
+            start = "committed"
+        passes_over = held.from_start and start in ("earliest", "latest")
+        if held.committed >= 0 and not passes_over:
+            return held.committed
+        bounds = await queue_bounds(
+            self._connection(), self._queue, self._config.request_timeout_ms, start_ms(start)
+        )
+        if not isinstance(start, str):
+            return bounds.offset_at_time
         return bounds.max_offset if "latest" in start else bounds.min_offset
 
-    async def _committed(self) -> int:
-        """Return the offset that the group has committed; −1: none."""
-        queue = pb.QueueId(topic=self._queue.topic, queue=self._queue.number)
-        request = pb.GroupOffsetsRequest(group=self._group, queues=[queue])
-        try:
-            reply = await self._connection().call(
-                BROKER + "GroupOffsets",
-                request,
-                pb.GroupOffsetsReply,
-                self._config.request_timeout_ms,
-            )
-        except GroupNotFound:
-            return -1
-        return reply.offsets[0].offset if reply.offsets else -1
 
-    async def _bounds(self) -> pb.QueueOffsets:
-        queue = pb.QueueId(topic=self._queue.topic, queue=self._queue.number)
-        reply = await self._connection().call(
-            BROKER + "QueueOffsets",
-            pb.QueueOffsetsRequest(queues=[queue]),
-            pb.QueueOffsetsReply,
-            self._config.request_timeout_ms,
-        )
-        if not reply.offsets:
-            raise QueueNotFound(f"broker {self._queue.broker} does not know queue {self._queue}")
-        return reply.offsets[0]
+def start_ms(start: Start) -> int | None:
+    """Return START in Unix milliseconds if it is a time; a datetime without a zone is local."""
+    if isinstance(start, str):
+        return None
+    return round(start.timestamp() * 1000) if isinstance(start, datetime) else start
+
+
+async def queue_bounds(
+    connection: Connection, queue: Queue, timeout_ms: int, time_ms: int | None = None
+) -> pb.QueueOffsets:
+    """Return where QUEUE begins and ends, and the first message stored at or after TIME_MS."""
+    reply = await connection.call(
+        BROKER + "QueueOffsets",
+        pb.QueueOffsetsRequest(
+            queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=time_ms
+        ),
+        pb.QueueOffsetsReply,
+        timeout_ms,
+    )
+    if not reply.offsets:
+        raise QueueNotFound(f"broker {queue.broker} does not know queue {queue}")
+    return reply.offsets[0]

@@ -7,27 +7,28 @@ call how far the application has come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
 from ..config import ConsumerConfig
-from ..connections import BROKER
 from ..queue import Queue, find_queue
 from ..received_message import FetchedRun, ReceivedMessage
 from ..session import Session
+from .commits import Commits, commit_regularly
+from .held_queue import HeldQueue, QueueSource
 from .offsets import Batch, Position, Positions
+from .parts import ConsumerParts
 from .prefetch import Prefetch
 from .queue_reader import QueueReader
 from .sending_back import SentBack, send_back
+from .whole_topics import WATCH_UNKNOWN_MS, WholeTopics, committed_offsets
 
 logger = logging.getLogger(__name__)
 
-#: How often new queues are looked for: of topics that are there, and of those that are not yet.
-WATCH_MS = 10_000
-WATCH_UNKNOWN_MS = 500
 #: How often a retry queue that a broker has just made is looked for, before it is left to the regular look.
 _LOOKS_FOR_RETRIES = 60
 
@@ -71,9 +72,13 @@ class Reading:
         self._session = session
         self._positions = Positions()
         self._prefetch = Prefetch(config.prefetch_bytes_max)
-        self._queues: set[Queue] = set()
-        #: Topics without a route, of which was warned.
-        self._missing: set[str] = set()
+        self._readers: dict[Queue, QueueReader] = {}
+        self._parts = parts = ConsumerParts(group, config, session)
+        all_topics = [*topics, self._retry_topic] if self._retry_topic else topics
+        self._source: QueueSource = WholeTopics(
+            all_topics, self, parts, partial(committed_offsets, parts)
+        )
+        self._commits = Commits(parts, self._source)
         #: Tells how far the application has finished, in the middle of a batch too.
         self._progress: Callable[[], Position | None] = lambda: None
         self._started = self._closed = False
@@ -84,69 +89,45 @@ class Reading:
         if progress is not None:
             self._progress = progress
         if self._topics:
-            self._session.tasks.spawn(self._watch())
+            self._source.start()
             if self._config.auto_commit:
-                self._session.tasks.spawn(self._commit_regularly())
+                interval_ms = self._config.auto_commit_interval_ms
+                self._session.tasks.spawn(
+                    commit_regularly(self._session, self._commits, interval_ms, self._finished)
+                )
 
-    async def _watch(self) -> None:
-        """Read every queue that the topics have or get."""
-        clock = self._session.clock
-        while True:
-            all_known = True
-            for topic in self._topics:
-                all_known &= await self._read_queues(topic)
-            if self._retry_topic:
-                # Not there until something fails: nothing to wait for.
-                await self._read_queues(self._retry_topic)
-            pause_ms = WATCH_MS if all_known else WATCH_UNKNOWN_MS
-            await clock.sleep_until(clock.now_ms() + pause_ms)
+    # ------------------------------------------------------------ as the user of queues
 
-    async def _read_queues(self, topic: str) -> bool:
-        """Start a reader for each new queue of TOPIC; return False if its route is not known."""
-        try:
-            route = await self._session.routes.find(topic)
-        except PocketMQError as error:
-            quiet = topic in self._missing or topic == self._retry_topic
-            level = logging.DEBUG if quiet else logging.WARNING
-            self._missing.add(topic)
-            logger.log(level, "waiting for topic", extra={"topic": topic, "error": str(error)})
-            return False
-        self._missing.discard(topic)
-        for queue in route.readable:
-            if queue not in self._queues:
-                self._queues.add(queue)
-                self._session.tasks.spawn(self._reader(queue).run())
-        return True
+    def begin(self, held: HeldQueue) -> None:
+        """Read a queue from now on."""
+        reader = QueueReader(held, None, self._prefetch, self._source, self._parts)
+        self._readers[held.queue] = reader
+        reader.start()
+
+    async def end(self, queue: Queue, *, lost: bool) -> None:
+        """Read QUEUE no more."""
+        self._readers.pop(queue).stop()
+
+    def fail(self, error: PocketMQError) -> None:
+        """Have the application meet ERROR."""
+        self._prefetch.fail(error)
+
+    # ------------------------------------------------------------ as the application's
 
     async def _look_for_retries(self, broker: str) -> None:
         """Read the retry queues of BROKER as soon as a name server knows them."""
         clock = self._session.clock
         for _ in range(_LOOKS_FOR_RETRIES):
-            self._session.routes.forget(self._retry_topic)
-            await self._read_queues(self._retry_topic)
             if self._reads_retries(broker):
                 break
+            self._session.routes.forget(self._retry_topic)
+            self._source.look_again()
             await clock.sleep_until(clock.now_ms() + WATCH_UNKNOWN_MS)
         self._looking.discard(broker)
 
     def _reads_retries(self, broker: str) -> bool:
         return any(
-            queue.topic == self._retry_topic and queue.broker == broker for queue in self._queues
-        )
-
-    def _reader(self, queue: Queue) -> QueueReader:
-        session, config = self._session, self._config
-        if queue.topic == self._retry_topic:
-            # Whatever the consumer skips of its topics, what it sent back itself comes again, and only once.
-            config = replace(config, start="committed")
-        return QueueReader(
-            queue,
-            self._group,
-            config,
-            self._prefetch,
-            routes=session.routes,
-            connections=session.connections,
-            clock=session.clock,
+            queue.topic == self._retry_topic and queue.broker == broker for queue in self._readers
         )
 
     async def next(self, finished: Position | None, timeout_ms: int | None) -> Batch | None:
@@ -216,40 +197,11 @@ class Reading:
     async def commit(self, finished: Position | None) -> None:
         """Have the brokers keep how far the group is; FINISHED as in `next`."""
         self._positions.finish(finished)
-        by_broker: dict[str, dict[Queue, int]] = {}
-        for queue, offset in self._positions.uncommitted().items():
-            by_broker.setdefault(queue.broker, {})[queue] = offset
-        for broker, offsets in by_broker.items():
-            await self._commit_to(broker, offsets)
+        await self._commits.commit(self._positions.finished())
 
-    async def _commit_to(self, broker: str, offsets: dict[Queue, int]) -> None:
-        request = pb.CommitOffsetsRequest(
-            group=self._group,
-            offsets=[
-                pb.GroupOffset(topic=queue.topic, queue=queue.number, offset=offset)
-                for queue, offset in offsets.items()
-            ],
-        )
-        connection = self._session.connections.to(self._session.routes.address(broker))
-        await connection.call(
-            BROKER + "CommitOffsets",
-            request,
-            pb.CommitOffsetsReply,
-            self._config.request_timeout_ms,
-        )
-        self._positions.commit(offsets)
-
-    async def _commit_regularly(self) -> None:
-        clock = self._session.clock
-        while True:
-            await clock.sleep_until(clock.now_ms() + self._config.auto_commit_interval_ms)
-            try:
-                await self.commit(self._progress())
-            except PocketMQError as error:
-                logger.warning(
-                    "offsets not committed, trying again later",
-                    extra={"group": self._group, "error": str(error)},
-                )
+    def _finished(self) -> Mapping[Queue, int]:
+        self._positions.finish(self._progress())
+        return self._positions.finished()
 
     def check_open(self) -> None:
         """Raise ClientClosed unless messages are served."""

@@ -34,6 +34,8 @@ from pocketmq.proto.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT, decode_record
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
 from pocketmq.proto.run_check import check_run
 
+from .fake_streams import MemoryConversation
+
 NAME_SERVER = "127.0.0.1:9876"
 #: Queue offset of the first message that is delayed.
 WAITING_FROM = 5_000
@@ -346,6 +348,8 @@ class FakeCluster:
         self.brokers = {broker.address: broker for broker in brokers}
         #: Addresses that cannot be reached.
         self.lost: set[str] = set()
+        #: Conversations in the order in which they were opened.
+        self.conversations: list[MemoryConversation] = []
         #: Addresses in the order in which they were asked.
         self.asked: list[str] = []
 
@@ -473,6 +477,12 @@ class FakeConnection:
         self._check()
         while True:
             yield await self._cluster.brokers[self.address].checks.get()
+
+    def converse(self, path: str, request_type: type[Any], reply_type: type[Any]) -> Any:
+        broker = self._cluster.brokers[self.address]
+        conversation = MemoryConversation(broker.methods()[path], self._check)
+        self._cluster.conversations.append(conversation)
+        return conversation
 
     async def close(self) -> None:
         self._closed = True

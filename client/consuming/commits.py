@@ -1,0 +1,130 @@
+"""Has the brokers keep how far the group is, by the right by which each queue is held.
+
+A broker takes all offsets of a request or none. It refuses those of a queue that is not ours any more (LeaseLost): the
+source is told, and the others are committed all the same. Not thread-safe: its event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from ...proto.errors import LeaseLost, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..connections import BROKER
+from ..queue import Queue
+from ..session import Session
+from .held_queue import HeldQueue, QueueSource
+from .parts import ConsumerParts
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetKeeper(Protocol):
+    """Keeps offsets: the brokers for a group, a file for a consumer that reads everything for itself."""
+
+    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+        """Keep OFFSETS."""
+        ...
+
+    def committed(self, queue: Queue) -> int | None:
+        """Return what was kept last of QUEUE by us; None: nothing yet."""
+        ...
+
+    def begin(self, held: HeldQueue) -> None:
+        """Note what was committed of a queue when it came."""
+        ...
+
+    def forget(self, queue: Queue) -> None:
+        """Forget what was committed of QUEUE: somebody else has it."""
+        ...
+
+
+class Commits:
+    """Commits for the group what SOURCE says that we hold."""
+
+    def __init__(self, parts: ConsumerParts, source: QueueSource) -> None:
+        self._session = parts.session
+        self._group = parts.group
+        self._timeout_ms = parts.config.request_timeout_ms
+        self._counts = parts.counts
+        self._source = source
+        self._committed: dict[Queue, int] = {}
+
+    def begin(self, held: HeldQueue) -> None:
+        """Note what was committed of a queue when it came."""
+        if held.committed >= 0:
+            self._committed[held.queue] = held.committed
+
+    def committed(self, queue: Queue) -> int | None:
+        """Return the offset that a broker took from us last, or told us when we got QUEUE; None: none."""
+        return self._committed.get(queue)
+
+    def forget(self, queue: Queue) -> None:
+        """Forget what was committed of QUEUE: somebody else goes on with it."""
+        self._committed.pop(queue, None)
+
+    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+        """Commit OFFSETS, to all brokers at once; queues that are not held, or committed so far, are left out.
+
+        Raises the first error that a broker gave, once all have answered. A queue that was lost is none.
+        """
+        by_broker: dict[str, list[tuple[HeldQueue, int]]] = {}
+        for queue, offset in offsets.items():
+            held = self._source.held(queue)
+            if held is not None and self._committed.get(queue) != offset:
+                by_broker.setdefault(queue.broker, []).append((held, offset))
+        results = await asyncio.gather(
+            *(self._commit_to(broker, rows) for broker, rows in by_broker.items()),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _commit_to(self, broker: str, rows: list[tuple[HeldQueue, int]]) -> None:
+        try:
+            await self._ask(broker, rows)
+        except LeaseLost:
+            if len(rows) == 1:
+                self._source.lost(rows[0][0])
+                return
+            # The answer is about one of them: each for itself.
+            for row in rows:
+                await self._commit_to(broker, [row])
+
+    async def _ask(self, broker: str, rows: Iterable[tuple[HeldQueue, int]]) -> None:
+        request = pb.CommitOffsetsRequest(group=self._group)
+        for held, offset in rows:
+            topic, _, number = held.queue
+            request.offsets.add(topic=topic, queue=number, offset=offset, lease=held.token)
+        connection = self._session.connections.to(self._session.routes.address(broker))
+        try:
+            await connection.call(
+                BROKER + "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
+            )
+        except PocketMQError:
+            self._counts.commits_failed += 1
+            raise
+        for held, offset in rows:
+            if self._source.held(held.queue) == held:
+                self._committed[held.queue] = offset
+            self._counts.commits += 1
+
+
+async def commit_regularly(
+    session: Session,
+    keeper: OffsetKeeper,
+    interval_ms: int,
+    finished: Callable[[], Mapping[Queue, int]],
+) -> None:
+    """Commit what FINISHED() says, every INTERVAL_MS, until cancelled; what fails is tried again the next time."""
+    clock = session.clock
+    while True:
+        await clock.sleep_until(clock.now_ms() + interval_ms)
+        try:
+            await keeper.commit(finished())
+        except PocketMQError as error:
+            logger.warning("offsets not committed, trying again later", extra={"error": str(error)})

@@ -1,0 +1,19 @@
+"""What the parts of one consumer have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..config import ReadingConfig
+from ..session import Session
+from .counts import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerParts:
+    """The group, the settings, the way to the brokers, the numbers."""
+
+    group: str
+    config: ReadingConfig
+    session: Session
+    counts: Counts = field(default_factory=Counts)

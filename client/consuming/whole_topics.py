@@ -1,0 +1,157 @@
+"""Gives a consumer every queue that its topics have or get, beside whoever else reads them: nothing is shared.
+
+A topic without a route is waited for, with one warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from ...proto.errors import GroupNotFound, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import retry_topic
+from ..alarm import Alarm
+from ..connections import BROKER
+from ..queue import Queue
+from .held_queue import HeldQueue, QueueUser
+from .parts import ConsumerParts
+
+logger = logging.getLogger(__name__)
+
+#: How often new queues are looked for: of topics that are there, and of those that are not yet.
+WATCH_MS = 10_000
+WATCH_UNKNOWN_MS = 500
+
+#: Asks for the offsets of queues at which to go on; −1: none.
+CommittedOf = Callable[[Collection[Queue]], Awaitable[dict[Queue, int]]]
+
+
+class TopicWatch:
+    """Finds the queues of topics, again and again. Not thread-safe: its event loop owns it."""
+
+    def __init__(self, parts: ConsumerParts) -> None:
+        self._session = parts.session
+        self._retry_topic = retry_topic(parts.group)
+        #: Topics without a route, of which was warned.
+        self._missing: set[str] = set()
+        self._alarm = Alarm(parts.session.clock, parts.session.tasks)
+
+    async def look(self, topics: Collection[str]) -> tuple[list[Queue], bool]:
+        """Return the queues of TOPICS that can be read, and whether all topics but the retry topic have a route."""
+        queues: list[Queue] = []
+        all_known = True
+        for topic in topics:
+            try:
+                route = await self._session.routes.find(topic)
+            except PocketMQError as error:
+                # The retry topic is not there until something fails: nothing to wait for.
+                all_known &= topic == self._retry_topic
+                self._note_missing(topic, error)
+                continue
+            self._missing.discard(topic)
+            queues += route.readable
+        return queues, all_known
+
+    def _note_missing(self, topic: str, error: PocketMQError) -> None:
+        quiet = topic in self._missing or topic == self._retry_topic
+        self._missing.add(topic)
+        logger.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            "waiting for topic",
+            extra={"topic": topic, "error": str(error)},
+        )
+
+    async def pause(self, all_known: bool) -> None:
+        """Return when it is time to look again, or somebody wants it sooner."""
+        clock = self._session.clock
+        began_ms = clock.now_ms()
+        # Not at once: errors come in numbers, and a change takes its time to be known.
+        await clock.sleep_until(began_ms + WATCH_UNKNOWN_MS)
+        if all_known:
+            await self._alarm.wait_until(began_ms + WATCH_MS)
+
+    def sooner(self) -> None:
+        """Have the next look come soon."""
+        self._alarm.ring()
+
+
+class WholeTopics:
+    """Gives USER all queues of TOPICS; COMMITTED_OF says where each goes on."""
+
+    def __init__(
+        self,
+        topics: Collection[str],
+        user: QueueUser,
+        parts: ConsumerParts,
+        committed_of: CommittedOf,
+    ) -> None:
+        self._topics = topics
+        self._user = user
+        self._parts = parts
+        self._committed_of = committed_of
+        self._watch = TopicWatch(parts)
+        self._held: dict[Queue, HeldQueue] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._parts.session.tasks.spawn(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            queues, all_known = await self._watch.look(self._topics)
+            new = [queue for queue in queues if queue not in self._held]
+            try:
+                for queue, committed in (await self._committed_of(new)).items():
+                    held = HeldQueue(queue, 0, committed, from_start=True)
+                    self._held[queue] = held
+                    self._user.begin(held)
+            except PocketMQError as error:
+                logger.warning("queues cannot be read yet", extra={"error": str(error)})
+            all_known &= all(queue in self._held for queue in queues)
+            await self._watch.pause(all_known)
+
+    def held(self, queue: Queue) -> HeldQueue | None:
+        """Return by what right QUEUE is read; None: it is not ours."""
+        return self._held.get(queue)
+
+    def lost(self, held: HeldQueue) -> None:
+        """Nothing is held against anybody, so that nothing is lost."""
+
+    def look_again(self) -> None:
+        """Look for changes of the queues soon."""
+        self._watch.sooner()
+
+    async def close(self) -> None:
+        """Have every queue ended."""
+        await asyncio.gather(*(self._user.end(queue, lost=False) for queue in self._held))
+
+
+async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> dict[Queue, int]:
+    """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
+    session = parts.session
+    found: dict[Queue, int] = {}
+    for broker in {queue.broker for queue in queues}:
+        wanted = [queue for queue in queues if queue.broker == broker]
+        ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
+        request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
+        try:
+            reply = await session.connections.to(session.routes.address(broker)).call(
+                BROKER + "GroupOffsets",
+                request,
+                pb.GroupOffsetsReply,
+                parts.config.request_timeout_ms,
+            )
+        except GroupNotFound:
+            found |= dict.fromkeys(wanted, -1)
+        except PocketMQError as error:
+            for topic in {queue.topic for queue in wanted}:
+                session.routes.forget(topic)
+            logger.warning(
+                "committed offsets cannot be had, trying again",
+                extra={"broker": broker, "error": str(error)},
+            )
+        else:
+            found |= {queue: one.offset for queue, one in zip(wanted, reply.offsets, strict=False)}
+    return found

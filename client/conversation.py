@@ -1,0 +1,83 @@
+"""Conversations: a stream of one's own to a server, both sides speak when they like. Over gRPC here.
+
+Not thread-safe: the client's event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from ..proto.errors import Disconnected, PocketMQError
+from ..proto.errors_wire import from_rpc_error
+
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
+ReplyOut = TypeVar("ReplyOut", bound=Message, covariant=True)
+
+_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
+
+
+class Conversation(Protocol[RequestIn, ReplyOut]):
+    """A stream in both directions."""
+
+    async def send(self, request: RequestIn) -> None:
+        """Say REQUEST; raise Disconnected if the stream has ended, whose reason `receive` tells."""
+        ...
+
+    async def receive(self) -> ReplyOut | None:
+        """Return what the server says next; None: it has ended the stream. Raises what it was ended with."""
+        ...
+
+    def close(self) -> None:
+        """End it. Nothing more comes."""
+        ...
+
+
+class GrpcConversation(Generic[Request, Reply]):
+    """A conversation over CALL with the server at ADDRESS."""
+
+    def __init__(self, address: str, call: Any) -> None:
+        self._address = address
+        self._call = call
+
+    async def send(self, request: Request) -> None:
+        try:
+            await self._call.write(request)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            raise self._ended() from None
+
+    async def receive(self) -> Reply | None:
+        call = self._call
+        try:
+            reply = await call.read()
+            if reply is not _EOF:
+                return reply  # type: ignore[no-any-return]
+            if await call.code() is grpc.StatusCode.OK:
+                return None
+            # Reading said only that the stream has ended.
+            status = (
+                await call.code(),
+                await call.initial_metadata(),
+                await call.trailing_metadata(),
+            )
+            details = await call.details()
+            raise grpc.aio.AioRpcError(*status, details, details)
+        except asyncio.InvalidStateError:
+            raise self._ended() from None
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+            if isinstance(error, Disconnected) and "address" not in error.details:
+                error = Disconnected(f"{self._address}: {error.message}", address=self._address)
+            raise error from None
+
+    def close(self) -> None:
+        self._call.cancel()
+
+    def _ended(self) -> PocketMQError:
+        return Disconnected(f"{self._address} ended the stream", address=self._address)

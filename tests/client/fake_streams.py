@@ -1,0 +1,109 @@
+"""Bidirectional methods of a table, reached without a network: a conversation calls the handler's receiver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pocketmq.proto.errors import Disconnected, PocketMQError
+from pocketmq.proto.rpc import Method, Stream
+
+
+class MemoryStream(Stream):
+    """The server's half: what it sends waits for the conversation."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__()
+        self._peer = peer
+        self.sent: deque[Message] = deque()
+        self.error: PocketMQError | None = None
+        self.over = False
+        self.changed = asyncio.Event()
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def send(self, message: Message) -> None:
+        if not self.over:
+            copy = type(message)()
+            copy.CopyFrom(message)
+            self.sent.append(copy)
+            self.changed.set()
+
+    def finish(self) -> None:
+        self.over = True
+        self.changed.set()
+
+    def fail(self, error: PocketMQError) -> None:
+        if not self.over:
+            self.error = error
+            self.finish()
+
+    async def drained(self) -> None:
+        await asyncio.sleep(0)
+
+
+class MemoryConversation:
+    """The client's half of a stream of METHOD. CHECK raises where the server cannot be reached."""
+
+    def __init__(self, method: Method, check: Callable[[], None], peer: str = "test:1") -> None:
+        self._method = method
+        self._check = check
+        self._stream = MemoryStream(peer)
+        self._receiver: Any = None
+        self._closed = False
+
+    async def send(self, request: Message) -> None:
+        await asyncio.sleep(0)
+        self._check()
+        if self._stream.over:
+            raise Disconnected("the stream has ended")
+        try:
+            if self._receiver is None:
+                self._receiver = self._method.handler(self._stream)
+            taken: Awaitable[None] | None = self._receiver.on_message(request)
+            if taken is not None:
+                await taken
+        except PocketMQError as error:
+            self._stream.fail(error)
+
+    async def receive(self) -> Any:
+        stream = self._stream
+        while not stream.sent:
+            if stream.over:
+                self.close()
+                if stream.error is not None:
+                    raise stream.error
+                return None
+            stream.changed.clear()
+            await stream.changed.wait()
+        return stream.sent.popleft()
+
+    def break_off(self) -> None:
+        """Have the connection break."""
+        self._stream.fail(Disconnected("the connection broke"))
+        self._let_go()
+
+    def close(self) -> None:
+        self._stream.over = True
+        self._stream.changed.set()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._receiver is not None and not self._closed:
+            self._closed = True
+            self._stream.cancel()
+            self._receiver.on_close()

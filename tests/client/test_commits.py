@@ -1,0 +1,144 @@
+"""Commits: by broker, by the right by which a queue is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from pocketmq.client.config import ReadingConfig
+from pocketmq.client.consuming.commits import Commits, commit_regularly
+from pocketmq.client.consuming.held_queue import HeldQueue
+from pocketmq.client.consuming.parts import ConsumerParts
+from pocketmq.client.queue import Queue
+from pocketmq.client.session import Session
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import Disconnected, LeaseLost
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+from .fake_cluster import FakeBroker, FakeCluster, FakeConnections, add_topic
+
+A0, A1, B0 = (Queue("orders", broker, n) for broker, n in (("a", 0), ("a", 1), ("b", 0)))
+
+
+class Holding:
+    """A source that holds what it is told to."""
+
+    def __init__(self, *held: HeldQueue) -> None:
+        self.queues = {one.queue: one for one in held}
+
+    def start(self) -> None:
+        pass
+
+    def held(self, queue: Queue) -> HeldQueue | None:
+        return self.queues.get(queue)
+
+    def lost(self, held: HeldQueue) -> None:
+        del self.queues[held.queue]
+
+    def look_again(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class Brokers:
+    """Two brokers that note commits and refuse the lease tokens in `old`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[list[tuple[str, int, int, int]]] = []
+        self.old: set[int] = set()
+        brokers = [FakeBroker("a", "127.0.0.1:1"), FakeBroker("b", "127.0.0.1:2")]
+        for broker in brokers:
+            add_topic(broker, "orders", 2)
+        self.cluster = FakeCluster(*brokers)
+        commit: Callable[..., Any] = FakeBroker.commit
+
+        def taken(
+            broker: FakeBroker, request: pb.CommitOffsetsRequest, call: Any
+        ) -> pb.CommitOffsetsReply:
+            rows = [(broker.name, o.queue, o.offset, o.lease) for o in request.offsets]
+            self.requests.append(rows)
+            if any(row[3] in self.old for row in rows):
+                raise LeaseLost("it is held by another")
+            reply: pb.CommitOffsetsReply = commit(broker, request, call)
+            return reply
+
+        monkeypatch.setattr(FakeBroker, "commit", taken)
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+async def committing(brokers: Brokers, source: Holding) -> tuple[Commits, ConsumerParts]:
+    config = ReadingConfig()
+    session = Session(config, FakeConnections(brokers.cluster), VirtualClock(), Random(1))
+    await session.routes.brokers()
+    parts = ConsumerParts("billing", config, session)
+    return Commits(parts, source), parts
+
+
+async def test_offsets_go_to_their_broker_with_the_token_of_their_lease(brokers: Brokers) -> None:
+    source = Holding(HeldQueue(A0, 7, -1), HeldQueue(A1, 8, -1), HeldQueue(B0, 9, -1))
+    commits, parts = await committing(brokers, source)
+
+    await commits.commit({A0: 1, A1: 2, B0: 3})
+
+    assert sorted(brokers.requests) == [[("a", 0, 1, 7), ("a", 1, 2, 8)], [("b", 0, 3, 9)]]
+    assert parts.counts.commits == 3
+
+
+async def test_what_is_committed_or_not_held_is_not_sent(brokers: Brokers) -> None:
+    commits, _ = await committing(brokers, Holding(HeldQueue(A0, 7, 5)))
+    commits.begin(HeldQueue(A0, 7, 5))
+
+    await commits.commit({A0: 5, B0: 3})
+    await commits.commit({A0: 6})
+    await commits.commit({A0: 6})
+
+    assert brokers.requests == [[("a", 0, 6, 7)]]
+    assert commits.committed(A0) == 6
+
+
+async def test_a_lost_queue_is_dropped_and_the_others_are_committed(brokers: Brokers) -> None:
+    source = Holding(HeldQueue(A0, 7, -1), HeldQueue(A1, 8, -1))
+    commits, _ = await committing(brokers, source)
+    brokers.old.add(7)
+
+    await commits.commit({A0: 1, A1: 2})
+
+    assert brokers.requests[1:] == [[("a", 0, 1, 7)], [("a", 1, 2, 8)]]
+    assert list(source.queues) == [A1]
+    assert (commits.committed(A0), commits.committed(A1)) == (None, 2)
+
+
+async def test_a_broker_that_is_lost_keeps_nothing_from_the_others(brokers: Brokers) -> None:
+    source = Holding(HeldQueue(A0, 7, -1), HeldQueue(B0, 9, -1))
+    commits, parts = await committing(brokers, source)
+    brokers.cluster.lost.add("127.0.0.1:1")
+
+    with pytest.raises(Disconnected):
+        await commits.commit({A0: 1, B0: 3})
+
+    assert (commits.committed(A0), commits.committed(B0)) == (None, 3)
+    assert (parts.counts.commits, parts.counts.commits_failed) == (1, 1)
+
+
+async def test_regular_commits_go_on_after_an_error(brokers: Brokers) -> None:
+    commits, parts = await committing(brokers, Holding(HeldQueue(A0, 7, -1)))
+    clock: Any = parts.session.clock
+    parts.session.tasks.spawn(commit_regularly(parts.session, commits, 100, lambda: {A0: 4}))
+    brokers.cluster.lost.add("127.0.0.1:1")
+
+    await clock.advance(150)
+    brokers.cluster.lost.clear()
+    assert brokers.requests == []
+    await clock.advance(100)
+
+    assert brokers.requests == [[("a", 0, 4, 7)]]
+    await parts.session.close()
