@@ -8,6 +8,7 @@ import click
 
 from ..client import Admin, GroupDescription
 from ..proto.duration import format_duration, parse_duration
+from .group_plan import plan
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 
@@ -124,3 +125,6 @@ def delete(name: str, *, nameserver: str) -> None:
     with Admin(nameserver) as admin:
         admin.delete_group(name)
     click.echo(f"group {name} deleted")
+
+
+group.add_command(plan)
