@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..proto.filters.sql.evaluation import compiled
 from ..proto.filters.tags import parse_tags, tag_expression
-from ..proto.filters.wire import checked_sql, normalised
+from ..proto.filters.wire import normalised
 from ..proto.gen import pocketmq_v1_pb2 as pb
 
 __all__ = ["Filter", "Sql", "normalised", "to_wire"]
@@ -25,7 +26,7 @@ class Sql:
     expression: str
 
     def __post_init__(self) -> None:
-        checked_sql(self.expression)
+        compiled(self.expression)
 
 
 #: Tags ("a || b"; "*" is every message), an SQL expression, or None for every message.
@@ -33,10 +34,10 @@ Filter: TypeAlias = str | Sql | None
 
 
 def to_wire(wanted: Filter) -> pb.Filter:
-    """Return WANTED as it travels, normalised: equal for equal sets of tags. Raises InvalidFilter."""
+    """Return WANTED as it travels; `normalised` of it tells whether two want the same. Raises InvalidFilter."""
     if wanted is None:
         return pb.Filter()
     if isinstance(wanted, Sql):
-        return pb.Filter(kind=pb.Filter.SQL, expression=checked_sql(wanted.expression))
+        return pb.Filter(kind=pb.Filter.SQL, expression=wanted.expression)
     tags = parse_tags(wanted)
     return pb.Filter(kind=pb.Filter.TAG, expression=tag_expression(tags)) if tags else pb.Filter()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from ..errors import InvalidFilter
 from ..gen import pocketmq_v1_pb2 as pb
+from .sql.evaluation import compiled
+from .sql.nodes import unparse
 from .tags import parse_tags, tag_expression
 
 
 def normalised(wire: pb.Filter) -> pb.Filter:
-    """Return the filter that means the same as WIRE, equal for all that do but for the words that SQL is put in.
+    """Return the filter that means the same as WIRE, in the form that all filters of its tags, or of its tree, have.
 
-    Tags are sorted, and what wants every message is of the kind ALL. Raises InvalidFilter.
+    Tags are sorted; SQL has its keywords in capitals and no needless parentheses or blanks; what wants every message
+    is of the kind ALL. For comparing: an SQL text may be longer so than a filter may be. Raises InvalidFilter.
     """
     if wire.kind == pb.Filter.ALL:
         return pb.Filter()
@@ -20,7 +23,7 @@ def normalised(wire: pb.Filter) -> pb.Filter:
             pb.Filter(kind=pb.Filter.TAG, expression=tag_expression(tags)) if tags else pb.Filter()
         )
     if wire.kind == pb.Filter.SQL:
-        return pb.Filter(kind=pb.Filter.SQL, expression=checked_sql(wire.expression))
+        return pb.Filter(kind=pb.Filter.SQL, expression=canonical_sql(wire.expression))
     raise InvalidFilter(
         f"filter kind {wire.kind} is not known: it is 0 (every message), 1 (tags) or 2 (SQL)",
         field="kind",
@@ -28,13 +31,6 @@ def normalised(wire: pb.Filter) -> pb.Filter:
     )
 
 
-def checked_sql(expression: str) -> str:
-    """Return EXPRESSION without blanks around it. Raises InvalidFilter."""
-    text = expression.strip()
-    if not text:
-        raise InvalidFilter(
-            "the SQL expression is empty: to have every message, leave the filter out",
-            field="expression",
-            value=expression,
-        )
-    return text
+def canonical_sql(expression: str) -> str:
+    """Return EXPRESSION in the form that all expressions of its tree have. Raises InvalidFilter."""
+    return unparse(compiled(expression).tree)

@@ -28,6 +28,7 @@ def check(strings: list[bytes]) -> PropertyRanges:
             start, size = int(starts[row]), int(lengths[row])
             found = data[start : start + size].decode() if size >= 0 else None
             assert found == value
+        assert ranges.texts(name) == [decode_properties(string).get(name) for string in strings]
     codes = tags_codes(data, ranges)
     assert codes.tolist() == [java_hash(decode_properties(one).get("TAGS", "")) for one in strings]
     return ranges

@@ -18,7 +18,10 @@ TAG, SQL = pb.Filter.TAG, pb.Filter.SQL
         (pb.Filter(kind=TAG, expression="*"), pb.Filter()),
         (pb.Filter(kind=TAG), pb.Filter()),
         (pb.Filter(expression="left over"), pb.Filter()),
-        (pb.Filter(kind=SQL, expression=" a = 1\n"), pb.Filter(kind=SQL, expression="a = 1")),
+        (
+            pb.Filter(kind=SQL, expression=" a in('x')\n"),
+            pb.Filter(kind=SQL, expression="a IN ('x')"),
+        ),
     ],
 )
 def test_filters_that_mean_the_same_have_one_form(one: pb.Filter, other: pb.Filter) -> None:

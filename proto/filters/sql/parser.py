@@ -1,0 +1,264 @@
+"""From the text of an SQL filter to its tree: a Pratt parser, with Apache's grammar and rules.
+
+    condition   = condition OR condition | condition AND condition                       left to right
+    equality    = value (= | <>) value | value IS [NOT] NULL                              binds tighter than AND
+    comparison  = value (> | >= | < | <=) value                                           tighter than equality
+                | value [NOT] BETWEEN value AND value
+                | property [NOT] IN ('a', 'b', …)
+                | value [NOT] (CONTAINS | STARTSWITH | ENDSWITH) 'text'
+    unary       = + value | - value | NOT value                                           tightest of all
+    value       = literal | property | ( condition )
+
+NOT binds tighter than comparisons: `NOT a = 1` is `(NOT a) = 1`; write `NOT (a = 1)`, or `a <> 1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ...errors import InvalidFilter
+from . import nodes
+from .nodes import Node, is_condition
+from .tokens import EXPRESSION_LENGTH_MAX, Token, invalid, tokens_of
+
+#: Operands inside each other; and comparisons of what a comparison results in, as in `a = b = c`.
+DEPTH_MAX: Final = 32
+#: Operators of one expression, the values of IN too.
+OPERATORS_MAX: Final = 512
+
+_BINDING: Final = {
+    "OR": nodes.OR,
+    "AND": nodes.AND,
+    **dict.fromkeys(("=", "<>", "IS"), nodes.EQUALITY),
+    **dict.fromkeys(
+        (">", ">=", "<", "<=", "NOT", "BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH"),
+        nodes.COMPARISON,
+    ),
+}
+_COMPARISONS: Final = (
+    nodes.Equal,
+    nodes.IsNull,
+    nodes.Order,
+    nodes.Between,
+    nodes.In,
+    nodes.Search,
+)
+_CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
+
+
+def parse(expression: str) -> Node:
+    """Return the tree of EXPRESSION. Raises InvalidFilter, which says where and what is wrong."""
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise InvalidFilter(
+            f"the SQL filter has {len(expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}:"
+            " choose in the application, or by a property that says more",
+            field="expression",
+            limit=EXPRESSION_LENGTH_MAX,
+            value=len(expression),
+        )
+    return _Parser(expression).whole()
+
+
+class _Parser:
+    """Reads one EXPRESSION from left to right."""
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._tokens = tokens_of(expression)
+        self._next = next(self._tokens)
+        self._depth = 0
+        self._chained = 0
+        self._operators = 0
+
+    def whole(self) -> Node:
+        if self._at_end:
+            raise self._error(
+                self._next, "the expression is empty: to have every message, leave it out"
+            )
+        first = self._next
+        node = self._parse(0)
+        if not self._at_end:
+            raise self._error(self._next, f"an operator or the end is missing before {self._next}")
+        return self._condition(node, first)
+
+    # --- words ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _at_end(self) -> bool:
+        return self._next.kind == "end"
+
+    def _take(self) -> Token:
+        token = self._next
+        self._next = next(self._tokens, token)  # Behind the end is the end.
+        return token
+
+    def _accept(self, text: str) -> bool:
+        """Take the next word if it is the keyword or symbol TEXT; return whether it was."""
+        if self._next.text != text or self._next.kind not in ("keyword", "symbol"):
+            return False
+        self._take()
+        return True
+
+    def _expect(self, text: str, where: str) -> None:
+        if not self._accept(text):
+            raise self._error(self._next, f"{text!r} is missing {where}, here is {self._next}")
+
+    def _string(self, where: str) -> str:
+        token = self._take()
+        if token.kind != "string":
+            raise self._error(token, f"{where} needs a 'string', here is {token}")
+        return str(token.value)
+
+    def _error(self, token: Token, sentence: str) -> InvalidFilter:
+        return invalid(self._expression, token.at, sentence)
+
+    def _count(self, token: Token) -> None:
+        self._operators += 1
+        if self._operators > OPERATORS_MAX:
+            raise self._error(token, f"there are more than {OPERATORS_MAX} operators and values")
+
+    # --- the grammar ---------------------------------------------------------------------------------------------
+
+    def _parse(self, binding: int) -> Node:
+        """Return the longest expression from here on whose operators bind tighter than BINDING."""
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise self._error(self._next, f"it is nested more than {DEPTH_MAX} levels deep")
+        left = self._prefix(self._take())
+        while (found := self._infix_binding()) > binding:
+            token = self._take()
+            self._count(token)
+            if found > nodes.AND and isinstance(left, _COMPARISONS):
+                self._chained += 1
+            if self._chained > DEPTH_MAX:
+                raise self._error(token, f"more than {DEPTH_MAX} comparisons are compared again")
+            left = self._infix(left, token, found)
+        self._depth -= 1
+        return left
+
+    def _infix_binding(self) -> int:
+        """Return how tightly the next word binds as an operator between values; 0: it is none."""
+        if self._next.kind not in ("keyword", "symbol"):
+            return 0
+        return _BINDING.get(self._next.text, 0)
+
+    def _prefix(self, token: Token) -> Node:
+        if token.kind == "name":
+            return nodes.Property(token.text)
+        if token.kind in ("number", "string"):
+            return nodes.Constant(token.value)
+        if token.kind == "keyword" and token.text in _CONSTANTS:
+            return nodes.Constant(_CONSTANTS[token.text])
+        if token.text == "(":
+            inside = self._parse(0)
+            self._expect(")", f"to the '(' at character {token.at + 1}")
+            return inside
+        if token.text in ("+", "-", "NOT"):
+            return self._unary(token)
+        raise self._error(token, f"a value or a property is missing, here is {token}")
+
+    def _unary(self, token: Token) -> Node:
+        self._count(token)
+        operand = self._parse(nodes.UNARY)
+        if token.text == "+":
+            return operand
+        if token.text == "-":
+            return nodes.Negative(operand)
+        return nodes.Not(self._condition(operand, token))
+
+    def _infix(self, left: Node, token: Token, binding: int) -> Node:
+        if token.text in ("AND", "OR"):
+            return self._logic(left, token, binding)
+        if token.text == "IS":
+            negated = self._accept("NOT")
+            self._expect("NULL", "after IS")
+            return nodes.IsNull(left, negated)
+        if token.text in ("=", "<>"):
+            return self._equal(left, token)
+        if token.text in ("<", "<=", ">", ">="):
+            self._check_ordered(left, token)
+            right = self._parse(nodes.COMPARISON)
+            self._check_ordered(right, token)
+            return nodes.Order(token.text, left, right)  # type: ignore[arg-type]  # one of the four
+        if token.text != "NOT":
+            return self._named(left, token, negated=False)
+        operator = self._take()
+        if operator.kind != "keyword" or operator.text not in _NAMED:
+            raise self._error(operator, f"NOT between values goes with {', '.join(_NAMED)}")
+        return self._named(left, operator, negated=True)
+
+    def _logic(self, left: Node, token: Token, binding: int) -> Node:
+        kind = nodes.And if token.text == "AND" else nodes.Or
+        left = self._condition(left, token)
+        right = self._condition(self._parse(binding), token)
+        before = left.terms if isinstance(left, kind) else (left,)
+        return kind((*before, right))
+
+    def _equal(self, left: Node, token: Token) -> Node:
+        right = self._parse(nodes.EQUALITY)
+        for node in (left, right):
+            if isinstance(node, nodes.Constant) and node.value is None:
+                raise self._error(token, "NULL is equal to nothing: write IS NULL or IS NOT NULL")
+        constants = isinstance(left, nodes.Constant) and isinstance(right, nodes.Constant)
+        if constants and is_condition(left) and not is_condition(right):
+            raise self._error(token, "TRUE or FALSE is never equal to another literal")
+        return nodes.Equal(left, right, token.text == "<>")
+
+    def _named(self, left: Node, token: Token, *, negated: bool) -> Node:
+        return _NAMED[token.text](self, left, token, negated)
+
+    def _between(self, operand: Node, token: Token, negated: bool) -> Node:
+        low = self._parse(nodes.COMPARISON)
+        self._expect("AND", "between the two bounds of BETWEEN")
+        high = self._parse(nodes.COMPARISON)
+        for node in (operand, low, high):
+            self._check_ordered(node, token)
+        match low, high:
+            case nodes.Constant(int() | float() as least), nodes.Constant(int() | float() as most):
+                if least > most and not negated:
+                    raise self._error(token, f"nothing is between {least} and {most}")
+        return nodes.Between(operand, low, high, negated)
+
+    def _in(self, operand: Node, token: Token, negated: bool) -> Node:
+        if not isinstance(operand, nodes.Property):
+            raise self._error(token, "IN is asked of a property only")
+        self._expect("(", "after IN")
+        values = [self._string("IN")]
+        while self._accept(","):
+            self._count(token)
+            values.append(self._string("IN"))
+        self._expect(")", "behind the values of IN")
+        return nodes.In(operand.name, tuple(values), negated)
+
+    def _search(self, operand: Node, token: Token, negated: bool) -> Node:
+        text = self._string(token.text)
+        return nodes.Search(token.text, operand, text, negated)  # type: ignore[arg-type]  # one of the three
+
+    # --- rules beyond the grammar --------------------------------------------------------------------------------
+
+    def _condition(self, node: Node, token: Token) -> Node:
+        if is_condition(node) or isinstance(node, nodes.Property):
+            return node
+        raise self._error(
+            token,
+            f"{nodes.unparse(node)[:40]} is neither true nor false: compare it with something",
+        )
+
+    def _check_ordered(self, node: Node, token: Token) -> None:
+        """Only numbers and properties are greater or less than others."""
+        number = isinstance(node, nodes.Constant) and type(node.value) in (int, float)
+        if not number and (isinstance(node, nodes.Constant) or is_condition(node)):
+            raise self._error(
+                token,
+                f"{token.text} compares numbers and properties, not {nodes.unparse(node)[:40]}",
+            )
+
+
+_NAMED: Final[dict[str, Callable[[_Parser, Node, Token, bool], Node]]] = {
+    "BETWEEN": _Parser._between,
+    "IN": _Parser._in,
+    "CONTAINS": _Parser._search,
+    "STARTSWITH": _Parser._search,
+    "ENDSWITH": _Parser._search,
+}
