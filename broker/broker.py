@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from random import Random
 
 from .. import __version__
-from ..proto.carrier_grpcio import GrpcioCarrier
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
-from ..proto.rpc import Limits
+from ..proto.rpc import Carrier, Limits
 from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from .config import BrokerConfig
+from .network import GRPC, Network
 from .parts import Parts, assemble
 from .registration import Registration
 from .service_v1 import BrokerService, topic_message
@@ -50,7 +50,7 @@ class _Running:
 
     parts: Parts
     mark: Mark
-    carrier: GrpcioCarrier
+    carrier: Carrier
     registration: Registration | None = None
 
 
@@ -65,6 +65,7 @@ class Broker:
         clock: Clock,
         wall: Clock,
         random: Random,
+        network: Network,
     ) -> None:
         self._config = config
         self._store_config = store_config
@@ -72,6 +73,7 @@ class Broker:
         self._clock = clock
         self._wall = wall
         self._random = random
+        self._network = network
         self._running: _Running | None = None
         self._started_ms = 0
         self.port = 0
@@ -86,14 +88,16 @@ class Broker:
         clock: Clock,
         wall: Clock | None = None,
         random: Random | None = None,
+        network: Network = GRPC,
     ) -> Broker:
         """Put a broker together; nothing is opened yet.
 
         CLOCK is the messages' time: what is stored when, falls due, is tried again, expires. WALL is the time of the
         machine and of those who are connected: flushing, heartbeats, how long a fetch waits; None: CLOCK as well.
-        They differ where messages live by a clock that somebody moves while clients go on in real time.
+        They differ where messages live by a clock that somebody moves while clients go on in real time. NETWORK is how
+        others are reached.
         """
-        return cls(config, store_config, disk, clock, wall or clock, random or Random())
+        return cls(config, store_config, disk, clock, wall or clock, random or Random(), network)
 
     @property
     def store(self) -> MessageStore:
@@ -158,7 +162,7 @@ class Broker:
         )
         table |= parts.methods() | clock_methods(self._clock)
         limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
-        carrier = GrpcioCarrier([table], limits=limits)
+        carrier = self._network.make_carrier([table], limits=limits)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -202,6 +206,7 @@ class Broker:
             TimerClock(self._wall, running.parts.wall_timers),
             self._random,
             self._config.registration_interval_ms,
+            self._network.dial,
         )
         running.registration = registration
         running.parts.topics.on_change.append(registration.changed)

@@ -42,16 +42,29 @@ _BROKEN: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError,
 
 #: Returns the whole state of the broker as it is now.
 State = Callable[[], pb.BrokerRegistration]
+#: Returns a channel to an address, "host:port"; tests bring their own.
+Dial = Callable[[str], grpc.aio.Channel]
+
+
+def dial(address: str) -> grpc.aio.Channel:
+    """Return a gRPC channel to ADDRESS; it connects by itself."""
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 class Registration:
     """Registers STATE with the name servers at ADDRESSES, "host:port" each."""
 
     def __init__(
-        self, addresses: Iterable[str], state: State, clock: Clock, random: Random, period_ms: int
+        self,
+        addresses: Iterable[str],
+        state: State,
+        clock: Clock,
+        random: Random,
+        period_ms: int,
+        dial: Dial = dial,
     ) -> None:
         self._links = [
-            _NameServerLink(address, state, clock, random, period_ms) for address in addresses
+            _NameServerLink(address, state, clock, random, period_ms, dial) for address in addresses
         ]
 
     def start(self) -> None:
@@ -81,9 +94,16 @@ class _NameServerLink:
     """The stream to one name server."""
 
     def __init__(
-        self, address: str, state: State, clock: Clock, random: Random, period_ms: int
+        self,
+        address: str,
+        state: State,
+        clock: Clock,
+        random: Random,
+        period_ms: int,
+        dial: Dial,
     ) -> None:
         self.address = address
+        self._dial = dial
         self._state = state
         self._clock = clock
         self._random = random
@@ -128,7 +148,7 @@ class _NameServerLink:
     async def _run(self) -> None:
         """Keep a stream open, for ever; each failure makes the pause before the next try longer, up to a bound."""
         pause_ms = _PAUSE_MS
-        async with grpc.aio.insecure_channel(self.address, options=_OPTIONS) as channel:
+        async with self._dial(self.address) as channel:
             method: Any = channel.stream_stream(
                 _PATH,
                 request_serializer=pb.BrokerRegistration.SerializeToString,

@@ -8,7 +8,7 @@ Disconnected. Not thread-safe: the client's event loop owns everything here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -45,6 +45,15 @@ _OPTIONS: Final = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
+
+
+#: Returns a channel to an address, "host:port".
+Dial = Callable[[str], grpc.aio.Channel]
+
+
+def dial(address: str) -> grpc.aio.Channel:
+    """Return a gRPC channel to ADDRESS; it connects when it is first used."""
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 class Connection(Protocol):
@@ -96,9 +105,9 @@ class Connections(Protocol):
 class GrpcConnection:
     """A gRPC channel, and the two long-lived streams on it."""
 
-    def __init__(self, address: str, tasks: Tasks) -> None:
+    def __init__(self, address: str, tasks: Tasks, dial: Dial = dial) -> None:
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = dial(address)
         self._unary: dict[str, Any] = {}
         #: "host:port" as it stands in the records; the first reply of a stream brings it.
         self._store_host = ""
@@ -219,7 +228,9 @@ class GrpcConnection:
 class GrpcConnections:
     """Connections by address, made when they are first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, dial: Dial = dial) -> None:
+        """DIAL opens the channels; tests bring their own."""
+        self._dial = dial
         self._tasks = Tasks()
         self._by_address: dict[str, GrpcConnection] = {}
         self._closed = False
@@ -229,7 +240,9 @@ class GrpcConnections:
             raise ClientClosed(f"the client was closed; {address} is not connected any more")
         connection = self._by_address.get(address)
         if connection is None:
-            connection = self._by_address[address] = GrpcConnection(address, self._tasks)
+            connection = self._by_address[address] = GrpcConnection(
+                address, self._tasks, self._dial
+            )
         return connection
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ import logging
 
 from ..proto.carrier_grpcio import GrpcioCarrier
 from ..proto.clock import Clock
-from ..proto.rpc import Limits
+from ..proto.rpc import Carrier, Limits, MakeCarrier
 from .config import NameServerConfig
 from .route_table import RouteTable
 from .service import NameServerService
@@ -24,7 +24,7 @@ class NameServer:
     """A name server process, without the process."""
 
     def __init__(
-        self, config: NameServerConfig, table: RouteTable, carrier: GrpcioCarrier, clock: Clock
+        self, config: NameServerConfig, table: RouteTable, carrier: Carrier, clock: Clock
     ) -> None:
         self._config = config
         self._table = table
@@ -34,12 +34,14 @@ class NameServer:
         self._port = 0
 
     @classmethod
-    def build(cls, config: NameServerConfig, *, clock: Clock) -> NameServer:
-        """Put a name server together; nothing runs yet."""
+    def build(
+        cls, config: NameServerConfig, *, clock: Clock, make_carrier: MakeCarrier = GrpcioCarrier
+    ) -> NameServer:
+        """Put a name server together; nothing runs yet. MAKE_CARRIER makes what callers reach it by."""
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
         service = NameServerService(table, config, clock)
         limits = Limits(receive_bytes_max=config.request_size_max_bytes)
-        return cls(config, table, GrpcioCarrier([service.methods()], limits=limits), clock)
+        return cls(config, table, make_carrier([service.methods()], limits=limits), clock)
 
     @property
     def port(self) -> int:

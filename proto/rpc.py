@@ -17,7 +17,7 @@ Duties of a handler
     `PocketMQError` becomes its status, anything else a logged INTERNAL that tells nothing of the inside.
   - It lets go of what it holds for a caller that has gone: `on_cancel`, or the receiver's `on_close`.
 
-Duties of a carrier
+Duties of a carrier (`Carrier`)
   - It decodes requests; bytes that do not decode are INVALID_ARGUMENT, and no handler hears of them.
   - It calls everything on the loop's thread, one message of a stream after the other, and never again after
     `on_close`, which comes exactly once and last, for every `Receiver` that a handler returned.
@@ -31,7 +31,7 @@ from __future__ import annotations
 import enum
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -290,3 +290,21 @@ class Limits:
     keepalive_timeout_ms: int = 20_000
     #: Peers that probe more often than this are told to go away.
     peer_keepalive_min_ms: int = 5_000
+
+
+class Carrier(Protocol):
+    """What puts method tables within reach of callers."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve at HOST and PORT (0: any free one) and return the port; raise ConfigError if that cannot be had."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let open ones end within GRACE_S seconds, fail the rest."""
+        ...
+
+
+class MakeCarrier(Protocol):
+    """Makes the carrier of TABLES: the class of one, as a rule."""
+
+    def __call__(self, tables: Iterable[MethodTable], *, limits: Limits) -> Carrier: ...

@@ -1,0 +1,21 @@
+"""How a broker is reached, and how it reaches name servers: over gRPC, unless a test brings a network of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..proto.carrier_grpcio import GrpcioCarrier
+from ..proto.rpc import MakeCarrier
+from .registration import Dial, dial
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """MAKE_CARRIER puts the broker's methods within reach, DIAL opens channels to name servers."""
+
+    make_carrier: MakeCarrier = GrpcioCarrier
+    dial: Dial = dial
+
+
+#: The real one.
+GRPC = Network()
