@@ -156,9 +156,14 @@ class ReceivedMessage:
         return hash((id(self._run), self._index))
 
     @property
-    def topic(self) -> str:
+    def stored_topic(self) -> str:
+        """The topic in which it lies, from where it was fetched."""
         begin, end = self._run.topic_ranges[self._index]
         return self._run.data[begin:end].decode("utf-8", "replace")
+
+    @property
+    def topic(self) -> str:
+        return self.stored_topic
 
     @property
     def body(self) -> bytes:
@@ -250,7 +255,8 @@ class ReceivedMessage:
     def origin_topic(self) -> str:
         """The topic that it was sent to: not `topic` if it comes again, or is a dead letter."""
         properties = self.properties
-        return properties.get(DEAD_LETTER_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC) or self.topic
+        named = properties.get(DEAD_LETTER_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC)
+        return named or self.stored_topic
 
     def record(self) -> Record:
         """Return the whole record, with every field that RocketMQ stores."""
@@ -260,3 +266,13 @@ class ReceivedMessage:
         begin, end = self._run.body_ranges[self._index]
         place = f"{self.topic}[{self.broker}:{self.queue}]@{self.queue_offset}"
         return f"<ReceivedMessage {place}, {end - begin} bytes>"
+
+
+class RetriedMessage(ReceivedMessage):
+    """A message that comes again, as a listener gets it: under the topic that it was sent to."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self.origin_topic

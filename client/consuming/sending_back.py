@@ -41,7 +41,7 @@ async def send_back(
     connection = session.connections.to(await _address(session, message.broker))
     request = pb.SendBackRequest(
         group=group,
-        topic=message.topic,
+        topic=message.stored_topic,
         queue=message.queue,
         queue_offset=message.queue_offset,
         log_offset=message.log_offset,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client.delays import INSTANT_MAX_MS
-from pocketmq.client.received_message import FetchedRun
+from pocketmq.client.received_message import FetchedRun, RetriedMessage
 from pocketmq.proto.errors import CorruptRecord
 from pocketmq.proto.record import COMPRESSION_ZLIB, SYS_COMPRESSED, Host, Record, encode_record
 
@@ -157,3 +157,14 @@ def test_the_first_wanted_message_is_found_by_queue_offset() -> None:
     run = FetchedRun("broker-a", b"".join(map(encode_record, rows)))
 
     assert [run.first_at_or_after(offset) for offset in (0, 5, 6, 7, 9, 10)] == [0, 0, 1, 2, 2, 3]
+
+
+def test_a_message_that_comes_again_is_handed_out_under_its_own_topic() -> None:
+    properties = {"RETRY_TOPIC": "orders"}
+    record = Record(topic="%RETRY%billing", body=b"x", properties=properties)
+    run = FetchedRun("broker-a", encode_record(record))
+
+    message = RetriedMessage(run, 0)
+
+    assert (message.topic, message.stored_topic) == ("orders", "%RETRY%billing")
+    assert run.messages()[0].topic == "%RETRY%billing"

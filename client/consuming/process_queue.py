@@ -1,0 +1,303 @@
+"""What a push consumer holds of one queue: portions of runs, who is at work in them, what is not finished. Pure.
+
+A *portion* is some hundred messages of one fetched run. Workers take its messages one after the other from one row, a
+single worker or several at once, and whoever takes a message says where he stands by one assignment: nothing else is
+kept of a message that is handled, so that bookkeeping costs no more than that. A sorted map holds the portions by the
+queue offset of their first message; what may be committed is the offset of the lowest message that is not finished.
+
+A message is *unfinished* when it
+    is in the row              nobody has taken it
+    is where a worker stands   it is being handled, or was, and the worker has not gone on
+    is unresolved              it failed, and has not been sent back yet (or handled by another try)
+    was dropped                it was in the row when the queue was taken away
+What a filter at the broker stepped over is finished.
+
+Thread contract: the consumer's event loop owns it. Workers on other threads call only `join`, `leave` and `rewind`,
+take from `row`, set `Place.index`, and append to `outcomes`. Two orders make that safe without a lock: a worker's
+places only rise, and are set behind what it finished before it takes more; and `lowest` looks at the row first, then at
+the places, then at the outcomes, so that a message on its way from one to the next is seen at least once. (One call
+of a built-in iterator, dictionary or deque is one step under the interpreter's lock.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Final, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from ..queue import Queue
+from ..received_message import FetchedRun, ReceivedMessage
+
+#: Messages of a portion: few enough that a queue soon has room again, many enough to cost nothing each.
+PORTION_MESSAGES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a message is not handled: with what delay it shall come again, and what the listener said."""
+
+    #: 1 to 18: 1 s to 2 h; 0: longer with each retry; below 0: to the dead letters at once.
+    delay_level: int
+    reason: str
+    #: What the listener raised.
+    error: BaseException | None = None
+    #: Its listener runs still, and is not waited for.
+    slow: bool = False
+
+
+class Place:
+    """Where one worker stands in a portion: at the first message that it may not have finished."""
+
+    __slots__ = ("count", "index", "seen", "since_ms")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        #: Messages that it handles at once.
+        self.count = 1
+        #: Where it stood when it was last looked at, and since when it does.
+        self.seen = -1
+        self.since_ms = 0
+
+
+class Slow(NamedTuple):
+    """A worker that stands at one place for long."""
+
+    portion: Portion
+    place: Place
+
+
+class Portion:
+    """Messages BEGIN to END of RUN; behind them the queue goes on at NEXT_OFFSET."""
+
+    __slots__ = (
+        "begin",
+        "dropped",
+        "dropped_from",
+        "end",
+        "failed_count",
+        "given_up",
+        "next_offset",
+        "outcomes",
+        "places",
+        "queue",
+        "row",
+        "run",
+        "size_bytes",
+        "unresolved",
+    )
+
+    def __init__(
+        self, queue: ProcessQueue, run: FetchedRun, begin: int, end: int, next_offset: int
+    ) -> None:
+        self.queue = queue
+        self.run = run
+        self.begin = begin
+        self.end = end
+        self.next_offset = next_offset
+        #: Indexes that nobody has taken.
+        self.row: Iterator[int] = iter(range(begin, end))
+        self.places: dict[Place, None] = {}
+        #: What workers report: (index, why it failed; None: another try succeeded).
+        self.outcomes: deque[tuple[int, Failure | None]] = deque()
+        self.unresolved: dict[int, Failure] = {}
+        #: Messages whose listener is not waited for any more: what it says in the end is not heard.
+        self.given_up: set[int] = set()
+        self.failed_count = 0
+        self.dropped = False
+        self.dropped_from = end
+        starts = run.columns.starts
+        behind = int(starts[end]) if end < len(run) else len(run.data)
+        self.size_bytes = behind - int(starts[begin])
+
+    # ------------------------------------------------------------ workers
+
+    def join(self) -> Place:
+        """Return the place of a worker that is about to take from the row."""
+        place = Place(self.end - length_hint(self.row))
+        self.places[place] = None
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Forget PLACE: its worker has finished what it took, or reported it."""
+        del self.places[place]
+
+    def rewind(self, index: int) -> None:
+        """Have INDEX and all behind it taken again: of a worker that is alone here, before it leaves."""
+        self.row = iter(range(index, self.end))
+        if self.dropped:
+            self.drop()
+
+    # ------------------------------------------------------------ the loop
+
+    @property
+    def left(self) -> int:
+        """How many messages nobody has taken."""
+        return length_hint(self.row)
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages are not finished; a worker between two messages counts as one."""
+        at_work = sum(place.count for place in list(self.places))
+        self.hear()
+        count = self.left + at_work + len(self.unresolved) + self.end - self.dropped_from
+        return min(count, self.end - self.begin)
+
+    def lowest(self) -> int:
+        """Return the index of the lowest unfinished message; END: there is none."""
+        lowest = self.end - length_hint(self.row)
+        for place in list(self.places):
+            index = place.index
+            if index < lowest and index not in self.given_up:
+                lowest = index
+        self.hear()
+        if self.unresolved:
+            lowest = min(lowest, min(self.unresolved))
+        return min(lowest, self.dropped_from)
+
+    def hear(self) -> None:
+        """Take in what workers reported; the queue notes what has failed."""
+        while self.outcomes:
+            index, failure = self.outcomes.popleft()
+            if index in self.given_up:
+                continue
+            if failure is None:
+                self.unresolved.pop(index, None)
+            else:
+                self.fail(index, failure)
+
+    def fail(self, index: int, failure: Failure) -> None:
+        """Keep message INDEX unfinished until `resolve`, and have the queue tell of it."""
+        self.unresolved[index] = failure
+        self.queue.failures.append((self, index))
+
+    def resolve(self, index: int) -> None:
+        """Message INDEX needs nothing more: it was sent back, or given up for good."""
+        self.unresolved.pop(index, None)
+        self.failed_count += 1
+
+    def give_up(self, place: Place, failure: Failure) -> None:
+        """Wait no more for the worker at PLACE: what it handles has failed with FAILURE, whatever it says later."""
+        first = place.index
+        if first != place.seen:
+            return  # It has gone on meanwhile.
+        for index in range(first, first + place.count):
+            self.given_up.add(index)
+            self.fail(index, failure)
+
+    def drop(self) -> None:
+        """Take all that is left out of the row; it stays unfinished."""
+        self.dropped = True
+        row = self.row
+        self.dropped_from = min(self.dropped_from, next(row, self.end))
+        deque(row, maxlen=0)
+
+    def offset_at(self, index: int) -> int:
+        """Return the queue offset of message INDEX."""
+        return int(self.run.columns.queue_offset[index])
+
+
+class ProcessQueue:
+    """What is held of QUEUE, whose first message not finished is at OFFSET."""
+
+    def __init__(
+        self, queue: Queue, offset: int, message_type: type[ReceivedMessage] = ReceivedMessage
+    ) -> None:
+        self.queue = queue
+        #: What listeners are handed.
+        self.message_type = message_type
+        #: Behind everything that was put in.
+        self.reached = offset
+        self.dropped = False
+        #: What has failed since this was last emptied.
+        self.failures: list[tuple[Portion, int]] = []
+        self._portions: SortedDict[int, Portion] = SortedDict()
+
+    def _in_order(self) -> Iterator[Portion]:
+        yield from self._portions.values()
+
+    def put(
+        self, run: FetchedRun, begin: int, next_offset: int, portion_messages: int
+    ) -> list[Portion]:
+        """Take in the messages of RUN from index BEGIN, cut into portions; behind them stands NEXT_OFFSET.
+
+        What is held already, or was, is left out.
+        """
+        begin = max(begin, run.first_at_or_after(self.reached))
+        offsets = run.columns.queue_offset
+        portions: list[Portion] = []
+        for first in range(begin, len(run), portion_messages):
+            end = min(first + portion_messages, len(run))
+            behind = int(offsets[end]) if end < len(run) else next_offset
+            portion = Portion(self, run, first, end, behind)
+            self._portions[int(offsets[first])] = portion
+            portions.append(portion)
+        self.pass_over(next_offset)
+        return portions
+
+    def pass_over(self, next_offset: int) -> None:
+        """Go on at NEXT_OFFSET: what lies before and was not put in is not wanted."""
+        self.reached = max(self.reached, next_offset)
+
+    def settle(self) -> int:
+        """Let go of portions that are finished; return how many messages in them were handled."""
+        handled = 0
+        for offset, portion in list(self._portions.items()):
+            if portion.lowest() == portion.end:
+                del self._portions[offset]
+                handled += portion.end - portion.begin - portion.failed_count
+        return handled
+
+    def lowest_unfinished(self) -> int:
+        """Return the queue offset that may be committed: of the lowest unfinished message, or behind all."""
+        for portion in self._in_order():
+            index = portion.lowest()
+            if index < portion.end:
+                return portion.offset_at(index)
+        return self.reached
+
+    @property
+    def count(self) -> int:
+        """How many messages are not finished, about."""
+        return sum(portion.unfinished for portion in self._in_order())
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the portions that are not finished."""
+        return sum(portion.size_bytes for portion in self._in_order())
+
+    @property
+    def span(self) -> int:
+        """How far the lowest unfinished message lies behind what was fetched last, in queue offsets."""
+        return self.reached - self.lowest_unfinished()
+
+    @property
+    def at_work(self) -> int:
+        """How many messages are with listeners that are waited for."""
+        return sum(
+            place.count
+            for portion in self._in_order()
+            for place in list(portion.places)
+            if place.index not in portion.given_up and place.index < portion.end
+        )
+
+    def slow(self, now_ms: int, timeout_ms: int) -> list[Slow]:
+        """Note where the workers stand; return those that have stood in one place for TIMEOUT_MS and longer."""
+        found: list[Slow] = []
+        for portion in self._in_order():
+            for place in list(portion.places):
+                index = place.index
+                if index != place.seen:
+                    place.seen, place.since_ms = index, now_ms
+                elif now_ms - place.since_ms >= timeout_ms and index not in portion.given_up:
+                    found.append(Slow(portion, place))
+        return found
+
+    def drop(self) -> None:
+        """Hand out nothing more; what is being handled goes on."""
+        self.dropped = True
+        for portion in self._in_order():
+            portion.drop()
