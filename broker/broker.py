@@ -156,7 +156,9 @@ class Broker:
             wall=self._wall,
             random=self._random,
         )
-        service = BrokerService(self._config, store, parts.topics, parts.groups, parts.offsets)
+        service = BrokerService(
+            self._config, store, parts.topics, parts.groups, parts.offsets, parts.coordination
+        )
         table = service.methods(
             parts.sends, parts.fetches, parts.lookups, self._announced, self._status
         )
@@ -259,7 +261,7 @@ class Broker:
         if running.registration is not None:
             await running.registration.stop()
         parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")
-        parts.purgatory.complete_all()
+        parts.wind_down()
         parts.store.flush_soon()
         await running.carrier.stop(self._config.stop_grace_ms / 1000)
         await parts.stop_timers()

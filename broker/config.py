@@ -71,6 +71,18 @@ class BrokerConfig:
     #: Half messages without an outcome; further ones are refused.
     transactions_open_max: int = 100_000
 
+    #: Members that a group, and all groups together, may have; further ones are refused.
+    group_members_max: int = 1_000
+    members_max: int = 10_000
+    #: A new generation of a group begins so long after the first change, with all changes until then.
+    group_rebalance_delay_ms: int = 100
+    #: How long a member holds a queue that it does not renew, if it does not say.
+    lease_ms: int = 60_000
+    #: Queues that are held, or were last; further ones are refused.
+    leases_max: int = 100_000
+    #: Requests that may wait for a queue; further ones are answered at once.
+    lease_waits_max: int = 10_000
+
     offsets_persist_interval_ms: int = 5_000
     #: How long a stop waits for sends and fetches under way.
     stop_grace_ms: int = 3_000
@@ -151,6 +163,12 @@ _LEAST: Final = {
     "transaction_check_interval_ms": 1_000,
     "transaction_checks_max": 0,
     "transactions_open_max": 1,
+    "group_members_max": 1,
+    "members_max": 1,
+    "group_rebalance_delay_ms": 0,
+    "lease_ms": 1_000,
+    "leases_max": 1,
+    "lease_waits_max": 0,
     "offsets_persist_interval_ms": 100,
     "stop_grace_ms": 0,
 }

@@ -40,6 +40,8 @@ class Fetches:
         self._store = store
         self._purgatory = purgatory
         self._now_ms = now_ms
+        #: Raises LeaseLost where group, topic and queue are not held under a token.
+        self.check_lease: Callable[[str, str, int, int], None] | None = None
 
     def fetch(self, request: pb.FetchRequest, done: Done) -> Waiting | None:
         """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
@@ -66,6 +68,8 @@ class Fetches:
                     f"{field} is {value}: must not be negative", field=field, limit=0, value=value
                 )
         self._topics.for_reading(request.topic, request.queue)
+        if request.lease and self.check_lease is not None:
+            self.check_lease(request.group, request.topic, request.queue, request.lease)
 
     def _limits(self, request: pb.FetchRequest) -> tuple[int, int]:
         """Return how many messages and bytes the answer may have."""

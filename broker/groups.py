@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
 from ..proto.topics import check_group
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 _RETRIES_MAX = 1_000_000
 _RETRY_QUEUES_MAX = 1024
+#: The attribute, our own, that says what becomes of members that want different things. Apache's brokers keep it.
+SUBSCRIPTION_CHECK: Final = "pocketmq.subscription.check"
+REFUSE: Final = "refuse"
+WARN: Final = "warn"
 #: The broker's own groups: their offsets say how far transactions and dead letters are done.
 _OWN_PREFIX = "CID_RMQ_SYS_"
 
@@ -61,7 +66,8 @@ class Groups:
         """Make GROUP, or change it if it exists; return it. Raises GroupNotFound for an UPDATE of nothing.
 
         As with Apache's brokers, making a group that exists changes it. RETRY_INTERVALS_MS: how long before the first
-        retry, the second …, the last one repeats (empty: by delay level); None leaves its retry policy as it is.
+        retry, the second …, the last one repeats (empty: by delay level); None leaves its retry policy as it is. Of
+        its attributes only SUBSCRIPTION_CHECK is taken.
         """
         check_own_choice(group.name)
         _check_range(group.name, "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX)
@@ -85,6 +91,7 @@ class Groups:
             retry_policy=policy,
             consume_message_orderly=group.consume_message_orderly,
             consume_enable=group.consume_enable,
+            attributes=_attributes(existing, group),
         )
         self._change({**self._table.groups, group.name: group})
         return group
@@ -101,6 +108,30 @@ class Groups:
         table = GroupTable(version, groups, self._table.forbidden)
         self._file.save(render_groups(table))
         self._table = table
+
+
+def subscription_check(group: GroupConfig) -> str:
+    """Return what becomes of a member of GROUP that wants something else than the others: REFUSE or WARN."""
+    return WARN if is_only_warned(group) else REFUSE
+
+
+def is_only_warned(group: GroupConfig) -> bool:
+    """Does a member of GROUP that wants something else than the others join all the same?"""
+    return group.attributes.get(SUBSCRIPTION_CHECK) == WARN
+
+
+def _attributes(existing: GroupConfig | None, group: GroupConfig) -> dict[str, str]:
+    kept = dict(existing.attributes) if existing is not None else {}
+    kept.pop(SUBSCRIPTION_CHECK, None)
+    check = group.attributes.get(SUBSCRIPTION_CHECK, "")
+    if check not in ("", REFUSE, WARN):
+        raise InvalidArgument(
+            f"group {group.name!r}: subscription_check is {check[:64]!r}, must be {REFUSE!r} or {WARN!r}",
+            field="subscription_check",
+            value=check,
+        )
+    # What every group has needs no word.
+    return kept | ({SUBSCRIPTION_CHECK: check} if check == WARN else {})
 
 
 def check_own_choice(name: str) -> None:

@@ -19,6 +19,8 @@ from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .appends import Appends
 from .config import BrokerConfig
+from .coordination.coordination import Coordination
+from .coordination.lease_file import LeaseFile
 from .dead_letters import DeadLetters
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -55,6 +57,7 @@ class Parts:
     recalls: Recalls
     retries: Retries
     dead_letters: DeadLetters
+    coordination: Coordination
 
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
@@ -63,16 +66,28 @@ class Parts:
 
     def methods(self) -> MethodTable:
         """Return the methods of all that happens later than it was asked for."""
-        several = (self.recalls, self.retries, self.dead_letters, self.transactions)
+        several = (
+            self.recalls,
+            self.retries,
+            self.dead_letters,
+            self.transactions,
+            self.coordination,
+        )
         return reduce(or_, (part.methods() for part in several))
 
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
         self.transactions.start()
         self.delays.start()
+        self.coordination.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
+
+    def wind_down(self) -> None:
+        """Answer whoever waits for something: the broker is about to stop."""
+        self.purgatory.complete_all()
+        self.coordination.leases.wind_down()
 
     async def stop_timers(self) -> None:
         """Let nothing fire any more."""
@@ -84,6 +99,7 @@ class Parts:
         """Note how far everything has come; the first error is raised when all have."""
         errors = _errors_of(self.transactions.close)
         await self.delays.stop()
+        self.coordination.close()
         errors += _errors_of(self.offsets.save)
         if errors:
             raise errors[0]
@@ -119,6 +135,10 @@ def assemble(
     rules = DelayRules(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
+    fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms)
+    lease_file = LeaseFile(store.disk, store.config.own_folder)
+    coordination = Coordination(config, topics, groups, offsets, wall_timers, lease_file)
+    fetches.check_lease = coordination.leases.check_fetch
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
         now_ms=now_ms,
@@ -135,11 +155,12 @@ def assemble(
         wall_timers=wall_timers,
         purgatory=purgatory,
         sends=Sends(config, topics, store, wall_timers, appends, waits),
-        fetches=Fetches(config, topics, offsets, store, purgatory, wall.now_ms),
+        fetches=fetches,
         lookups=Lookups(topics, store),
         delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,
         recalls=Recalls(config, topics, store, appends, now_ms),
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
+        coordination=coordination,
     )

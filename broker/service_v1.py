@@ -14,8 +14,9 @@ from ..proto.topics import check_group
 from ..store.message_store import MessageStore
 from ..store.state_tables import GroupConfig, TopicConfig
 from .config import BrokerConfig
+from .coordination.coordination import Coordination
 from .fetch import Fetches
-from .groups import Groups, check_own_choice
+from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
 from .lookup import Lookups
 from .offsets import Offsets
 from .retry_policy import intervals_of
@@ -39,12 +40,14 @@ class BrokerService:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
+        coordination: Coordination,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._coordination = coordination
 
     def methods(
         self,
@@ -56,7 +59,9 @@ class BrokerService:
     ) -> MethodTable:
         """Return the table of methods for a carrier."""
         runs_max, fetches_max = self._config.produce_runs_in_flight, self._config.fetches_in_flight
-        changes = _Changes(self._store, self._topics, self._groups, self._offsets, announced)
+        changes = _Changes(
+            self._store, self._topics, self._groups, self._offsets, announced, self._coordination
+        )
         return service(
             "pocketmq.v1.Broker",
             {
@@ -102,7 +107,7 @@ class BrokerService:
     # --- offsets
 
     def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsReply:
-        """Note offsets of a group: all of them, or none if one is bad."""
+        """Note offsets of a group: all of them, or none if one is bad or of a queue that somebody else holds."""
         _check_count("offsets", len(request.offsets))
         check_own_choice(request.group)
         for one in request.offsets:
@@ -116,9 +121,15 @@ class BrokerService:
                     limit=high,
                     value=one.offset,
                 )
+        leases = self._coordination.leases
+        if not request.force:
+            leases.check_commit(request.group, request.offsets)
         self._groups.ensure(request.group)
         for one in request.offsets:
             self._offsets.commit(one.topic, request.group, one.queue, one.offset)
+        if request.force:
+            # Who held the queues goes on from here as well: it has to ask for them anew.
+            leases.end(request.group, [(one.topic, one.queue) for one in request.offsets])
         return pb.CommitOffsetsReply()
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
@@ -200,12 +211,14 @@ class _Changes:
         groups: Groups,
         offsets: Offsets,
         announced: Announced,
+        coordination: Coordination,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._announced = announced
+        self._coordination = coordination
 
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.TopicReply:
         topic = self._topics.create(_topic_config(request.topic), update=request.update)
@@ -217,6 +230,7 @@ class _Changes:
         # A store that takes no writes refuses, and then the topic stays.
         self._store.delete_topic(request.topic)
         self._topics.delete(request.topic)
+        self._coordination.leases.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
         self._offsets.save()
         await self._announced()
@@ -230,6 +244,7 @@ class _Changes:
             retry_queues=asked.retry_queues or 1,
             consume_message_orderly=asked.order,
             consume_enable=asked.consume_enable,
+            attributes={SUBSCRIPTION_CHECK: asked.subscription_check},
         )
         made = self._groups.create(
             group, update=request.update, retry_intervals_ms=asked.retry_intervals_ms
@@ -238,6 +253,7 @@ class _Changes:
 
     def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         self._groups.delete(request.group)
+        self._coordination.forget_group(request.group)
         self._offsets.forget_group(request.group)
         self._offsets.save()
         return pb.DeleteGroupReply()
@@ -288,4 +304,5 @@ def _group_message(group: GroupConfig) -> pb.GroupConfig:
         order=group.consume_message_orderly,
         consume_enable=group.consume_enable,
         retry_intervals_ms=intervals_of(group.retry_policy),
+        subscription_check=subscription_check(group),
     )

@@ -55,6 +55,10 @@ class Timers:
     def __len__(self) -> int:
         return len(self._wheel) + len(self._firing)
 
+    def now_ms(self) -> int:
+        """Return the present instant of the clock that turns them."""
+        return self._clock.now_ms()
+
     def start(self) -> None:
         """Begin to fire; timers that were added before count as well."""
         self._running = True

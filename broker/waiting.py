@@ -1,17 +1,17 @@
 """Purgatory: requests that cannot be answered yet wait for an event or for their deadline, whichever comes first.
 
-An operation first tries to complete. If it cannot, it is watched under a key (a topic queue), and tries again at
-each event of that key; at its deadline it completes with what there is. It completes exactly once.
+An operation first tries to complete. If it cannot, it is watched under a key (a topic queue) or several, and tries
+again at each event of one of them; at its deadline it completes with what there is. It completes exactly once.
 
 Bounds: `limit` operations wait at most; one more is completed at once with what there is, as if its deadline had
 passed, so that an overload turns long polls into short ones instead of failing them.
 
-Not thread-safe: the event loop owns it. Watching, cancelling and completing cost O(1).
+Not thread-safe: the event loop owns it. Watching, cancelling and completing cost O(1) for each key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
 from .timers import Timers
@@ -33,11 +33,13 @@ class Operation(Protocol):
 class Waiting:
     """An operation that is watched; `cancel` takes it out."""
 
-    __slots__ = ("_purgatory", "key", "operation", "timer")
+    __slots__ = ("_purgatory", "keys", "operation", "timer")
 
-    def __init__(self, purgatory: Purgatory, key: Hashable, operation: Operation) -> None:
+    def __init__(
+        self, purgatory: Purgatory, keys: Sequence[Hashable], operation: Operation
+    ) -> None:
         self._purgatory = purgatory
-        self.key = key
+        self.keys = keys
         self.operation = operation
         self.timer: Timer | None = None
 
@@ -60,16 +62,25 @@ class Purgatory:
         return self._count
 
     def complete_or_watch(
-        self, operation: Operation, key: Hashable, deadline_ms: int
+        self,
+        operation: Operation,
+        key: Hashable,
+        deadline_ms: int,
+        *,
+        also: Sequence[Hashable] = (),
     ) -> Waiting | None:
-        """Complete OPERATION now, or watch it under KEY until DEADLINE_MS; return the watch, None if it is done."""
+        """Complete OPERATION now, or watch it under KEY until DEADLINE_MS; return the watch, None if it is done.
+
+        ALSO are further keys, each another one.
+        """
         if operation.try_complete():
             return None
         if self._count >= self._limit:
             operation.on_deadline()
             return None
-        waiting = Waiting(self, key, operation)
-        self._watched.setdefault(key, {})[waiting] = None
+        waiting = Waiting(self, (key, *also), operation)
+        for each in waiting.keys:
+            self._watched.setdefault(each, {})[waiting] = None
         self._count += 1
         waiting.timer = self._timers.at(deadline_ms, lambda: self._expire(waiting))
         return waiting
@@ -87,14 +98,20 @@ class Purgatory:
                 completed += 1
         return completed
 
+    def operations(self, key: Hashable) -> Iterator[Operation]:
+        """Yield what waits under KEY, in the order in which it came."""
+        for waiting in self._watched.get(key, ()):
+            yield waiting.operation
+
     def remove(self, waiting: Waiting) -> bool:
         """Forget WAITING; return whether it was still there."""
-        watched = self._watched.get(waiting.key)
-        if watched is None or waiting not in watched:
-            return False
-        del watched[waiting]
-        if not watched:
-            del self._watched[waiting.key]
+        for key in waiting.keys:
+            watched = self._watched.get(key)
+            if watched is None or waiting not in watched:
+                return False
+            del watched[waiting]
+            if not watched:
+                del self._watched[key]
         self._count -= 1
         if waiting.timer is not None:
             self._timers.cancel(waiting.timer)

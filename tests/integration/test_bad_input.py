@@ -22,6 +22,8 @@ ROUNDS = 25
 BODIES = [b"one", b"two" * 100, b"three"]
 
 _QUEUE = pb.QueueId(topic=TOPIC, queue=1)
+_FILTER = pb.Filter(kind=pb.Filter.TAG, expression="a || b")
+_HELD = pb.HeldQueue(topic=TOPIC, broker_name="broker-a", queue=1)
 _TOPIC = pb.TopicConfig(name="U", read_queues=4, write_queues=4, permission=6, type="NORMAL")
 GOOD = (
     run_of(BODIES),
@@ -40,6 +42,28 @@ GOOD = (
     ),
     pb.DeleteGroupRequest(group="g"),
     pb.LookupRequest(topic=TOPIC, key="key", max_messages=5),
+    pb.MemberRequest(
+        join=pb.Join(
+            group="g",
+            member_id="m",
+            instance_id="i",
+            subscriptions=[pb.Subscription(topic=TOPIC, filter=_FILTER)],
+            strategy="average",
+            session_timeout_ms=6_000,
+            held=[_HELD],
+        )
+    ),
+    pb.MemberRequest(heartbeat=pb.Heartbeat(held=[_HELD], held_changed=True)),
+    pb.MemberRequest(plan=pb.Plan(generation=1, shares=[pb.Share(member_id="m", queues=[_HELD])])),
+    pb.LeaseRequest(
+        group="g",
+        member_id="m",
+        queues=[pb.QueueLease(topic=TOPIC), pb.QueueLease(topic=TOPIC, queue=1, token=5)],
+        wait_ms=5,
+        generation=1,
+    ),
+    pb.ReleaseRequest(group="g", member_id="m", queues=[pb.QueueLease(topic=TOPIC, token=5)]),
+    pb.GroupStateRequest(group="g"),
 )
 
 

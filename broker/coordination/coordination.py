@@ -1,0 +1,102 @@
+"""Groups that share queues, put together: the coordinator, the leases, and what people are told of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Call, MethodTable, bidi, service, unary
+from ...proto.topics import check_group
+from ..config import BrokerConfig
+from ..groups import Groups
+from ..offsets import Offsets
+from ..timers import Timers
+from ..topics import Topics
+from .coordinator import Coordinator
+from .lease_file import LeaseFile
+from .queue_leases import QueueLeases
+
+#: Tells what filters stepped over for a group.
+FilteredCounts = Callable[[str], Sequence[pb.FilteredCount]]
+
+
+class Coordination:
+    """Coordinator and leases over the tables of a broker. The event loop owns it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        timers: Timers,
+        file: LeaseFile,
+    ) -> None:
+        self.coordinator = Coordinator(config, groups, timers)
+        self.leases = QueueLeases(config, topics, groups, offsets, timers, file)
+        #: Who knows what filters stepped over.
+        self.filtered_counts: FilteredCounts = lambda group: ()
+        self._topics = topics
+        self._shapes = self._shape()
+        topics.on_change.append(self._topics_changed)
+
+    def methods(self) -> MethodTable:
+        """Return the methods of members, and the one that tells of them."""
+        own = service(
+            "pocketmq.v1.Broker",
+            {
+                "JoinGroup": bidi(pb.MemberRequest, pb.MemberEvent, self.coordinator.stream),
+                "GroupState": unary(pb.GroupStateRequest, pb.GroupStateReply, self.state),
+            },
+        )
+        return own | self.leases.methods()
+
+    def start(self) -> None:
+        """Begin to keep the leases."""
+        self.leases.start()
+
+    def close(self) -> None:
+        """Tell nobody anything any more, and write the leases down."""
+        self.coordinator.close()
+        self.leases.save()
+
+    def forget_group(self, group: str) -> None:
+        """Let go of what GROUP, which was deleted, holds."""
+        self.leases.forget_group(group)
+        self.coordinator.forget_group(group)
+
+    # --- topics
+
+    def _shape(self) -> dict[str, tuple[int, int]]:
+        """Return what matters of each topic for who reads it."""
+        return {
+            topic.name: (topic.read_queues, topic.permission)
+            for topic in self._topics.all(include_system=True)
+        }
+
+    def _topics_changed(self) -> None:
+        before, self._shapes = self._shapes, self._shape()
+        changed = before.items() ^ self._shapes.items()
+        if changed:
+            self.coordinator.topics_changed({name for name, _ in changed})
+
+    # --- telling
+
+    def state(self, request: pb.GroupStateRequest, call: Call) -> pb.GroupStateReply:
+        """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues."""
+        name = check_group(request.group)
+        reply = pb.GroupStateReply(
+            leases=self.leases.of_group(name), filtered=self.filtered_counts(name)
+        )
+        membership = self.coordinator.get(name)
+        if membership is None:
+            return reply
+        reply.generation = membership.generation
+        reply.leader = membership.leader
+        reply.strategy = membership.strategy
+        reply.each_for_itself = membership.each_for_itself
+        reply.members.extend(membership.everyone())
+        reply.rebalance_count = membership.rebalance_count
+        for member_id, queues in (membership.shares or {}).items():
+            reply.shares.add(member_id=member_id, queues=queues)
+        return reply

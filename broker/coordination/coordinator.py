@@ -1,0 +1,318 @@
+"""The coordinator of groups: takes in who joins, tells members of each generation, and keeps their plans.
+
+    a member joins, leaves, is not heard of, wants something else; its topics change; the leader asks for it
+        └─ `group_rebalance_delay_ms` later, for all that happened until then ─► generation n + 1 begins
+             Members to each ─► the leader answers with a Plan ─► Assigned to each
+
+Which broker coordinates a group is the members' choice, and what it decides is a proposal: who may read a queue is
+for the queue's own broker to say (queue_leases.py). So two coordinators at once, or one that forgot everything in a
+restart, cost a rebalance and never a wrong hand.
+
+A stream that ends leaves its member in the group until its session is over. Sessions wait in a purgatory: whatever a
+member says completes the last wait and begins another.
+
+Time is the machine's. Nothing of this is kept over a restart: members come back, and the generations go on above the
+latest one that they know.
+
+Bounds: `group_members_max` members of one group, `members_max` in all.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ...proto.errors import (
+    InvalidArgument,
+    MemberFenced,
+    Overloaded,
+    PocketMQError,
+    SubscriptionMismatch,
+)
+from ...proto.errors_wire import to_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Stream
+from ...proto.topics import retry_topic
+from ..config import BrokerConfig
+from ..groups import Groups, is_only_warned
+from ..timers import Timers
+from ..waiting import Purgatory
+from .group import Group, replaced
+from .joins import check_held, member_of
+from .membership import Member, Membership
+from .subscriptions import differences, mismatch
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Groups with members. The event loop owns it."""
+
+    def __init__(self, config: BrokerConfig, groups: Groups, timers: Timers) -> None:
+        self._config = config
+        self._configs = groups
+        self._timers = timers
+        self._groups: dict[str, Group] = {}
+        self._sessions = Purgatory(timers, limit=config.members_max + 1)
+        #: How many members there are in all.
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many members there are."""
+        return self._count
+
+    def stream(self, stream: Stream) -> MemberStream:
+        """Take in a member's stream."""
+        return MemberStream(self, stream)
+
+    def get(self, name: str) -> Membership | None:
+        """Return group NAME, if anybody ever joined it here."""
+        group = self._groups.get(name)
+        return group.membership if group is not None else None
+
+    def topics_changed(self, topics: set[str]) -> None:
+        """Begin a new generation of every group that reads one of TOPICS."""
+        for group in self._groups.values():
+            members = group.membership.members.values()
+            if any(topics & one.wishes.topics.keys() for one in members) or (
+                members and retry_topic(group.name) in topics
+            ):
+                group.schedule()
+
+    def forget_group(self, name: str) -> None:
+        """Forget group NAME, unless somebody is in it."""
+        group = self._groups.get(name)
+        if group is not None and not group.membership.members:
+            group.close()
+            del self._groups[name]
+
+    def close(self) -> None:
+        """Tell nobody anything any more."""
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
+
+    # --- members
+
+    def join(self, seat: MemberStream, join: pb.Join) -> Group:
+        """Take in who says JOIN at SEAT, or take it back; return its group."""
+        member = member_of(join, seat.peer, self._timers.now_ms())
+        config = self._configs.ensure(join.group)
+        group = self._groups.get(join.group) or Group(join.group, self._config, self._timers)
+        membership = group.membership
+        if membership.is_fenced(member.member_id):
+            raise replaced(member.member_id, member.instance_id, join.group)
+        before = _before(membership, member)
+        if before is None:
+            self._check_room(membership)
+        warned = self._differing(group, member, before, only_warn=is_only_warned(config))
+        self._groups[join.group] = group
+        membership.heard_of(join.generation)
+        if before is None:
+            membership.add(member)
+            self._count += 1
+            logger.info("member joined group=%s member=%s", join.group, member.member_id)
+        else:
+            self._sessions.notify((group.name, before.member_id))
+            group.take_place(before, member)
+        group.seat(seat, member)
+        self._watch(group, member)
+        if before is None or differences(member.wishes, before.wishes):
+            group.schedule()
+        for one, error in warned:
+            group.tell(one.member_id, pb.MemberEvent(warning=to_wire(error)))
+        return group
+
+    def _check_room(self, membership: Membership) -> None:
+        for count, limit, field in (
+            (len(membership.members), self._config.group_members_max, "group_members_max"),
+            (self._count, self._config.members_max, "members_max"),
+        ):
+            if count >= limit:
+                where = "the group has" if field == "group_members_max" else "the broker has"
+                raise Overloaded(
+                    f"{where} {count} members, the limit is {limit}: stop some, or raise broker.{field}",
+                    field=field,
+                    limit=limit,
+                    value=count,
+                )
+
+    def _differing(
+        self, group: Group, member: Member, before: Member | None, *, only_warn: bool
+    ) -> list[tuple[Member, SubscriptionMismatch]]:
+        """Return whom to warn that MEMBER wants something else than the others, or raise SubscriptionMismatch."""
+        mine = member.member_id
+        other = group.membership.other_than(mine, before.member_id if before else mine)
+        if other is None or not (found := differences(member.wishes, other.wishes)):
+            return []
+        if only_warn:
+            advice = "messages that one of them does not want are stepped over"
+            error = mismatch(group.name, member.wire, other.wire, found, advice)
+            logger.warning("subscriptions differ reason=%s", error.message)
+            return [(member, error), (other, error)]
+        advice = "subscribe alike, or use a group of its own"
+        if not group.is_reachable(other.member_id):
+            left_ms = max(0, other.session_ends_ms - self._timers.now_ms())
+            advice += f" (that one is not connected: if it is gone, try again in {left_ms} ms)"
+        raise mismatch(group.name, member.wire, other.wire, found, advice)
+
+    def heard(self, group: Group, member_id: str) -> None:
+        """Note that MEMBER_ID of GROUP lives."""
+        member = group.membership.members[member_id]
+        member.last_heard_ms = self._timers.now_ms()
+        self._watch(group, member)
+
+    def _watch(self, group: Group, member: Member) -> None:
+        """Complete what waits for the end of MEMBER's session, and wait for that of the one that begins now."""
+        key = (group.name, member.member_id)
+        self._sessions.notify(key)
+        self._sessions.complete_or_watch(_Session(self, group, member), key, member.session_ends_ms)
+
+    def session_over(self, group: Group, member: Member) -> None:
+        """Let MEMBER go, which was not heard of for its whole session."""
+        logger.warning(
+            "member not heard of group=%s member=%s session_timeout_ms=%d",
+            group.name,
+            member.member_id,
+            member.session_timeout_ms,
+        )
+        group.unseat(
+            member.member_id,
+            MemberFenced(
+                f"member {member.member_id!r} was not heard of for {member.session_timeout_ms} ms: its session"
+                f" in group {group.name!r} is over: join again",
+                group=group.name,
+                member=member.member_id,
+                because="session",
+            ),
+        )
+        self._remove(group, member)
+
+    def leave(self, group: Group, member_id: str) -> None:
+        """Let MEMBER_ID go at once; a static one keeps its place until its session is over."""
+        member = group.membership.members[member_id]
+        group.unseat(member_id, None)
+        if member.instance_id:
+            return
+        logger.info("member left group=%s member=%s", group.name, member_id)
+        self._remove(group, member)
+        self._sessions.notify((group.name, member_id))
+
+    def _remove(self, group: Group, member: Member) -> None:
+        group.membership.remove(member.member_id)
+        self._count -= 1
+        group.schedule()
+
+
+class _Session:
+    """The wait for a member to be silent for too long: an operation of the purgatory."""
+
+    __slots__ = ("_coordinator", "_group", "_is_watched", "_member")
+
+    def __init__(self, coordinator: Coordinator, group: Group, member: Member) -> None:
+        self._coordinator = coordinator
+        self._group = group
+        self._member = member
+        self._is_watched = False
+
+    def try_complete(self) -> bool:
+        """Complete at the first event: the member was heard of again, or has gone."""
+        was_watched, self._is_watched = self._is_watched, True
+        return was_watched
+
+    def on_deadline(self) -> None:
+        self._coordinator.session_over(self._group, self._member)
+
+
+class MemberStream:
+    """One open JoinGroup stream: what a member says in, what it is told out."""
+
+    def __init__(self, coordinator: Coordinator, stream: Stream) -> None:
+        self._coordinator = coordinator
+        self._stream = stream
+        self._group: Group | None = None
+        self._member_id = ""
+        self._is_over = False
+
+    @property
+    def peer(self) -> str:
+        return self._stream.peer
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._stream.queued_bytes
+
+    def on_message(self, message: pb.MemberRequest) -> None:
+        if self._is_over:
+            return
+        what = message.WhichOneof("what")
+        if what == "join":
+            self._join(message.join)
+            return
+        if self._group is None or what is None:
+            raise InvalidArgument(
+                f"what: {what or 'nothing'} is said, the first message has to be a join: join the group",
+                field="what",
+                value=what or "",
+            )
+        if what == "leave":
+            self._coordinator.leave(self._group, self._member_id)
+            return
+        self._coordinator.heard(self._group, self._member_id)
+        if what == "heartbeat":
+            if message.heartbeat.held_changed:
+                member = self._group.membership.members[self._member_id]
+                del member.wire.held[:]
+                member.wire.held.extend(check_held(message.heartbeat.held))
+        elif what == "plan":
+            self._group.plan(self._member_id, message.plan)
+        else:
+            self._group.replan(self._member_id, message.replan)
+
+    def _join(self, join: pb.Join) -> None:
+        if self._group is not None and (
+            (join.group, join.member_id) != (self._group.name, self._member_id)
+        ):
+            raise InvalidArgument(
+                f"this stream is that of member {self._member_id!r} of group {self._group.name!r}:"
+                " open another for another",
+                field="member_id",
+                value=join.member_id[:64],
+            )
+        self._group = self._coordinator.join(self, join)
+        self._member_id = join.member_id
+
+    def send(self, event: pb.MemberEvent) -> None:
+        self._stream.send(event)
+
+    def end(self, error: PocketMQError | None) -> None:
+        """End the stream, with ERROR or well."""
+        self._is_over = True
+        if error is None:
+            self._stream.finish()
+        else:
+            self._stream.fail(error)
+
+    def on_end(self) -> None:
+        self._stand_up()
+        self._stream.finish()
+
+    def on_close(self) -> None:
+        self._stand_up()
+
+    def _stand_up(self) -> None:
+        if self._group is not None and not self._is_over:
+            self._is_over = True
+            self._group.left_seat(self, self._member_id)
+
+
+def _before(membership: Membership, member: Member) -> Member | None:
+    """Return whose place MEMBER takes: its own, or that of its instance. Raises InvalidArgument."""
+    before = membership.members.get(member.member_id)
+    if before is not None and before.instance_id != member.instance_id:
+        raise InvalidArgument(
+            f"member {member.member_id!r} is in group {membership.group!r} as instance"
+            f" {before.instance_id!r}, not {member.instance_id!r}: leave, or take another member_id",
+            field="instance_id",
+            value=member.instance_id,
+        )
+    return before or membership.of_instance(member.instance_id)

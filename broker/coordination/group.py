@@ -1,0 +1,250 @@
+"""One group as its coordinator runs it: the membership, the streams by which members are told, the generations.
+
+    something changes ─► `schedule` ─ group_rebalance_delay_ms ─► a generation begins: Members to each member
+    the leader's Plan ─► `plan` ─► Assigned to each member
+
+A leader that does not answer within its session is passed over, at once if it cannot be reached and others can.
+The lists of members are told to who needs them: the leader, or all where each allocates for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final, Protocol
+
+from ...proto.errors import InvalidArgument, MemberFenced, Overloaded, PocketMQError
+from ...proto.errors_wire import to_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..config import BrokerConfig
+from ..timers import Timers
+from ..timing_wheel import Timer
+from .joins import check_plan
+from .membership import Member, Membership
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that may wait for one member; one that reads so little loses its stream.
+_QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Faults of one plan that are told.
+_FAULTS_TOLD_MAX: Final = 3
+
+
+class Seat(Protocol):
+    """The stream of a member."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """What was sent and has not left yet."""
+        ...
+
+    def send(self, event: pb.MemberEvent) -> None:
+        """Tell EVENT."""
+        ...
+
+    def end(self, error: PocketMQError | None) -> None:
+        """End the stream, with ERROR or well."""
+        ...
+
+
+class Group:
+    """One group: its membership, and the streams by which its members are told."""
+
+    def __init__(self, name: str, config: BrokerConfig, timers: Timers) -> None:
+        self.name = name
+        self.membership = Membership(name)
+        self._config = config
+        self._timers = timers
+        self._seats: dict[str, Seat] = {}
+        #: When the next generation begins.
+        self._next: Timer | None = None
+        #: When the leader is passed over, and of which generation which leader that is.
+        self._leader_silent: Timer | None = None
+        self._awaited = (0, "")
+
+    def is_reachable(self, member_id: str) -> bool:
+        """Does MEMBER_ID have a stream?"""
+        return member_id in self._seats
+
+    def close(self) -> None:
+        """Let the timers go."""
+        for timer in (self._next, self._leader_silent):
+            if timer is not None:
+                self._timers.cancel(timer)
+
+    # --- seats
+
+    def take_place(self, before: Member, member: Member) -> None:
+        """Let MEMBER have the place of BEFORE, of the same member_id or of the same instance."""
+        self.membership.replace(before, member)
+        if before.member_id != member.member_id:
+            logger.info(
+                "member replaced group=%s instance=%s member=%s by=%s",
+                self.name,
+                member.instance_id,
+                before.member_id,
+                member.member_id,
+            )
+            error = replaced(before.member_id, member.instance_id, self.name)
+            self.unseat(before.member_id, error)
+
+    def seat(self, seat: Seat, member: Member) -> None:
+        """Tell MEMBER at SEAT from now on, and at once what was agreed on."""
+        other, self._seats[member.member_id] = self._seats.get(member.member_id), seat
+        if other is not None and other is not seat:
+            other.end(
+                MemberFenced(
+                    f"member {member.member_id!r} of group {self.name!r} has come on another stream",
+                    group=self.name,
+                    member=member.member_id,
+                    because="stream",
+                )
+            )
+        if self._next is None and self.membership.counts_in(member.member_id):
+            self._tell_members(member.member_id)
+            self._tell_assigned(member.member_id)
+            self._await_plan()
+
+    def unseat(self, member_id: str, error: PocketMQError | None) -> None:
+        """End the stream of MEMBER_ID, if it has one, with ERROR, or well."""
+        seat = self._seats.pop(member_id, None)
+        if seat is not None:
+            seat.end(error)
+            self._await_plan()
+
+    def left_seat(self, seat: Seat, member_id: str) -> None:
+        """Know that the stream SEAT of MEMBER_ID is over."""
+        if self._seats.get(member_id) is seat:
+            del self._seats[member_id]
+            self._await_plan()
+
+    def tell(self, member_id: str, event: pb.MemberEvent) -> None:
+        """Send EVENT to MEMBER_ID if it can be reached."""
+        seat = self._seats.get(member_id)
+        if seat is None:
+            return
+        if seat.queued_bytes > _QUEUED_BYTES_MAX:
+            self.unseat(
+                member_id,
+                Overloaded(
+                    f"{seat.queued_bytes} bytes wait for member {member_id!r}, the limit is"
+                    f" {_QUEUED_BYTES_MAX}: read what the coordinator sends",
+                    limit=_QUEUED_BYTES_MAX,
+                    value=seat.queued_bytes,
+                ),
+            )
+            return
+        seat.send(event)
+
+    # --- generations
+
+    def schedule(self) -> None:
+        """Have a new generation begin soon; what happens until then is part of it."""
+        if self._next is None:
+            self._next = self._timers.after(self._config.group_rebalance_delay_ms, self._begin)
+
+    def _begin(self) -> None:
+        self._next = None
+        if not self.membership.members:
+            return
+        membership = self.membership
+        membership.begin(self._seats.keys())
+        logger.info(
+            "generation begins group=%s generation=%d members=%d leader=%s",
+            self.name,
+            membership.generation,
+            len(membership.members),
+            membership.leader,
+        )
+        for member_id in list(self._seats):
+            self._tell_members(member_id)
+        self._await_plan()
+
+    def _tell_members(self, member_id: str) -> None:
+        membership = self.membership
+        plans = membership.each_for_itself or member_id == membership.leader
+        self.tell(
+            member_id,
+            pb.MemberEvent(
+                members=pb.Members(
+                    generation=membership.generation,
+                    leader=membership.leader,
+                    members=membership.everyone() if plans else (),
+                    strategy=membership.strategy,
+                    each_for_itself=membership.each_for_itself,
+                )
+            ),
+        )
+
+    def _tell_assigned(self, member_id: str) -> None:
+        membership = self.membership
+        if membership.shares is None:
+            return
+        queues = membership.shares.get(member_id, ())
+        assigned = pb.Assigned(generation=membership.generation, queues=queues)
+        self.tell(member_id, pb.MemberEvent(assigned=assigned))
+
+    def _await_plan(self) -> None:
+        """Pass the leader over if it does not answer in time, or cannot and somebody else could."""
+        membership = self.membership
+        awaited = (membership.generation, membership.leader)
+        is_waiting = membership.is_waiting_for_plan and bool(self._seats)
+        if self._leader_silent is not None and not (is_waiting and awaited == self._awaited):
+            self._timers.cancel(self._leader_silent)
+            self._leader_silent = None
+        if not is_waiting or self._leader_silent is not None:
+            return
+        leader = membership.members.get(membership.leader)
+        if leader is None or leader.member_id not in self._seats:
+            self.schedule()
+            return
+        self._awaited = awaited
+        self._leader_silent = self._timers.after(
+            leader.session_timeout_ms, partial(self._pass_over, leader)
+        )
+
+    def _pass_over(self, leader: Member) -> None:
+        self._leader_silent = None
+        leader.passed_over = True
+        logger.warning("leader passed over group=%s member=%s", self.name, leader.member_id)
+        self.schedule()
+
+    def plan(self, member_id: str, plan: pb.Plan) -> None:
+        """Keep the PLAN of MEMBER_ID if it is the leader's and of this generation, and tell each member its share."""
+        check_plan(plan)
+        membership = self.membership
+        if member_id != membership.leader or plan.generation != membership.generation:
+            logger.debug("plan not heard group=%s generation=%d", self.name, plan.generation)
+            return
+        if not membership.is_waiting_for_plan:
+            return
+        wrong = membership.keep_plan(plan.shares)
+        self._await_plan()
+        if wrong:
+            told = "; ".join(wrong[:_FAULTS_TOLD_MAX])
+            logger.warning(
+                "plan has faults group=%s count=%d first=%s", self.name, len(wrong), told
+            )
+            error = InvalidArgument(f"the plan has {len(wrong)} faults: {told}", field="plan")
+            self.tell(member_id, pb.MemberEvent(warning=to_wire(error)))
+        for name in list(self._seats):
+            if membership.counts_in(name):
+                self._tell_assigned(name)
+
+    def replan(self, member_id: str, replan: pb.Replan) -> None:
+        """Begin a new generation because the leader says so."""
+        membership = self.membership
+        if member_id == membership.leader and replan.generation == membership.generation:
+            self.schedule()
+
+
+def replaced(member_id: str, instance_id: str, group: str) -> MemberFenced:
+    """Return the error for MEMBER_ID, whose place in GROUP another member of INSTANCE_ID has taken."""
+    return MemberFenced(
+        f"another member of group {group!r} has come as instance {instance_id!r}, which was the place of member"
+        f" {member_id!r}: run one process of an instance",
+        group=group,
+        member=member_id,
+        instance=instance_id,
+        because="instance",
+    )

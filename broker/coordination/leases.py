@@ -1,0 +1,320 @@
+"""Leases of queues: the right of one member to read and commit a queue for its group, for some time.
+
+A lease is granted under a token. Tokens only grow, over restarts as well: a request's grants have the next one, which
+is never below the present instant in milliseconds. The token is the fence: whoever comes with another one than the
+queue's record has is refused, however late, so that at any instant one token of a queue is valid at most.
+
+    record of a queue      asked for with token 0          with token T
+    none                   granted                         granted as T, if an earlier run may have granted it
+    held by another        refused (the same instance: *)  refused, unless T is newer and of an earlier run
+    held by the member     granted anew                    renewed if T is the record's, else as above
+    its time is over       granted                         renewed if T is the record's: nobody had it meanwhile
+    released               granted                         refused, unless T is newer and of an earlier run
+
+(*) A static member that comes back under another member_id takes over what its instance holds, at once: the new token
+fences the old one in this very step, wherever the old member still runs. Those it was taken from do not get it back
+by their instance.
+
+What was granted in the last moments before a kill is not on record after it: a token of an earlier run that no record
+contradicts is believed. `to_json` and `restore` carry the records over a restart.
+
+Bounds: `limit` records; those of queues that nobody holds go first, and then no token up to the highest of theirs is
+believed without a record. Not thread-safe. Pure: told the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ...proto.errors import Overloaded
+
+#: Members that a queue was taken from by their instance: so many are remembered.
+_TAKEN_FROM_MAX: Final = 4
+#: How long no further search for records to drop is worth it after one, in ms.
+_SWEEP_PAUSE_MS: Final = 1_000
+
+
+class QueueKey(NamedTuple):
+    """A queue of this broker."""
+
+    topic: str
+    queue: int
+
+
+@dataclass(slots=True)
+class Lease:
+    """The record of a queue: who holds it, or held it last."""
+
+    member_id: str
+    instance_id: str
+    token: int
+    lease_ms: int
+    #: 0: it was released.
+    expires_ms: int
+    taken_from: tuple[str, ...] = ()
+
+    @property
+    def is_released(self) -> bool:
+        return self.expires_ms == 0
+
+    def is_live(self, now_ms: int) -> bool:
+        """Does somebody hold the queue at NOW_MS?"""
+        return self.expires_ms > now_ms
+
+
+class Wanted(NamedTuple):
+    """A queue that is asked for; TOKEN 0: anew."""
+
+    key: QueueKey
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who asks for queues, and for how long."""
+
+    group: str
+    member_id: str
+    instance_id: str = ""
+    lease_ms: int
+
+
+class Leases:
+    """Records by group and queue. BEGIN_MS: when this run of the broker began."""
+
+    def __init__(self, begin_ms: int, *, limit: int) -> None:
+        self._limit = limit
+        self._groups: dict[str, dict[QueueKey, Lease]] = {}
+        self._count = 0
+        self._last_token = begin_ms
+        #: Tokens above the first and up to the second may have been granted by an earlier run.
+        self._floor = 0
+        self._begin_token = begin_ms
+        self._swept_ms = -_SWEEP_PAUSE_MS
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return self._count
+
+    # --- asking
+
+    def get(self, group: str, key: QueueKey) -> Lease | None:
+        """Return the record of queue KEY for GROUP."""
+        return self._groups.get(group, {}).get(key)
+
+    def of_group(self, group: str) -> Iterator[tuple[QueueKey, Lease]]:
+        """Yield the records of GROUP."""
+        yield from self._groups.get(group, {}).items()
+
+    def holder(self, group: str, key: QueueKey, now_ms: int) -> Lease | None:
+        """Return the lease by which somebody holds KEY for GROUP at NOW_MS."""
+        lease = self.get(group, key)
+        return lease if lease is not None and lease.is_live(now_ms) else None
+
+    def is_valid(self, group: str, key: QueueKey, token: int) -> bool:
+        """Is TOKEN the one by which KEY is held for GROUP, or was last and nobody has asked for it since?"""
+        lease = self.get(group, key)
+        if lease is not None and token == lease.token:
+            return not lease.is_released
+        return self._is_earlier(lease, token)
+
+    def _is_earlier(self, lease: Lease | None, token: int) -> bool:
+        """May an earlier run of the broker have granted TOKEN after what LEASE tells of?"""
+        known = self._floor if lease is None else max(lease.token, self._floor)
+        return known < token <= self._begin_token
+
+    # --- granting
+
+    def ask(
+        self,
+        asker: Asker,
+        wanted: Sequence[Wanted],
+        now_ms: int,
+        gives_way: Callable[[QueueKey], bool] = lambda key: False,
+    ) -> list[Lease | None]:
+        """Grant or renew what ASKER can have of WANTED; return the lease of each, None where it was not granted.
+
+        GIVES_WAY tells of a queue that somebody else is to have: it is not granted anew. Raises Overloaded where there
+        are as many records as may be; nothing is granted then.
+        """
+        self._make_room(asker.group, wanted, now_ms)
+        fresh_token = max(self._last_token + 1, now_ms)
+        answers: list[Lease | None] = []
+        for key, token in wanted:
+            lease = self.get(asker.group, key)
+            if token:
+                answers.append(self._renew(asker, key, lease, token, now_ms))
+            elif _may_have(asker, lease, now_ms) and not gives_way(key):
+                self._last_token = fresh_token
+                answers.append(self._put(asker, key, lease, fresh_token, now_ms))
+            else:
+                answers.append(None)
+        return answers
+
+    def can_have(self, asker: Asker, key: QueueKey, now_ms: int) -> bool:
+        """Would ASKER be granted KEY anew?"""
+        return _may_have(asker, self.get(asker.group, key), now_ms)
+
+    def believe(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
+        """Note that TOKEN, which is valid, was used: no older one is believed after it."""
+        if self._is_earlier(self.get(group, key), token):
+            asker = Asker(group=group, member_id="", lease_ms=lease_ms)
+            self._make_room(group, [Wanted(key, token)], now_ms)
+            self._put(asker, key, self.get(group, key), token, now_ms)
+
+    def _renew(
+        self, asker: Asker, key: QueueKey, lease: Lease | None, token: int, now_ms: int
+    ) -> Lease | None:
+        if lease is not None and token == lease.token:
+            if lease.is_released or lease.member_id not in ("", asker.member_id):
+                return None
+            return self._put(asker, key, lease, token, now_ms)
+        if self._is_earlier(lease, token):
+            return self._put(asker, key, lease, token, now_ms)
+        return None
+
+    def _put(
+        self, asker: Asker, key: QueueKey, before: Lease | None, token: int, now_ms: int
+    ) -> Lease:
+        lease = Lease(
+            member_id=asker.member_id,
+            instance_id=asker.instance_id,
+            token=token,
+            lease_ms=asker.lease_ms,
+            expires_ms=now_ms + asker.lease_ms,
+            taken_from=_taken_from(asker, before),
+        )
+        self._keep(asker.group, key, lease)
+        return lease
+
+    def _keep(self, group: str, key: QueueKey, lease: Lease) -> None:
+        records = self._groups.setdefault(group, {})
+        self._count += key not in records
+        records[key] = lease
+
+    # --- ending
+
+    def release(self, group: str, key: QueueKey, member_id: str, token: int) -> bool:
+        """End MEMBER_ID's lease of KEY under TOKEN, 0: under any; return whether somebody else can have it now."""
+        lease = self.get(group, key)
+        if lease is None or lease.is_released:
+            return False
+        if lease.member_id not in ("", member_id) or token not in (0, lease.token):
+            return False
+        lease.expires_ms = 0
+        return True
+
+    def end(self, group: str, key: QueueKey) -> bool:
+        """End the lease of KEY, whoever holds it; return whether there was one."""
+        lease = self.get(group, key)
+        was_held = lease is not None and not lease.is_released
+        if lease is None:
+            if self._count >= self._limit:
+                self._floor = self._begin_token
+                return False
+            lease = Lease("", "", 0, 0, 0)
+            self._keep(group, key, lease)
+        lease.expires_ms = 0
+        # What an earlier run granted must not be believed from now on.
+        lease.token = max(lease.token, self._begin_token)
+        return was_held
+
+    def forget_group(self, group: str) -> list[QueueKey]:
+        """Forget the records of GROUP, and return their queues."""
+        return self._forget(group, lambda key, lease: True)
+
+    def forget_topic(self, topic: str) -> dict[str, list[QueueKey]]:
+        """Forget the records of TOPIC, and return their queues by group."""
+        return {
+            group: keys
+            for group in list(self._groups)
+            if (keys := self._forget(group, lambda key, lease: key.topic == topic))
+        }
+
+    def _forget(self, group: str, chosen: Callable[[QueueKey, Lease], bool]) -> list[QueueKey]:
+        records = self._groups.get(group, {})
+        gone = [key for key, lease in records.items() if chosen(key, lease)]
+        for key in gone:
+            self._floor = max(self._floor, records.pop(key).token)
+        if not records:
+            self._groups.pop(group, None)
+        self._count -= len(gone)
+        return gone
+
+    def _make_room(self, group: str, wanted: Sequence[Wanted], now_ms: int) -> None:
+        known = self._groups.get(group, {})
+        more = sum(1 for want in wanted if want.key not in known)
+        if not more or self._count + more <= self._limit:
+            return
+        if now_ms - self._swept_ms >= _SWEEP_PAUSE_MS:
+            self._swept_ms = now_ms
+            for name in list(self._groups):
+                self._forget(name, lambda key, lease: not lease.is_live(now_ms))
+        if self._count + more > self._limit:
+            raise Overloaded(
+                f"{self._count} queues are held here, the limit is {self._limit}: release some,"
+                " or raise broker.leases_max",
+                field="queues",
+                limit=self._limit,
+                value=self._count + more,
+            )
+
+    # --- over a restart
+
+    def to_json(self, now_ms: int) -> dict[str, Any]:
+        """Return the records as `restore` takes them."""
+        return {
+            "token": self._last_token,
+            "floor": self._floor,
+            "leases": [
+                [
+                    group,
+                    key.topic,
+                    key.queue,
+                    lease.member_id,
+                    lease.instance_id,
+                    lease.token,
+                    lease.lease_ms,
+                    0 if lease.is_released else 1 + lease.is_live(now_ms),
+                ]
+                for group, records in self._groups.items()
+                for key, lease in records.items()
+            ],
+        }
+
+    def restore(self, document: dict[str, Any], now_ms: int) -> None:
+        """Have what `to_json` gave, in a table that is new; what was held is so again for its whole time.
+
+        Raises ValueError, LookupError or TypeError for a document of another shape; the table is as it was then.
+        """
+        groups: dict[str, dict[QueueKey, Lease]] = {}
+        count = 0
+        for row in document["leases"][: self._limit]:
+            group, topic, queue, member_id, instance_id, token, lease_ms, state = row
+            expires_ms = (0, 1, now_ms + int(lease_ms))[state]
+            lease = Lease(str(member_id), str(instance_id), int(token), int(lease_ms), expires_ms)
+            groups.setdefault(str(group), {})[QueueKey(str(topic), int(queue))] = lease
+            count += 1
+        last_token, floor = int(document["token"]), int(document["floor"])
+        self._groups, self._count = groups, count
+        self._floor = max(self._floor, floor)
+        self._last_token = self._begin_token = max(self._last_token, last_token)
+
+
+def _taken_from(asker: Asker, before: Lease | None) -> tuple[str, ...]:
+    """Return from whom the instance of ASKER took the queue that BEFORE tells of, ASKER's own step included."""
+    if before is None or not asker.instance_id or before.instance_id != asker.instance_id:
+        return ()
+    if before.member_id == asker.member_id:
+        return before.taken_from
+    return (*before.taken_from, before.member_id)[-_TAKEN_FROM_MAX:]
+
+
+def _may_have(asker: Asker, lease: Lease | None, now_ms: int) -> bool:
+    """May ASKER be granted anew what LEASE tells of?"""
+    if lease is None or not lease.is_live(now_ms) or lease.member_id == asker.member_id:
+        return True
+    is_instance = bool(asker.instance_id) and asker.instance_id == lease.instance_id
+    return is_instance and asker.member_id not in lease.taken_from

@@ -1,0 +1,371 @@
+"""The leases of this broker's queues, as members ask for them, and the fence in front of commits and fetches.
+
+A request that can be granted nothing of what it asks for waits, if it says so, until one of the queues is released or
+its lease is over. Who came first has it first, but that a request of an older generation gives way to one of a newer
+that waits for the same queue: what its plan said does not count any more.
+
+Time is the machine's. The table is in `<root>/pocketmq/leases.json`, written when something was granted or ended, a
+second later at most; without the file, leases that members still have are believed (see leases.py).
+
+Bounds: `lease_waits_max` requests wait, further ones are answered at once; `QUEUES_MAX` queues in one request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from ...proto.errors import (
+    InvalidArgument,
+    LeaseLost,
+    NotReadable,
+    PocketMQError,
+    QueueNotFound,
+    TopicNotFound,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ..config import BrokerConfig
+from ..groups import Groups, check_own_choice
+from ..offsets import Offsets
+from ..timers import Timers
+from ..timing_wheel import Timer
+from ..topics import Topics
+from ..waiting import Purgatory, Waiting
+from .lease_file import LeaseFile
+from .leases import Asker, Lease, Leases, QueueKey, Wanted
+from .names import check_least, check_member, check_range
+
+logger = logging.getLogger(__name__)
+
+#: Queues in one request: the loop serves nobody else meanwhile.
+QUEUES_MAX: Final = 10_000
+LEASE_LEAST_MS: Final = 1_000
+LEASE_MOST_MS: Final = 600_000
+PERSIST_INTERVAL_MS: Final = 1_000
+_TOKEN_MAX: Final = 1 << 62
+
+
+class QueueLeases:
+    """Leases of this broker's queues. The event loop owns it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        timers: Timers,
+        file: LeaseFile,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._timers = timers
+        self._now_ms = timers.now_ms
+        self._file = file
+        self._leases = Leases(self._now_ms(), limit=config.leases_max)
+        self._waits = Purgatory(timers, limit=config.lease_waits_max)
+        #: When a queue that somebody waits for is to be looked at: its lease may be over then.
+        self._expiries: dict[Hashable, Timer] = {}
+        self._dirty = False
+        file.load(self._leases, self._now_ms())
+
+    def methods(self) -> MethodTable:
+        """Return the methods by which members hold queues."""
+        return service(
+            "pocketmq.v1.Broker",
+            {
+                "LeaseQueues": unary(pb.LeaseRequest, pb.LeaseReply, self.lease),
+                "ReleaseQueues": unary(pb.ReleaseRequest, pb.ReleaseReply, self.release),
+            },
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a queue."""
+        return len(self._waits)
+
+    def of_group(self, group: str) -> list[pb.HeldLease]:
+        """Return what members of GROUP hold at present."""
+        now_ms = self._now_ms()
+        return [
+            pb.HeldLease(
+                topic=key.topic,
+                queue=key.queue,
+                member_id=lease.member_id,
+                token=lease.token,
+                expires_ms=lease.expires_ms,
+            )
+            for key, lease in sorted(self._leases.of_group(group))
+            if lease.is_live(now_ms)
+        ]
+
+    # --- granting
+
+    def lease(self, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
+        """Grant and renew leases, at once or when one of the queues is free."""
+        asker, wanted = self._checked(request)
+        wait = _Wait(self, asker, wanted, request.generation, call)
+        # Only what is asked for anew may come free.
+        keys = [(asker.group, want.key) for want in wanted if not want.token]
+        for group, key in keys:
+            # A lease may be over and its timer not have fired: who waits for the queue comes first.
+            if self._leases.holder(group, key, self._now_ms()) is None:
+                self._notify(group, key)
+        if request.wait_ms <= 0 or not keys:
+            wait.on_deadline()
+            return LATER
+        deadline_ms = self._now_ms() + min(request.wait_ms, self._config.fetch_wait_max_ms)
+        waiting = self._waits.complete_or_watch(wait, keys[0], deadline_ms, also=keys[1:])
+        if waiting is not None:
+            for group, key in keys:
+                self._look_at_expiry(group, key)
+            call.on_cancel(partial(_let_go, waiting))
+        return LATER
+
+    def _checked(self, request: pb.LeaseRequest) -> tuple[Asker, list[Wanted]]:
+        check_own_choice(request.group)
+        check_member("member_id", request.member_id)
+        if request.instance_id:
+            check_member("instance_id", request.instance_id)
+        check_least("wait_ms", request.wait_ms, 0)
+        check_least("generation", request.generation, 0)
+        if request.lease_ms:
+            check_range("lease_ms", request.lease_ms, LEASE_LEAST_MS, LEASE_MOST_MS)
+        wanted = _wanted(request.queues)
+        self._check_there(wanted)
+        self._groups.ensure(request.group)
+        asker = Asker(
+            group=request.group,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            lease_ms=request.lease_ms or self._config.lease_ms,
+        )
+        return asker, wanted
+
+    def _check_there(self, wanted: Sequence[Wanted]) -> None:
+        """Raise what is wrong with the queues if none of WANTED can be read; those that can are served."""
+        error: PocketMQError | None = None
+        for key, _ in wanted:
+            try:
+                self._topics.for_reading(key.topic, key.queue)
+            except (TopicNotFound, QueueNotFound, NotReadable) as found:
+                error = found
+            else:
+                return
+        if error is not None:
+            raise error
+
+    def grant(self, wait: _Wait, *, partly: bool) -> pb.LeaseReply | None:
+        """Return the answer to WAIT; None, and nothing is granted, if it could have nothing and not PARTLY."""
+        now_ms = self._now_ms()
+        asker = wait.asker
+        there = [want for want in wait.wanted if self._topics.has_queue(*want.key)]
+        leases = self._leases.ask(asker, there, now_ms, lambda key: self._gives_way(wait, key))
+        pairs = list(zip(there, leases, strict=True))
+        granted = {want.key: lease for want, lease in pairs}
+        if not partly and not any(leases):
+            return None
+        # What is renewed only is restored for its whole time anyway.
+        self._dirty |= any(lease.token != want.token for want, lease in pairs if lease)
+        reply = pb.LeaseReply(lease_ms=asker.lease_ms)
+        for key, _ in wait.wanted:
+            reply.queues.append(self._answer(asker.group, key, granted.get(key), now_ms))
+        return reply
+
+    def _answer(self, group: str, key: QueueKey, lease: Lease | None, now_ms: int) -> pb.QueueLease:
+        answer = pb.QueueLease(topic=key.topic, queue=key.queue)
+        if lease is not None:
+            committed = self._offsets.committed(key.topic, group, key.queue)
+            answer.token = lease.token
+            answer.committed = -1 if committed is None else committed
+        elif holder := self._leases.holder(group, key, now_ms):
+            answer.holder = holder.member_id
+        return answer
+
+    def _gives_way(self, wait: _Wait, key: QueueKey) -> bool:
+        """Does somebody of a newer generation than WAIT's wait for KEY?"""
+        if not wait.generation:
+            return False
+        others = self._waits.operations((wait.asker.group, key))
+        return any(
+            isinstance(other, _Wait) and other.generation > wait.generation for other in others
+        )
+
+    # --- coming free
+
+    def _notify(self, group: str, key: QueueKey) -> None:
+        """Have those who wait for KEY try again, in their order; the first who can have it does."""
+        self._waits.notify((group, key))
+
+    def _look_at_expiry(self, group: str, key: QueueKey) -> None:
+        """Have those who wait for KEY try again when its lease is over."""
+        lease = self._leases.holder(group, key, self._now_ms())
+        if lease is not None and (group, key) not in self._expiries:
+            self._expiries[group, key] = self._timers.at(
+                lease.expires_ms, lambda: self._may_be_over(group, key)
+            )
+
+    def _may_be_over(self, group: str, key: QueueKey) -> None:
+        del self._expiries[group, key]
+        if self._leases.holder(group, key, self._now_ms()) is None:
+            self._notify(group, key)
+        if any(True for _ in self._waits.operations((group, key))):
+            self._look_at_expiry(group, key)
+
+    # --- ending
+
+    def release(self, request: pb.ReleaseRequest, call: Call) -> pb.ReleaseReply:
+        """End leases, and hand the queues to who waits. What is not held is not an error."""
+        check_own_choice(request.group)
+        check_member("member_id", request.member_id)
+        for key, token in _wanted(request.queues):
+            if self._leases.release(request.group, key, request.member_id, token):
+                self._dirty = True
+                self._notify(request.group, key)
+        return pb.ReleaseReply()
+
+    def end(self, group: str, keys: Iterable[tuple[str, int]]) -> None:
+        """End whatever lease there is of KEYS, (topic, queue), for GROUP."""
+        for topic, queue in keys:
+            key = QueueKey(topic, queue)
+            if self._leases.end(group, key):
+                logger.info("lease ended group=%s topic=%s queue=%d", group, topic, queue)
+            self._dirty = True
+            self._notify(group, key)
+
+    def forget_group(self, group: str) -> None:
+        """Let go of all that GROUP holds."""
+        for key in self._leases.forget_group(group):
+            self._dirty = True
+            self._notify(group, key)
+
+    def forget_topic(self, topic: str) -> None:
+        """Let go of the queues of TOPIC."""
+        for group, keys in self._leases.forget_topic(topic).items():
+            self._dirty = True
+            for key in keys:
+                self._notify(group, key)
+
+    # --- the fence
+
+    def check_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
+        """Raise LeaseLost if TOKEN is not that by which GROUP's queue is held; 0 asks for nothing."""
+        if token and not self._leases.is_valid(group, QueueKey(topic, queue), token):
+            raise self._lost(group, QueueKey(topic, queue), token)
+
+    def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
+        """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
+        now_ms = self._now_ms()
+        for one in offsets:
+            key = QueueKey(one.topic, one.queue)
+            if one.lease:
+                self.check_fetch(group, one.topic, one.queue, one.lease)
+                self._leases.believe(group, key, one.lease, self._config.lease_ms, now_ms)
+            elif self._leases.holder(group, key, now_ms) is not None:
+                raise self._lost(group, key, 0)
+
+    def _lost(self, group: str, key: QueueKey, token: int) -> LeaseLost:
+        holder = self._leases.holder(group, key, self._now_ms())
+        if not token:
+            what = "give its lease, or commit when nobody holds it"
+        else:
+            what = "drop what was read, and ask for it anew"
+        by = f"is held by member {holder.member_id!r}" if holder else "is held by nobody"
+        under = f", not under token {token}" if token else ""
+        return LeaseLost(
+            f"queue {key.queue} of {key.topic!r} {by} for group {group!r}{under}: {what}",
+            topic=key.topic,
+            queue=key.queue,
+            group=group,
+            holder=holder.member_id if holder else "",
+        )
+
+    # --- keeping
+
+    def start(self) -> None:
+        """Begin to write the table down."""
+        self._timers.every(PERSIST_INTERVAL_MS, self.save)
+
+    def save(self) -> None:
+        """Write the table down if it changed. A disk that takes nothing costs memory of it, never a message."""
+        if not self._dirty:
+            return
+        try:
+            self._file.save(self._leases, self._now_ms())
+        except PocketMQError as error:
+            logger.error("leases not saved reason=%s", error.message)
+        else:
+            self._dirty = False
+
+    def wind_down(self) -> None:
+        """Answer who waits: the broker is about to stop."""
+        self._waits.complete_all()
+
+
+class _Wait:
+    """One request for leases: an operation of the purgatory."""
+
+    __slots__ = ("_call", "_leases", "asker", "generation", "wanted")
+
+    def __init__(
+        self,
+        leases: QueueLeases,
+        asker: Asker,
+        wanted: Sequence[Wanted],
+        generation: int,
+        call: Call,
+    ) -> None:
+        self._leases = leases
+        self._call = call
+        self.asker = asker
+        self.wanted = wanted
+        self.generation = generation
+
+    def try_complete(self) -> bool:
+        return self._complete(partly=False)
+
+    def on_deadline(self) -> None:
+        self._complete(partly=True)
+
+    def _complete(self, *, partly: bool) -> bool:
+        try:
+            reply = self._leases.grant(self, partly=partly)
+        except PocketMQError as error:
+            self._call.fail(error)
+            return True
+        if reply is None:
+            return False
+        self._call.reply(reply)
+        return True
+
+
+def _let_go(waiting: Waiting) -> None:
+    waiting.cancel()
+
+
+def _wanted(queues: Sequence[pb.QueueLease]) -> list[Wanted]:
+    """Return QUEUES of a request, each once. Raises InvalidArgument."""
+    if not 1 <= len(queues) <= QUEUES_MAX:
+        raise InvalidArgument(
+            f"queues: {len(queues)} in one request, must be 1 to {QUEUES_MAX}: ask in parts",
+            field="queues",
+            limit=QUEUES_MAX,
+            value=len(queues),
+        )
+    wanted: dict[QueueKey, Wanted] = {}
+    for one in queues:
+        check_range("token", one.token, 0, _TOKEN_MAX)
+        key = QueueKey(one.topic, one.queue)
+        if key in wanted:
+            raise InvalidArgument(
+                f"queues: queue {key.queue} of {key.topic[:64]!r} stands twice: name it once",
+                field="queues",
+                value=key.queue,
+            )
+        wanted[key] = Wanted(key, one.token)
+    return list(wanted.values())

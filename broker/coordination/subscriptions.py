@@ -1,0 +1,95 @@
+"""What a member wants, in a form that can be compared, and the words for how two members differ. Pure.
+
+Members of a group share its queues: whoever wants something else than the others gets messages that they step over,
+and they step over what it wants. So all of them want the same topics through the same filters, and allocate the same
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto.errors import InvalidArgument, SubscriptionMismatch
+from ...proto.filters.wire import normalised
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import check_topic
+from .names import check_name, check_range
+
+SUBSCRIPTIONS_MAX: Final = 1_000
+#: Topics whose difference is told; an expression is told up to so many characters.
+_TOLD_MAX: Final = 5
+_EXPRESSION_TOLD_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What all members of a group have in common."""
+
+    #: By topic: kind and expression of the filter, in the one form of all that mean the same.
+    topics: dict[str, tuple[int, str]]
+    strategy: str
+    each_for_itself: bool
+
+    @classmethod
+    def of(cls, join: pb.Join) -> Wishes:
+        """Return what JOIN wants. Raises InvalidArgument, InvalidName or InvalidFilter."""
+        check_range("subscriptions", len(join.subscriptions), 0, SUBSCRIPTIONS_MAX)
+        topics: dict[str, tuple[int, str]] = {}
+        for one in join.subscriptions:
+            if check_topic(one.topic) in topics:
+                raise InvalidArgument(
+                    f"subscriptions: topic {one.topic!r} stands twice: name it once, with one filter",
+                    field="subscriptions",
+                    value=one.topic,
+                )
+            plain = normalised(one.filter)
+            topics[one.topic] = (plain.kind, plain.expression)
+        return cls(topics, check_name("strategy", join.strategy), join.each_for_itself)
+
+
+def differences(mine: Wishes, others: Wishes) -> list[str]:
+    """Return in words how MINE differ from OTHERS, a topic each; none if they are the same."""
+    found = []
+    for topic in sorted(mine.topics.keys() | others.topics.keys()):
+        here, there = mine.topics.get(topic), others.topics.get(topic)
+        if here != there:
+            found.append(f"topic {topic!r}: {_words(here)} here, {_words(there)} there")
+    if mine.strategy != others.strategy:
+        found.append(f"strategy: {mine.strategy!r} here, {others.strategy!r} there")
+    if mine.each_for_itself != others.each_for_itself:
+        who = ("by the leader", "each for itself")
+        found.append(
+            f"allocated {who[mine.each_for_itself]} here, {who[others.each_for_itself]} there"
+        )
+    return found
+
+
+def mismatch(
+    group: str, mine: pb.Member, other: pb.Member, found: Sequence[str], advice: str
+) -> SubscriptionMismatch:
+    """Return the error that tells of the differences FOUND between two members of GROUP."""
+    told = "; ".join(found[:_TOLD_MAX])
+    more = f"; and {len(found) - _TOLD_MAX} more" if len(found) > _TOLD_MAX else ""
+    return SubscriptionMismatch(
+        f"member {mine.member_id!r} ({mine.peer}) wants something else of group {group!r} than member"
+        f" {other.member_id!r} ({other.peer}): {told}{more}: {advice}",
+        group=group,
+        member=mine.member_id,
+        member_peer=mine.peer,
+        other=other.member_id,
+        other_peer=other.peer,
+        difference=told + more,
+    )
+
+
+def _words(want: tuple[int, str] | None) -> str:
+    if want is None:
+        return "not subscribed"
+    kind, expression = want
+    if kind == pb.Filter.ALL:
+        return "every message"
+    short = expression[:_EXPRESSION_TOLD_MAX]
+    short += "…" if len(expression) > _EXPRESSION_TOLD_MAX else ""
+    return f"{'tags' if kind == pb.Filter.TAG else 'SQL'} {short!r}"
