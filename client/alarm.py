@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from ..proto.clock import Clock
 from .tasks import Tasks
@@ -38,3 +40,22 @@ class Alarm:
     async def _sleep(self, instant_ms: int) -> None:
         await self._clock.sleep_until(instant_ms)
         self._rung.set()
+
+
+async def finished_within(
+    work: Coroutine[Any, Any, object], timeout_ms: int, clock: Clock, tasks: Tasks
+) -> bool:
+    """Run WORK for TIMEOUT_MS by CLOCK at most; return whether it ended by itself. Raises what it raised."""
+    working = tasks.spawn(work)
+    sleeping = tasks.spawn(clock.sleep_until(clock.now_ms() + timeout_ms))
+    try:
+        await asyncio.wait((working, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        sleeping.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait((working,))

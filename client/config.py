@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.topics import check_group
+from .allocation import Strategy, strategy_named
 from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
 from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
 from .producing.receipt import DURABILITY_CODES, Durability
@@ -135,7 +136,7 @@ class ReadingSettings(TypedDict, total=False):
     retry_backoff_max_ms: int
     auto_commit_interval_ms: int
     broadcasting: bool
-    strategy: str
+    strategy: str | type[Strategy] | Strategy
     rebalance: Rebalance
     instance_id: str
     room: str
@@ -167,8 +168,9 @@ class ReadingConfig(ClientConfig):
     auto_commit_interval_ms: int = 5_000
     #: Every member reads all queues for itself, with offsets of its own in a local file; nothing is retried.
     broadcasting: bool = False
-    #: Name of the strategy that divides the queues among the members; the group's first member decides.
-    strategy: str = "average"
+    #: How the queues are divided among the members, by name, class or object (client/allocation); all members say the
+    #: same.
+    strategy: str | type[Strategy] | Strategy = "average"
     #: "group": one member divides for all; "client": each computes its own share, as Apache's clients do.
     rebalance: Rebalance = "group"
     #: Static membership: who comes back with the same id within the session keeps its queues. Empty: none.
@@ -191,6 +193,7 @@ class ReadingConfig(ClientConfig):
                 field="start",
                 value=self.start,
             )
+        strategy_named(self.strategy)
         if self.rebalance not in ("group", "client"):
             raise ConfigError(
                 f'rebalance is {self.rebalance!r}, but must be "group" or "client"',

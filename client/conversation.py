@@ -31,7 +31,7 @@ class Conversation(Protocol[RequestIn, ReplyOut]):
         ...
 
     async def receive(self) -> ReplyOut | None:
-        """Return what the server says next; None: it has ended the stream. Raises what it was ended with."""
+        """Return what the server says next; None: the stream was ended. Raises what the server ended it with."""
         ...
 
     def close(self) -> None:
@@ -45,6 +45,7 @@ class GrpcConversation(Generic[Request, Reply]):
     def __init__(self, address: str, call: Any) -> None:
         self._address = address
         self._call = call
+        self._is_closed = False
 
     async def send(self, request: Request) -> None:
         try:
@@ -68,6 +69,11 @@ class GrpcConversation(Generic[Request, Reply]):
             )
             details = await call.details()
             raise grpc.aio.AioRpcError(*status, details, details)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed and task is not None and not task.cancelling():
+                return None  # It was the call that was cancelled, not its reader.
+            raise
         except asyncio.InvalidStateError:
             raise self._ended() from None
         except grpc.RpcError as failure:
@@ -77,6 +83,7 @@ class GrpcConversation(Generic[Request, Reply]):
             raise error from None
 
     def close(self) -> None:
+        self._is_closed = True
         self._call.cancel()
 
     def _ended(self) -> PocketMQError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
+from pocketmq.proto.clock import Clock
 from pocketmq.proto.errors import (
     ClientClosed,
     Disconnected,
@@ -34,6 +35,7 @@ from pocketmq.proto.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT, decode_record
 from pocketmq.proto.rpc import MethodTable, Stream, bidi, service, unary
 from pocketmq.proto.run_check import check_run
 
+from .fake_groups import FakeGroups
 from .fake_streams import MemoryConversation
 
 NAME_SERVER = "127.0.0.1:9876"
@@ -72,6 +74,8 @@ class FakeBroker:
     checks: asyncio.Queue[pb.TransactionCheck] = field(default_factory=asyncio.Queue)
     #: Delayed messages by id: (when they are due, their record).
     pending: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    #: Members and leases.
+    sharing: FakeGroups = field(default_factory=FakeGroups)
 
     def produce(self, run: pb.ProduceRun) -> pb.ProduceReply:
         """Store RUN; raise what was planned."""
@@ -155,6 +159,12 @@ class FakeBroker:
             store_timestamp_ms=self.now_ms,
         )
 
+    async def lease(self, request: pb.LeaseRequest, _: Any) -> pb.LeaseReply:
+        reply: pb.LeaseReply = await self.sharing.lease(
+            request, lambda key: self.committed.get(key, -1)
+        )
+        return reply
+
     def _patched(self, record: bytes, queue_offset: int) -> bytes:
         data = bytearray(record)
         data[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = queue_offset.to_bytes(8, "big")
@@ -163,6 +173,8 @@ class FakeBroker:
         return bytes(data)
 
     def fetch(self, request: pb.FetchRequest) -> pb.FetchReply:
+        if request.lease:
+            self.sharing.check((request.group, request.topic, request.queue), request.lease)
         queue = self.queues.get((request.topic, request.queue), [])
         reply = pb.FetchReply(
             fetch_id=request.fetch_id,
@@ -185,6 +197,8 @@ class FakeBroker:
     # ------------------------------------------------------------ unary
 
     def commit(self, request: pb.CommitOffsetsRequest, _: Any) -> pb.CommitOffsetsReply:
+        for item in request.offsets:
+            self.sharing.check((request.group, item.topic, item.queue), item.lease)
         for item in request.offsets:
             self.committed[request.group, item.topic, item.queue] = item.offset
         return pb.CommitOffsetsReply()
@@ -277,6 +291,9 @@ class FakeBroker:
                 "DeleteGroup": unary(pb.DeleteGroupRequest, pb.DeleteGroupReply, self.delete_group),
                 "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
                 "Lookup": unary(pb.LookupRequest, pb.LookupReply, self.lookup),
+                "JoinGroup": bidi(pb.MemberRequest, pb.MemberEvent, self.sharing.stream),
+                "LeaseQueues": unary(pb.LeaseRequest, pb.LeaseReply, self.lease),
+                "ReleaseQueues": unary(pb.ReleaseRequest, pb.ReleaseReply, self.sharing.release),
                 "Recall": unary(pb.RecallRequest, pb.RecallReply, self.recall),
                 "EndTransaction": unary(pb.EndTransactionRequest, pb.EndTransactionReply, self.end),
                 "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self.status),
@@ -328,7 +345,10 @@ class _Fetch:
         self._stream = stream
 
     def on_message(self, message: pb.FetchRequest) -> None:
-        reply = self._broker.fetch(message)
+        try:
+            reply = self._broker.fetch(message)
+        except PocketMQError as error:
+            reply = pb.FetchReply(fetch_id=message.fetch_id, error=to_wire(error))
         if reply.records or reply.error.name or not message.max_wait_ms:
             self._stream.send(reply)
         else:
@@ -359,6 +379,11 @@ class FakeCluster:
         for topic in topics:
             add_topic(broker, topic, queues)
         return cls(broker)
+
+    def live_by(self, clock: Clock) -> None:
+        """Have leases end by CLOCK."""
+        for broker in self.brokers.values():
+            broker.sharing.clock = clock
 
     @property
     def broker(self) -> FakeBroker:
@@ -442,7 +467,8 @@ class FakeConnection:
         self._check()
         broker = self._cluster.brokers.get(self.address)
         table = self._cluster.methods() if broker is None else broker.methods()
-        return table[path].handler(request, None)
+        reply = table[path].handler(request, None)
+        return await reply if isinstance(reply, Awaitable) else reply
 
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
         await asyncio.sleep(0)

@@ -68,7 +68,10 @@ class MemoryConversation:
 
     async def send(self, request: Message) -> None:
         await asyncio.sleep(0)
-        self._check()
+        try:
+            self._check()
+        except PocketMQError as error:
+            self._stream.fail(error)
         if self._stream.over:
             raise Disconnected("the stream has ended")
         try:

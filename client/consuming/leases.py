@@ -1,0 +1,302 @@
+"""The leases by which a member holds queues: asked for, renewed, released, each broker's queues in one request.
+
+    wanted ──granted──► held ──released──► gone
+      ▲                  │
+      └── unwanted       └──lost: refused, or not renewed in time
+
+A queue that another member holds is waited for at its broker (`wait_ms`), so that it comes over as soon as it is free.
+Leases are renewed three times as often as they run out. What could not be renewed is lost by our own clock a tenth of a
+lease before it can be anybody else's: time counts from before the request was sent. Only grants that are still wanted
+are told; others are given back at once.
+
+Not thread-safe: its event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ...proto.errors import PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..alarm import Alarm
+from ..connections import BROKER
+from ..queue import Queue
+from .parts import ConsumerParts
+
+logger = logging.getLogger(__name__)
+
+#: A lease is renewed after 1/3 of its time, and lost 1/10 before its end. A broker is not asked to wait for longer than
+#: that third: what it grants counts from before the question.
+_RENEWALS: Final = 3
+_MARGIN: Final = 10
+#: As long as no broker has said how long its leases are.
+_LEASE_MS: Final = 15_000
+_PAUSE_MS: Final = 100
+_PAUSE_MAX_MS: Final = 1_000
+
+
+class LeaseHolder(Protocol):
+    """Hears what became of queues."""
+
+    def granted(self, queue: Queue, token: int, committed: int, waited_ms: int) -> None:
+        """QUEUE is ours, after WAITED_MS."""
+        ...
+
+    def ran_out(self, queue: Queue) -> None:
+        """QUEUE may be somebody else's."""
+        ...
+
+    def look_again(self) -> None:
+        """An error suggests that queues have changed."""
+        ...
+
+
+@dataclass(slots=True)
+class _Lease:
+    token: int
+    #: From here on it may be somebody else's, by our clock.
+    ends_ms: int
+    renew_ms: int
+
+
+class Leases:
+    """Leases of one member of the group."""
+
+    def __init__(self, parts: ConsumerParts, member_id: str, holder: LeaseHolder) -> None:
+        self._parts = parts
+        self._session = parts.session
+        self._member_id = member_id
+        self._holder = holder
+        #: The latest generation of the group that we know.
+        self.generation = 0
+        #: Since when each queue is wanted; the object tells one wish from the next.
+        self._wanted: dict[Queue, list[int]] = {}
+        self._held: dict[Queue, _Lease] = {}
+        self._lease_ms = parts.config.lease_ms or _LEASE_MS
+        #: What goes back to each broker, and who sends it.
+        self._leaving: dict[str, tuple[dict[Queue, int], asyncio.Task[None]]] = {}
+        self._alarms: dict[str, Alarm] = {}
+        self._watch = Alarm(self._session.clock, self._session.tasks)
+        self._is_watching = False
+
+    @property
+    def wanted(self) -> Collection[Queue]:
+        """What is asked for and not held."""
+        return self._wanted.keys()
+
+    # ------------------------------------------------------------ wanting
+
+    def want(self, queues: Iterable[Queue]) -> None:
+        """Ask for QUEUES, until they are granted or not wanted any more."""
+        now_ms = self._session.clock.now_ms()
+        by_broker: dict[str, dict[Queue, list[int]]] = {}
+        for queue in queues:
+            if queue not in self._wanted and queue not in self._held:
+                wish = self._wanted[queue] = [now_ms]
+                by_broker.setdefault(queue.broker, {})[queue] = wish
+        for broker, wishes in by_broker.items():
+            self._session.tasks.spawn(self._ask_until_granted(broker, wishes))
+
+    def unwant(self, queues: Iterable[Queue]) -> None:
+        """Ask for QUEUES no more."""
+        for queue in queues:
+            self._wanted.pop(queue, None)
+
+    async def _ask_until_granted(self, broker: str, wishes: dict[Queue, list[int]]) -> None:
+        clock = self._session.clock
+        pause_ms = _PAUSE_MS
+        while open_wishes := {q: w for q, w in wishes.items() if self._wanted.get(q) is w}:
+            try:
+                await self._ask(broker, open_wishes)
+                pause_ms = _PAUSE_MS
+            except PocketMQError as error:
+                self._note_trouble("queues cannot be had, trying again", broker, error, pause_ms)
+                self._forget_routes(open_wishes)
+                await clock.sleep_until(clock.now_ms() + pause_ms)
+                pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
+
+    async def _ask(self, broker: str, wishes: dict[Queue, list[int]]) -> None:
+        sent_ms = self._session.clock.now_ms()
+        rows = [pb.QueueLease(topic=queue.topic, queue=queue.number) for queue in wishes]
+        reply = await self._request(broker, rows, self._lease_ms // _RENEWALS)
+        self._lease_ms = reply.lease_ms
+        unwanted: dict[Queue, int] = {}
+        for (queue, wish), answer in zip(wishes.items(), reply.queues, strict=False):
+            if not answer.token:
+                continue
+            if self._wanted.get(queue) is wish:
+                self._take(queue, answer, sent_ms, reply.lease_ms)
+            elif queue not in self._held:
+                unwanted[queue] = answer.token
+        if unwanted:
+            await self._release(broker, unwanted)
+        if not any(answer.token for answer in reply.queues):
+            # A broker that does not wait must not be asked without a pause.
+            since_ms = self._session.clock.now_ms() - sent_ms
+            if since_ms < _PAUSE_MAX_MS:
+                await self._session.clock.sleep_until(sent_ms + _PAUSE_MAX_MS)
+
+    async def _request(
+        self, broker: str, rows: Iterable[pb.QueueLease], wait_ms: int
+    ) -> pb.LeaseReply:
+        config = self._parts.config
+        request = pb.LeaseRequest(
+            group=self._parts.group,
+            member_id=self._member_id,
+            instance_id=config.instance_id,
+            queues=rows,
+            lease_ms=config.lease_ms,
+            wait_ms=wait_ms,
+            generation=self.generation,
+        )
+        connection = self._session.connections.to(self._session.routes.address(broker))
+        timeout_ms = wait_ms + config.request_timeout_ms
+        return await connection.call(BROKER + "LeaseQueues", request, pb.LeaseReply, timeout_ms)
+
+    def _take(self, queue: Queue, answer: pb.QueueLease, sent_ms: int, lease_ms: int) -> None:
+        now_ms = self._session.clock.now_ms()
+        (since_ms,) = self._wanted.pop(queue)
+        self._held[queue] = lease = _Lease(answer.token, 0, 0)
+        self._extend(lease, sent_ms, lease_ms)
+        self._renew_in_time(queue.broker)
+        self._holder.granted(queue, answer.token, answer.committed, now_ms - since_ms)
+
+    def _extend(self, lease: _Lease, from_ms: int, lease_ms: int) -> None:
+        lease.ends_ms = from_ms + lease_ms - lease_ms // _MARGIN
+        lease.renew_ms = from_ms + lease_ms // _RENEWALS
+        self._watch.ring()
+
+    # ------------------------------------------------------------ holding
+
+    def _renew_in_time(self, broker: str) -> None:
+        if broker in self._alarms:
+            self._alarms[broker].ring()
+        else:
+            self._alarms[broker] = Alarm(self._session.clock, self._session.tasks)
+            self._session.tasks.spawn(self._renew_regularly(broker, self._alarms[broker]))
+        if not self._is_watching:
+            self._is_watching = True
+            self._session.tasks.spawn(self._watch_ends())
+
+    async def _renew_regularly(self, broker: str, alarm: Alarm) -> None:
+        clock = self._session.clock
+        pause_ms = _PAUSE_MS
+        while True:
+            held = self._held_of(broker)
+            if not held:
+                await alarm.wait()
+                continue
+            due_ms = min(lease.renew_ms for lease in held.values())
+            if due_ms > clock.now_ms():
+                await alarm.wait_until(due_ms)
+                continue
+            try:
+                await self._renew(broker, held)
+                pause_ms = _PAUSE_MS
+            except PocketMQError as error:
+                self._note_trouble("queues not renewed, trying again", broker, error, pause_ms)
+                self._forget_routes(held)
+                await clock.sleep_until(clock.now_ms() + pause_ms)
+                pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
+
+    def _held_of(self, broker: str) -> dict[Queue, _Lease]:
+        return {queue: lease for queue, lease in self._held.items() if queue.broker == broker}
+
+    async def _renew(self, broker: str, held: dict[Queue, _Lease]) -> None:
+        sent_ms = self._session.clock.now_ms()
+        rows = [
+            pb.QueueLease(topic=queue.topic, queue=queue.number, token=lease.token)
+            for queue, lease in held.items()
+        ]
+        reply = await self._request(broker, rows, 0)
+        for (queue, lease), answer in zip(held.items(), reply.queues, strict=False):
+            if self._held.get(queue) is not lease:
+                continue
+            if answer.token == lease.token:
+                self._extend(lease, sent_ms, reply.lease_ms)
+            else:
+                self._lose(queue, f"held by {answer.holder}" if answer.holder else "not ours")
+
+    async def _watch_ends(self) -> None:
+        """Lose what was not renewed before its end."""
+        clock = self._session.clock
+        while True:
+            if not self._held:
+                await self._watch.wait()
+                continue
+            await self._watch.wait_until(min(lease.ends_ms for lease in self._held.values()))
+            now_ms = clock.now_ms()
+            for queue, lease in list(self._held.items()):
+                if lease.ends_ms <= now_ms:
+                    self._lose(queue, "not renewed in time")
+
+    def _lose(self, queue: Queue, why: str) -> None:
+        del self._held[queue]
+        logger.warning("queue lost", extra={"queue": str(queue), "reason": why})
+        self._holder.ran_out(queue)
+
+    def drop(self, queue: Queue) -> None:
+        """Forget the lease of QUEUE: a broker said that it is not ours."""
+        self._held.pop(queue, None)
+
+    # ------------------------------------------------------------ releasing
+
+    async def release(self, queue: Queue) -> None:
+        """Give QUEUE back; what is released in the same turn of the loop goes in one request.
+
+        A broker that cannot be reached is not asked again: the lease ends by itself.
+        """
+        lease = self._held.pop(queue, None)
+        if lease is None:
+            return
+        if queue.broker not in self._leaving:
+            sending = self._session.tasks.spawn(self._release_soon(queue.broker))
+            self._leaving[queue.broker] = {}, sending
+        row, sending = self._leaving[queue.broker]
+        row[queue] = lease.token
+        await asyncio.wait((sending,))
+
+    async def _release_soon(self, broker: str) -> None:
+        await asyncio.sleep(0)
+        tokens, _ = self._leaving.pop(broker)
+        await self._release(broker, tokens)
+
+    async def _release(self, broker: str, tokens: dict[Queue, int]) -> None:
+        request = pb.ReleaseRequest(
+            group=self._parts.group,
+            member_id=self._member_id,
+            queues=[
+                pb.QueueLease(topic=queue.topic, queue=queue.number, token=token)
+                for queue, token in tokens.items()
+            ],
+        )
+        try:
+            await self._session.connections.to(self._session.routes.address(broker)).call(
+                BROKER + "ReleaseQueues",
+                request,
+                pb.ReleaseReply,
+                self._parts.config.request_timeout_ms,
+            )
+        except PocketMQError as error:
+            logger.info(
+                "queues not released, their leases end by themselves",
+                extra={"broker": broker, "error": str(error)},
+            )
+
+    # ------------------------------------------------------------ trouble
+
+    def _note_trouble(self, event: str, broker: str, error: PocketMQError, pause_ms: int) -> None:
+        first = pause_ms == _PAUSE_MS
+        level = logging.WARNING if first else logging.DEBUG
+        logger.log(level, event, extra={"broker": broker, "error": str(error)})
+
+    def _forget_routes(self, queues: Iterable[Queue]) -> None:
+        topics = {queue.topic for queue in queues}
+        for topic in topics:
+            self._session.routes.forget(topic)
+            self._session.routes.known(topic)  # Asks for it anew.
+        self._holder.look_again()

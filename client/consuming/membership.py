@@ -1,0 +1,263 @@
+"""A member's stream to the coordinator of its group: found, joined, kept alive, found again.
+
+    find ──► join ──► hear Members and Assigned, heartbeats go out three times a session ──┐
+     ▲                                                                                     │
+     └── the stream breaks, the rightful coordinator is another one, subscriptions change ◄┘
+
+A stream that ends says nothing about the queues: what is held is held by its lease. The member comes back under its
+id and says what it holds. What the coordinator refuses for good reaches the application, and is tried again every
+WATCH_MS; only a member whose place another has taken (the same `instance_id`) does not come back.
+
+Not thread-safe: its event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from random import Random
+from typing import Final, Protocol
+
+from ...proto.errors import MemberFenced, NotServed, PocketMQError
+from ...proto.errors_wire import from_wire
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..alarm import Alarm
+from ..connections import BROKER
+from ..conversation import Conversation
+from ..routes import master_addresses
+from .coordinators import coordinators
+from .parts import ConsumerParts
+
+logger = logging.getLogger(__name__)
+
+#: How often the coordinator is looked for again.
+WATCH_MS: Final = 10_000
+#: Heartbeats in a session.
+_HEARTBEATS: Final = 3
+_PAUSE_MS: Final = 100
+_PAUSE_MAX_MS: Final = 1_000
+_LEAVE_TIMEOUT_S: Final = 1.0
+
+_Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
+
+
+def new_member_id(random: Random) -> str:
+    """Return an id that no other member has: "<host>@<process>@<random>"."""
+    return f"{socket.gethostname()}@{os.getpid()}@{random.getrandbits(48):012x}"
+
+
+class Follower(Protocol):
+    """Does what the coordinator says."""
+
+    def join_request(self) -> pb.Join:
+        """Return how this member joins, now."""
+        ...
+
+    def held_queues(self) -> Iterable[pb.HeldQueue]:
+        """Return what this member holds, now."""
+        ...
+
+    def on_members(self, members: pb.Members) -> None:
+        """A new generation begins."""
+        ...
+
+    def on_assigned(self, assigned: pb.Assigned) -> None:
+        """This member's share is there."""
+        ...
+
+    def on_refused(self, error: PocketMQError) -> None:
+        """The coordinator does not want this member."""
+        ...
+
+    def on_replaced(self, error: MemberFenced) -> None:
+        """Another member has the place of this one, for good."""
+        ...
+
+
+class Membership:
+    """One member of the group, as its coordinator knows it."""
+
+    def __init__(self, parts: ConsumerParts, follower: Follower) -> None:
+        self._parts = parts
+        self._session = parts.session
+        self._follower = follower
+        self._running: asyncio.Task[None] | None = None
+        self._talk: _Talk | None = None
+        self._address = ""
+        #: The coordinator has answered on this stream.
+        self._is_in = False
+        self._is_leaving = False
+        self._held_changed = False
+        self._heart = Alarm(parts.session.clock, parts.session.tasks)
+
+    @property
+    def coordinator(self) -> str:
+        """The address of the broker that coordinates the group; empty: none has answered."""
+        return self._address if self._is_in else ""
+
+    def start(self) -> None:
+        """Join, and stay in."""
+        if self._running is None:
+            self._is_leaving = False
+            self._running = self._session.tasks.spawn(self._run())
+
+    async def leave(self) -> None:
+        """Say good-bye, if the coordinator can be told."""
+        self._is_leaving = True
+        if self._talk is not None and self._running is not None:
+            await self.say(pb.MemberRequest(leave=pb.Leave()))
+            # What was said must have arrived before the stream is cancelled: the coordinator ends it.
+            await asyncio.wait((self._running,), timeout=_LEAVE_TIMEOUT_S)
+        self.stop()
+
+    def stop(self) -> None:
+        """End the stream without a word: the coordinator waits for the rest of the session."""
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+        self._is_in = False
+
+    def rejoin(self) -> None:
+        """Join anew: what the member wants has changed."""
+        if self._running is not None:
+            self.stop()
+            self.start()
+
+    def held_changed(self) -> None:
+        """Tell the coordinator soon what is held."""
+        self._held_changed = True
+        self._heart.ring()
+
+    async def say(self, request: pb.MemberRequest) -> None:
+        """Tell the coordinator REQUEST if there is one; a stream that has ended hears nothing."""
+        if self._talk is not None:
+            try:
+                await self._talk.send(request)
+            except PocketMQError as error:
+                logger.debug("coordinator not told", extra={"error": str(error)})
+
+    # ------------------------------------------------------------ the stream
+
+    async def _run(self) -> None:
+        clock = self._session.clock
+        pause_ms = _PAUSE_MS
+        while not self._is_leaving:
+            began_ms = clock.now_ms()
+            await self._try_each()
+            if self._is_leaving:
+                return
+            if clock.now_ms() - began_ms >= WATCH_MS:
+                pause_ms = _PAUSE_MS
+            await clock.sleep_until(clock.now_ms() + pause_ms)
+            pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
+
+    async def _try_each(self) -> None:
+        """Stay at the first broker of the ring that takes this member."""
+        for address in await self._ring():
+            self._is_in = False
+            try:
+                await self._stay(address)
+            except MemberFenced as error:
+                if error.details.get("because") not in ("session", "stream"):
+                    self._follower.on_replaced(error)
+                    await asyncio.Event().wait()  # Until it is closed.
+                logger.warning("member has to join again", extra={"reason": error.message})
+                return
+            except PocketMQError as error:
+                if not self._is_in and not error.retriable and not isinstance(error, NotServed):
+                    await self._refused(error)
+                    return
+                logger.info("coordinator lost", extra={"address": address, "reason": error.message})
+            if self._is_in or self._is_leaving:
+                return
+
+    async def _ring(self) -> list[str]:
+        try:
+            addresses = master_addresses(await self._session.routes.brokers())
+        except PocketMQError as error:
+            logger.debug("brokers not found", extra={"reason": error.message})
+            return []
+        return coordinators(self._parts.group, addresses)
+
+    async def _refused(self, error: PocketMQError) -> None:
+        self._follower.on_refused(error)
+        clock = self._session.clock
+        await clock.sleep_until(clock.now_ms() + WATCH_MS)
+
+    async def _stay(self, address: str) -> None:
+        """Be a member at ADDRESS until the stream ends, or a better coordinator is there."""
+        tasks = self._session.tasks
+        connection = self._session.connections.to(address)
+        talk = connection.converse(BROKER + "JoinGroup", pb.MemberRequest, pb.MemberEvent)
+        self._talk, self._address = talk, address
+        beating = watching = None
+        try:
+            self._held_changed = False
+            await self._join(talk)
+            beating = tasks.spawn(self._beat(talk))
+            watching = tasks.spawn(self._watch_place(talk, address))
+            while (event := await talk.receive()) is not None:
+                self._is_in = True
+                self._hear(event)
+        finally:
+            for task in (beating, watching):
+                if task is not None:
+                    task.cancel()
+            self._talk = None
+            talk.close()
+
+    async def _join(self, talk: _Talk) -> None:
+        try:
+            await talk.send(pb.MemberRequest(join=self._follower.join_request()))
+        except PocketMQError:
+            await talk.receive()  # Tells why the stream has ended.
+            raise
+
+    def _hear(self, event: pb.MemberEvent) -> None:
+        what = event.WhichOneof("what")
+        if what == "members":
+            self._follower.on_members(event.members)
+        elif what == "assigned":
+            self._follower.on_assigned(event.assigned)
+        elif what == "warning":
+            logger.warning("the coordinator warns", extra={"reason": event.warning.message})
+            logger.debug("warning", extra={"error": str(from_wire(event.warning))})
+
+    async def _beat(self, talk: _Talk) -> None:
+        """Send heartbeats, and what is held when that changes."""
+        clock = self._session.clock
+        interval_ms = self._parts.config.session_timeout_ms // _HEARTBEATS
+        while True:
+            await self._heart.wait_until(clock.now_ms() + interval_ms)
+            beat = pb.Heartbeat(held_changed=self._held_changed)
+            if self._held_changed:
+                beat.held.extend(self._follower.held_queues())
+                self._held_changed = False
+            await self.say(pb.MemberRequest(heartbeat=beat))
+
+    async def _watch_place(self, talk: _Talk, address: str) -> None:
+        """End the stream when another broker has become the rightful coordinator, and can be reached."""
+        clock = self._session.clock
+        while True:
+            await clock.sleep_until(clock.now_ms() + WATCH_MS)
+            ring = await self._ring()
+            if ring and ring[0] != address and await self._reaches(ring[0]):
+                logger.info("coordinator changes", extra={"old": address, "new": ring[0]})
+                # Without a word: the others come too, and until then nobody's share should change.
+                talk.close()
+                return
+
+    async def _reaches(self, address: str) -> bool:
+        try:
+            await self._session.connections.to(address).call(
+                BROKER + "Status",
+                pb.BrokerStatusRequest(),
+                pb.BrokerStatusReply,
+                self._parts.config.request_timeout_ms,
+            )
+        except PocketMQError:
+            return False
+        return True
