@@ -25,10 +25,12 @@ from .administration.descriptions import (
 from .clock import AsyncClocks, BrokerClock
 from .consuming.reading import Pulled
 from .consuming.sending_back import SentBack
+from .draft import Draft
 from .filtering import Filter, Sql
 from .message import Message
 from .message_batch import MessageBatch
 from .producer import AsyncProducer, Producer
+from .producing.interceptors import Interceptor
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
 from .pull_consumer import AsyncPullConsumer, PullConsumer
@@ -37,6 +39,8 @@ from .received_message import ReceivedMessage
 
 __all__ = [
     "Message",
+    "Draft",
+    "Interceptor",
     "Producer",
     "AsyncProducer",
     "Receipt",

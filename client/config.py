@@ -6,6 +6,7 @@ checkers; a test holds the two equal. Sizes are bytes, times milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
@@ -14,8 +15,11 @@ from ..proto.errors import ConfigError, InvalidName
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
 from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from .producing.compression import Compression, check_compression
+from .producing.interceptors import check_interceptors
 from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
 from .producing.receipt import DURABILITY_CODES, Durability
+from .serialization import KeySerializer, ValueSerializer, key_encoder, value_encoder
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
 Start = Literal["committed", "committed-or-latest", "earliest", "latest"] | datetime | int
@@ -78,6 +82,11 @@ class ProducerSettings(TypedDict, total=False):
     retry_backoff_max_ms: int
     group: str
     queue_choice: QueueChoiceName | QueueChoice
+    interceptors: Sequence[object]
+    key_serializer: KeySerializer
+    value_serializer: ValueSerializer
+    compression: Compression | None
+    compress_above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +118,26 @@ class ProducerConfig(ClientConfig):
     group: str = ""
     #: Which queue a message goes to that does not say so: a name or an object (see producing/queue_choice.py).
     queue_choice: QueueChoiceName | QueueChoice = "round-robin"
+    #: Objects that see messages before they are sent and after (see producing/interceptors.py).
+    interceptors: Sequence[object] = ()
+    #: What makes text of the keys and bytes of the values of `send(topic, value, key=…)` (see serialization.py).
+    key_serializer: KeySerializer = "str"
+    value_serializer: ValueSerializer = "bytes"
+    #: How larger bodies are compressed: "zlib"; "lz4", "zstd" with the extra `compression`; None: not at all.
+    compression: Compression | None = "zlib"
+    compress_above_bytes: int = 4_096
 
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
-        _require_positive(self, "linger_ms", "max_block_ms", "retry_backoff_ms")
+        _require_positive(
+            self, "linger_ms", "max_block_ms", "retry_backoff_ms", "compress_above_bytes"
+        )
         _check_group(self.group)
         check_queue_choice(self.queue_choice)
+        check_interceptors(self.interceptors)
+        check_compression(self.compression)
+        key_encoder(self.key_serializer)
+        value_encoder(self.value_serializer)
         if self.durability not in DURABILITY_CODES:
             raise ConfigError(
                 f'durability is {self.durability!r}, but must be "memory", "disk" or None',

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from ..proto.errors import InvalidArgument, MessageTooLarge
 from ..proto.properties import KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, encode_properties
@@ -27,6 +27,23 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 _new = tuple.__new__
 _checked_topic = lru_cache(maxsize=4096)(check_topic)
+
+
+class MessageParts(TypedDict, total=False):
+    """What a message may have besides topic and body: see Message. KEY is text, or what a key serializer takes."""
+
+    key: Any
+    keys: Iterable[str]
+    tag: str | None
+    properties: Mapping[str, str]
+    delay_level: int
+    delay: timedelta | str | None
+    deliver_at: datetime | int | None
+    queue: Queue | int | None
+    sharding_key: str | None
+
+
+_TIMES: Final = {"delay_level", "delay", "deliver_at"}
 
 
 class _Fields(NamedTuple):
@@ -128,6 +145,23 @@ class Message(_Fields):
     def placed(self) -> bool:
         """Does it say itself where it goes, by its queue or its sharding key?"""
         return self.queue is not None or self.sharding_key is not None
+
+    def replace(self, **parts: Unpack[MessageParts]) -> Message:
+        """Return a message with other PARTS, checked as a new one; a new key or time leaves no other of its kind."""
+        have: MessageParts = {
+            "keys": self.keys,
+            "tag": self.tag,
+            "properties": self.properties,
+            "queue": self.queue,
+            "sharding_key": self.sharding_key,
+        }
+        if "key" in parts:
+            have["keys"] = ()
+        if _TIMES.isdisjoint(parts):
+            have["delay_level"] = self.delay_level
+            have["delay"] = timedelta(milliseconds=self.delay_ms) if self.delay_ms else None
+            have["deliver_at"] = self.deliver_at_ms or None
+        return Message(self.topic, self.body, **(have | parts))
 
     def __repr__(self) -> str:
         shown = {

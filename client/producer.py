@@ -18,28 +18,27 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from random import Random
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Unpack, overload
 
 from ..proto.clock import Clock, SystemClock
-from ..proto.errors import InvalidArgument
 from .config import ProducerConfig, ProducerSettings
 from .connections import Connections, GrpcConnections
-from .message import Message
+from .draft import NO_VALUE, Draft
+from .faces import AsyncFace, Face
+from .message import Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
-from .producing.checking import Checker, Transacting, check_checker
-from .producing.queue_choice import queue_choice
+from .producing.checking import Checker, check_checker
 from .producing.receipt import Receipt, Receipts
+from .producing.road import Road
 from .producing.run import record_size
-from .producing.sender import Sender, checked_message
 from .producing.transaction import AsyncTransaction, Transaction, Verdict
 from .session import Session
 
 CLOSE_TIMEOUT_MS = 30_000
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncFace):
     """Sends messages, from coroutines. Settings are those of ProducerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -66,29 +65,57 @@ class AsyncProducer:
             clock or SystemClock(),
             random or Random(),
         )
-        self._sender = sender_of(self.config, session)
-        self._transacting = Transacting(self.config, session, self._sender, checker)
+        self._road = Road(self.config, session, checker)
+        self._sender = self._road.sender
+        self._plain_bytes = self._road.intake.plain_bytes
 
     async def start(self) -> None:
         """Get ready to send; `async with` does so."""
-        await self._sender.start()
-        self._transacting.start()
+        await self._road.start()
 
-    async def send(self, message: Message) -> Receipt:
-        """Send MESSAGE and return its receipt once it is acknowledged.
+    @overload
+    async def send(self, message: Message, /) -> Receipt: ...
+    @overload
+    async def send(self, topic: str, value: Any, /, **parts: Unpack[MessageParts]) -> Receipt: ...
+    async def send(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> Receipt:
+        """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged.
 
         A cancelled `send` may still be delivered.
         """
-        return await self._sender.send(message)
+        if (
+            type(message) is Message
+            and len(message.body) <= self._plain_bytes
+            and value is NO_VALUE
+            and not parts
+        ):
+            return await self._sender.send(message)
+        return await self._road.send(message, value, parts)
 
-    def send_nowait(self, message: Message) -> asyncio.Future[Receipt]:
-        """Take MESSAGE and return a future of its receipt; raise BufferFull at once if there is no room."""
-        self._sender.check_open()
-        size_bytes = record_size(checked_message(message))
-        if not self._sender.budget.take(size_bytes):
-            raise self._sender.budget.full("now")
+    @overload
+    def send_nowait(self, message: Message, /) -> asyncio.Future[Receipt]: ...
+    @overload
+    def send_nowait(
+        self, topic: str, value: Any, /, **parts: Unpack[MessageParts]
+    ) -> asyncio.Future[Receipt]: ...
+    def send_nowait(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> asyncio.Future[Receipt]:
+        """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
+
+        Raises BufferFull at once if there is no room. It does not wait for a route either before it serializes VALUE.
+        """
+        sender, intake = self._sender, self._road.intake
+        sender.check_open()
+        sending = intake.offered(message, value, parts)
+        with intake.telling(sending):
+            taken = intake.message(sending)
+            size_bytes = record_size(taken)
+            if not sender.budget.take(size_bytes):
+                raise sender.budget.full("now")
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._sender.accept(message, size_bytes, outcome)
+        sender.accept(taken, size_bytes, intake.watched(sending, outcome))
         return outcome
 
     async def send_many(self, messages: Iterable[Message]) -> Receipts:
@@ -103,7 +130,9 @@ class AsyncProducer:
         """Start to send MESSAGES, as the buffer allows, and return a future of their receipts."""
         self._sender.check_open()
         outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
-        self._sender.accept_many(checked_messages(messages), outcome)
+        offered, taken = self._road.taken(messages)
+        watched = self._road.intake.interceptors.watched(offered, outcome)
+        self._sender.accept_many(taken, watched)
         return outcome
 
     async def recall(self, handle: str | Receipt) -> str:
@@ -115,12 +144,20 @@ class AsyncProducer:
         """
         return await self._sender.recall(handle)
 
-    def transaction(self, message: Message) -> AsyncTransaction:
-        """Return a transaction to be used in an `async with` block: MESSAGE becomes visible if the block ends well.
+    @overload
+    def transaction(self, message: Message, /) -> AsyncTransaction: ...
+    @overload
+    def transaction(
+        self, topic: str, value: Any, /, **parts: Unpack[MessageParts]
+    ) -> AsyncTransaction: ...
+    def transaction(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> AsyncTransaction:
+        """Return a transaction to be used in an `async with` block: its message becomes visible if the block ends well.
 
         An exception in the block takes it back. Raises ConfigError without a `group`.
         """
-        return self._transacting.transaction(message)
+        return self._road.transaction(message, value, parts)
 
     async def send_in_transaction(
         self, message: Message, local: Callable[[Message], Awaitable[Verdict]]
@@ -140,23 +177,10 @@ class AsyncProducer:
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
-        self._transacting.close()
-        await self._sender.close(timeout_ms)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
+        await self._road.close(timeout_ms)
 
 
-class Producer:
+class Producer(Face):
     """Sends messages, from ordinary threads: any number may share one. Settings are those of ProducerConfig."""
 
     def __init__(
@@ -174,34 +198,83 @@ class Producer:
         check_checker(checker, self.config.group)
         self._portal = Portal.hold()
         self._closed = False
-        self._sender, self._transacting = self._portal.run(self._start(checker))
+        self._road = self._portal.run(self._start(checker))
+        self._sender = self._road.sender
+        self._plain_bytes = self._road.intake.plain_bytes
 
-    async def _start(self, checker: Checker | None) -> tuple[Sender, Transacting]:
+    async def _start(self, checker: Checker | None) -> Road:
         session = Session(self.config, GrpcConnections(), SystemClock(), Random())
-        sender = sender_of(self.config, session)
-        await sender.start()
-        transacting = Transacting(self.config, session, sender, checker)
-        transacting.start()
-        return sender, transacting
+        road = Road(self.config, session, checker)
+        await road.start()
+        return road
 
-    def send(self, message: Message) -> Receipt:
-        """Send MESSAGE and return its receipt once it is acknowledged."""
-        return self.send_nowait(message).result()
+    @overload
+    def send(self, message: Message, /) -> Receipt: ...
+    @overload
+    def send(self, topic: str, value: Any, /, **parts: Unpack[MessageParts]) -> Receipt: ...
+    def send(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> Receipt:
+        """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged."""
+        return self._send_nowait(message, value, parts).result()
 
-    def send_nowait(self, message: Message) -> Future[Receipt]:
-        """Take MESSAGE and return a future of its receipt; wait up to max_block_ms if the buffer is full.
+    @overload
+    def send_nowait(self, message: Message, /) -> Future[Receipt]: ...
+    @overload
+    def send_nowait(
+        self, topic: str, value: Any, /, **parts: Unpack[MessageParts]
+    ) -> Future[Receipt]: ...
+    def send_nowait(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> Future[Receipt]:
+        """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
 
-        The future cannot be cancelled. Its callbacks run on the client's own thread: keep them short.
+        It waits up to max_block_ms if the buffer is full. The future cannot be cancelled. Its callbacks run on the
+        client's own thread: keep them short.
         """
+        return self._send_nowait(message, value, parts)
+
+    def _send_nowait(
+        self, message: Message | str, value: Any, parts: MessageParts
+    ) -> Future[Receipt]:
         sender = self._sender
         sender.check_open()
-        size_bytes = record_size(checked_message(message))
-        if not sender.budget.take(size_bytes):
-            self._portal.run(sender.budget.take_within(size_bytes, self.config.max_block_ms))
+        if (
+            type(message) is not Message
+            or len(message.body) > self._plain_bytes
+            or value is not NO_VALUE
+            or parts
+        ):
+            return self._send_prepared(message, value, parts)
+        size_bytes = record_size(message)
+        self._take(size_bytes)
         outcome: Future[Receipt] = Future()
         outcome.set_running_or_notify_cancel()
         self._portal.post(sender.accept, message, size_bytes, outcome)
         return outcome
+
+    def _send_prepared(
+        self, message: Message | str, value: Any, parts: MessageParts
+    ) -> Future[Receipt]:
+        """Send what has to be serialized, compressed or shown to interceptors first."""
+        intake, gate = self._road.intake, self._road.gate
+        sending = intake.offered(message, value, parts)
+        with intake.telling(sending):
+            if isinstance(sending, Draft) and not gate.is_open(sending.topic):
+                self._portal.run(gate.wait(sending.topic))
+            taken = intake.message(sending)
+            size_bytes = record_size(taken)
+            self._take(size_bytes)
+        outcome: Future[Receipt] = Future()
+        outcome.set_running_or_notify_cancel()
+        watched = intake.watched(sending, outcome)
+        self._portal.post(self._sender.accept, taken, size_bytes, watched)
+        return outcome
+
+    def _take(self, size_bytes: int) -> None:
+        budget = self._sender.budget
+        if not budget.take(size_bytes):
+            self._portal.run(budget.take_within(size_bytes, self.config.max_block_ms))
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send MESSAGES, in runs, and return their receipts in order: the fastest way.
@@ -214,10 +287,11 @@ class Producer:
     def send_many_nowait(self, messages: Iterable[Message]) -> Future[Receipts]:
         """Start to send MESSAGES, as the buffer allows, and return a future of their receipts."""
         self._sender.check_open()
-        checked = checked_messages(messages)
+        offered, taken = self._road.taken(messages)
         outcome: Future[Receipts] = Future()
         outcome.set_running_or_notify_cancel()
-        self._portal.post(self._sender.accept_many, checked, outcome)
+        watched = self._road.intake.interceptors.watched(offered, outcome)
+        self._portal.post(self._sender.accept_many, taken, watched)
         return outcome
 
     def recall(self, handle: str | Receipt) -> str:
@@ -229,12 +303,20 @@ class Producer:
         """
         return self._portal.run(self._sender.recall(handle))
 
-    def transaction(self, message: Message) -> Transaction:
-        """Return a transaction to be used in a `with` block: MESSAGE becomes visible if the block ends well.
+    @overload
+    def transaction(self, message: Message, /) -> Transaction: ...
+    @overload
+    def transaction(
+        self, topic: str, value: Any, /, **parts: Unpack[MessageParts]
+    ) -> Transaction: ...
+    def transaction(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> Transaction:
+        """Return a transaction to be used in a `with` block: its message becomes visible if the block ends well.
 
         An exception in the block takes it back. Raises ConfigError without a `group`.
         """
-        return Transaction(self._transacting.transaction(message), self._portal)
+        return Transaction(self._road.transaction(message, value, parts), self._portal)
 
     def send_in_transaction(
         self, message: Message, local: Callable[[Message], Verdict]
@@ -258,43 +340,6 @@ class Producer:
             return
         self._closed = True
         try:
-            self._portal.post(self._transacting.close)
-            self._portal.run(self._sender.close(timeout_ms))
+            self._portal.run(self._road.close(timeout_ms))
         finally:
             self._portal.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def sender_of(config: ProducerConfig, session: Session) -> Sender:
-    """Return the sender of a producer with CONFIG."""
-    choice = queue_choice(
-        config.queue_choice,
-        clock=session.clock,
-        random=session.random,
-        run_bytes=config.run_bytes_max,
-    )
-    return Sender(config, session, choice)
-
-
-def checked_messages(messages: Iterable[Message]) -> list[Message]:
-    """Return MESSAGES as a list; raise InvalidArgument if something else is among them."""
-    if isinstance(messages, Message):
-        raise InvalidArgument(
-            "send_many takes several messages: write send_many([message]) or send(message)",
-            field="messages",
-        )
-    row = list(messages)  # A copy: the caller may go on with his list while it is sent.
-    for message in row:
-        if type(message) is not Message:
-            checked_message(message)
-    return row

@@ -29,11 +29,11 @@ from ..message import Message
 from ..received_message import FetchedRun, ReceivedMessage
 from ..routes import master_addresses
 from ..session import Session
-from .sender import Sender, checked_message
 from .transaction import (
     AsyncTransaction,
     Ending,
     Resolution,
+    Send,
     Verdict,
     half_message,
     resolution_of,
@@ -171,21 +171,18 @@ def check_checker(checker: Checker | None, group: str) -> None:
 class Transacting:
     """The transactions of one producer. The client's event loop owns it."""
 
-    def __init__(
-        self, config: ProducerConfig, session: Session, sender: Sender, checker: Checker | None
-    ) -> None:
+    def __init__(self, config: ProducerConfig, session: Session, checker: Checker | None) -> None:
         check_checker(checker, config.group)
         self._config = config
-        self._sender = sender
         self._ending = ending = Ending(session, config.group, config.request_timeout_ms)
         self._checking = (
             None if checker is None else Checking(session, config.group, checker, ending)
         )
 
-    def transaction(self, message: Message) -> AsyncTransaction:
-        """Return a transaction of MESSAGE, which has not begun."""
-        half = half_message(checked_message(message), self._config.group)
-        return AsyncTransaction(self._config, self._sender, half, self._ending)
+    def transaction(self, message: Message, send: Send) -> AsyncTransaction:
+        """Return a transaction of MESSAGE, which has not begun; SEND sends the half message."""
+        half = half_message(message, self._config.group)
+        return AsyncTransaction(self._config, send, half, self._ending)
 
     def start(self) -> None:
         """Begin to answer checks."""

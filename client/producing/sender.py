@@ -80,6 +80,11 @@ class Sender:
             origin=origin,
         )
 
+    @property
+    def closed(self) -> bool:
+        """Was it closed, or is it being closed?"""
+        return self._closed
+
     def check_open(self) -> None:
         """Raise ClientClosed unless messages are taken."""
         if self._closed:

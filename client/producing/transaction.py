@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -36,7 +37,6 @@ from ..message import Message
 from ..portal import Portal
 from ..session import Session
 from .receipt import Receipt
-from .sender import Sender
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,9 @@ class Resolution(enum.Enum):
 
 #: What a local transaction or a checker may say; True is COMMIT, False ROLLBACK, None UNKNOWN.
 Verdict: TypeAlias = Resolution | bool | None
+
+#: Sends a message; returns its receipt once it is acknowledged.
+Send: TypeAlias = Callable[[Message], Awaitable[Receipt]]
 
 _WIRE: Final = {
     Resolution.COMMIT: pb.COMMIT,
@@ -162,11 +165,11 @@ class AsyncTransaction:
     """One transaction, for coroutines: `async with producer.transaction(message) as transaction`."""
 
     def __init__(
-        self, config: ProducerConfig, sender: Sender, message: Message, ending: Ending
+        self, config: ProducerConfig, send: Send, message: Message, ending: Ending
     ) -> None:
-        """Producers make it, with the half MESSAGE."""
+        """Producers make it, with the half MESSAGE and what sends it."""
         self._config = config
-        self._sender = sender
+        self._send = send
         self._message = message
         self._ending = ending
         self._half: Receipt | None = None
@@ -195,7 +198,7 @@ class AsyncTransaction:
     async def begin(self) -> None:
         """Send the half message; `async with` does so."""
         if self._half is None:
-            self._half = await self._sender.send(self._message)
+            self._half = await self._send(self._message)
 
     async def commit(self) -> Receipt:
         """Make the message visible; return where it lies.

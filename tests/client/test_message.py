@@ -212,3 +212,24 @@ def test_repr_does_not_print_the_body() -> None:
     message = Message("orders", b"secret", key="k")
 
     assert repr(message) == "Message('orders', <6 bytes>, keys=('k',))"
+
+
+def test_a_message_is_replaced_but_for_what_stays() -> None:
+    message = Message(
+        "T", b"x", keys=["a", "b"], tag="t", properties={"p": "q"}, delay="90s", sharding_key="s"
+    )
+
+    other = message.replace(properties={"p": "r"})
+    assert (other.keys, other.tag, other.delay_ms, other.sharding_key) == (
+        ("a", "b"),
+        "t",
+        90_000,
+        "s",
+    )
+    assert dict(other.properties) == {"p": "r"}
+    assert message.replace() == message
+    assert message.replace(key="c").keys == ("c",)
+    later = message.replace(deliver_at=1_800_000_000_000)
+    assert (later.delay_ms, later.deliver_at_ms) == (0, 1_800_000_000_000)
+    with pytest.raises(InvalidArgument, match="sharding_key="):
+        message.replace(properties={"__SHARDINGKEY": "s"})

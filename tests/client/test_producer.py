@@ -402,7 +402,7 @@ async def test_a_choice_that_fails_is_told_to_the_sender() -> None:
 async def test_something_else_than_a_message_is_refused() -> None:
     async with producer(FakeCluster.of_one("orders")) as sending:
         with pytest.raises(InvalidArgument, match="not bytes"):
-            await sending.send(b"x")  # type: ignore[arg-type]
+            await sending.send(b"x")  # type: ignore[call-overload]
         with pytest.raises(InvalidArgument, match="not str"):
             await sending.send_many([Message("orders", b"x"), "y"])  # type: ignore[list-item]
         with pytest.raises(InvalidArgument, match=r"send_many\(\[message\]\)"):

@@ -110,7 +110,7 @@ def test_errors_reach_the_caller(cluster: tuple[FakeCluster, str]) -> None:
         with pytest.raises(TopicNotFound, match="'nowhere'"):
             producer.send(Message("nowhere", b"x"))
         with pytest.raises(InvalidArgument):
-            producer.send("x")  # type: ignore[arg-type]
+            producer.send("x")  # type: ignore[call-overload]
     with pytest.raises(ClientClosed):
         producer.send(Message("orders", b"x"))
     with pytest.raises(ClientClosed):
@@ -209,3 +209,24 @@ def test_importing_the_client_brings_in_no_store_and_no_command() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_values_are_serialized_in_the_callers_thread(cluster: tuple[FakeCluster, str]) -> None:
+    _, address = cluster
+    threads: list[str] = []
+
+    def serialize(value: int) -> bytes:
+        threads.append(threading.current_thread().name)
+        return b"%d" % value
+
+    with Producer(address, value_serializer=serialize, key_serializer=str) as producer:
+        receipt = producer.send("orders", 17, key=4, tag="t", properties={"a": "b"})
+        future = producer.send_nowait("orders", 18)
+        future.result()
+    with PullConsumer("billing", "orders", address) as consumer:
+        received = {message.body: message for message in islice(consumer, 2)}
+
+    assert set(threads) == {threading.current_thread().name}
+    first = received[b"17"]
+    assert (first.key, first.tag, first.message_id) == ("4", "t", receipt.message_id)
+    assert first.properties["a"] == "b"

@@ -1,0 +1,154 @@
+"""Interceptors: the application's own code before a message is sent and after it is acknowledged.
+
+    class Stamp:
+        def on_send(self, message):
+            return message.replace(properties={**message.properties, "sent-by": "billing"})
+        def on_acknowledgement(self, receipt, error, message):
+            sent.labels(message.topic).inc()
+    Producer(interceptors=[Stamp()])
+
+Any object with at least one of the three methods will do; `Interceptor` has all of them, doing nothing, for those who
+like to be told. They are called in the order of the list, each with what the one before returned. One that raises, or
+returns no message, is logged and skipped: it never fails a send.
+
+    on_send                in the thread, or on the loop, of the sender
+    on_acknowledgement     in the client's own thread, or on its loop: it must not wait. Once for each message that
+                           went through on_send, with its receipt or with the error, before the sender hears of it
+    close                  once, after the last acknowledgement, in the client's own thread or on its loop
+
+Without interceptors nothing here is called.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from ...proto.errors import ConfigError
+from ..draft import Draft
+from ..message import Message
+from .receipt import Receipt, Receipts
+from .run import Outcome
+
+logger = logging.getLogger(__name__)
+
+_METHODS: Final = ("on_send", "on_acknowledgement", "close")
+Sending: TypeAlias = Message | Draft
+
+
+class Interceptor:
+    """Does nothing; a base for those who override some of it."""
+
+    def on_send(self, message: Sending) -> Sending:
+        """Return what is to be sent instead of MESSAGE: a Draft from `send(topic, value)`, else a Message."""
+        return message
+
+    def on_acknowledgement(
+        self, receipt: Receipt | None, error: BaseException | None, message: Sending
+    ) -> None:
+        """Learn what became of MESSAGE, as `on_send` returned it: a RECEIPT, or an ERROR."""
+
+    def close(self) -> None:
+        """The producer is closed."""
+
+
+def check_interceptors(interceptors: Sequence[object]) -> None:
+    """Raise ConfigError for what has no method of an interceptor."""
+    for interceptor in interceptors:
+        if not any(callable(getattr(interceptor, name, None)) for name in _METHODS):
+            raise ConfigError(
+                f"interceptors: {interceptor!r} has none of the methods {', '.join(_METHODS)}: give an object, not"
+                " a function",
+                field="interceptors",
+                value=interceptor,
+            )
+
+
+class Interceptors:
+    """The chain of one producer."""
+
+    def __init__(self, chain: Sequence[object]) -> None:
+        self._on_send, self._on_acknowledgement, self._close = (
+            [method for one in chain if (method := getattr(one, name, None)) is not None]
+            for name in _METHODS
+        )
+
+    def __bool__(self) -> bool:
+        """Is there anything to call for a message?"""
+        return bool(self._on_send or self._on_acknowledgement)
+
+    def on_send(self, message: Sending) -> Sending:
+        """Return what the chain makes of MESSAGE."""
+        for method in self._on_send:
+            changed = self._result(method, message)
+            if isinstance(changed, (Message, Draft)):
+                message = changed
+            elif changed is not _FAILED:
+                logger.error(
+                    "interceptor returned no message interceptor=%s type=%s",
+                    _name(method),
+                    type(changed).__name__,
+                )
+        return message
+
+    def on_acknowledgement(
+        self, receipt: Receipt | None, error: BaseException | None, message: Sending
+    ) -> None:
+        """Tell the chain what became of MESSAGE."""
+        for method in self._on_acknowledgement:
+            self._result(method, receipt, error, message)
+
+    def close(self) -> None:
+        """Tell the chain that there is no more."""
+        for method in self._close:
+            self._result(method)
+
+    def _result(self, method: Callable[..., Any], *arguments: object) -> Any:
+        try:
+            return method(*arguments)
+        except Exception:  # The application's code: it must not fail what it only looks at.
+            logger.exception("interceptor failed interceptor=%s", _name(method))
+            return _FAILED
+
+    def watched(self, messages: Sequence[Sending], outcome: Outcome) -> Outcome:
+        """Return an outcome that tells the chain of MESSAGES, then OUTCOME."""
+        return _Watched(self, messages, outcome) if self._on_acknowledgement else outcome
+
+
+_FAILED: Final = object()
+
+
+def _name(method: Callable[..., Any]) -> str:
+    return getattr(method, "__qualname__", repr(method))
+
+
+class _Watched:
+    """The outcome of messages that an interceptor is to hear of."""
+
+    __slots__ = ("_chain", "_messages", "_outcome", "_settled")
+
+    def __init__(self, chain: Interceptors, messages: Sequence[Sending], outcome: Outcome) -> None:
+        self._chain = chain
+        self._messages = messages
+        self._outcome = outcome
+        self._settled = False
+
+    def done(self) -> bool:
+        # Not the outcome's: a sender that was cancelled keeps no interceptor from hearing what became of its message.
+        return self._settled
+
+    def set_result(self, result: Receipt | Receipts, /) -> None:
+        self._settled = True
+        receipts = (result,) if isinstance(result, Receipt) else result
+        for receipt, message in zip(receipts, self._messages, strict=True):
+            self._chain.on_acknowledgement(receipt, None, message)
+        if not self._outcome.done():
+            self._outcome.set_result(result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._settled = True
+        for message in self._messages:
+            self._chain.on_acknowledgement(None, exception, message)
+        if not self._outcome.done():
+            self._outcome.set_exception(exception)

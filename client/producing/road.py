@@ -1,0 +1,116 @@
+"""The road of a send, the same for both faces: interceptors, route, serializers, compression, then the sender.
+
+Thread contract: the client's event loop owns it; `taken`, `transaction` and the intake are for any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from ...proto.errors import InvalidArgument
+from ..config import ProducerConfig
+from ..draft import Draft
+from ..message import Message, MessageParts
+from ..session import Session
+from .checking import Checker, Transacting
+from .intake import Intake
+from .interceptors import Sending
+from .queue_choice import queue_choice
+from .receipt import Receipt
+from .route_gate import RouteGate
+from .run import record_size
+from .sender import Sender
+from .transaction import AsyncTransaction
+
+
+class Road:
+    """The parts of one producer between its face and the wire."""
+
+    def __init__(self, config: ProducerConfig, session: Session, checker: Checker | None) -> None:
+        choice = queue_choice(
+            config.queue_choice,
+            clock=session.clock,
+            random=session.random,
+            run_bytes=config.run_bytes_max,
+        )
+        self._config = config
+        self.intake = Intake(config)
+        self.gate = RouteGate(session, min(config.route_timeout_ms, config.max_block_ms))
+        self.sender = Sender(config, session, choice)
+        self._transacting = Transacting(config, session, checker)
+
+    async def start(self) -> None:
+        """Get ready to send."""
+        await self.sender.start()
+        self._transacting.start()
+
+    async def close(self, timeout_ms: int) -> None:
+        """Deliver what is under way for up to TIMEOUT_MS, then disconnect, and close the interceptors."""
+        self._transacting.close()
+        already = self.sender.closed
+        await self.sender.close(timeout_ms)
+        if not already:
+            self.intake.interceptors.close()
+
+    async def send(self, message: object, value: Any, parts: MessageParts) -> Receipt:
+        """Send what the arguments of a face's `send` ask for; return its receipt once it is acknowledged."""
+        self.sender.check_open()
+        sending = self.intake.offered(message, value, parts)
+        with self.intake.telling(sending):
+            if isinstance(sending, Draft):
+                await self.gate.wait(sending.topic)
+            taken = self.intake.message(sending)
+            await self._room(taken)
+        return await self._accept(sending, taken)
+
+    async def _room(self, message: Message) -> None:
+        await self.sender.budget.take_within(record_size(message), self._config.max_block_ms)
+
+    async def _accept(self, sending: Sending, taken: Message) -> Receipt:
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        watched = self.intake.watched(sending, outcome)
+        self.sender.accept(taken, record_size(taken), watched)
+        return await outcome
+
+    def transaction(self, message: object, value: Any, parts: MessageParts) -> AsyncTransaction:
+        """Return a transaction of what the arguments ask for, which has not begun."""
+        sending = self.intake.offered(message, value, parts)
+        with self.intake.telling(sending):
+            taken = self.intake.message(sending)
+            return self._transacting.transaction(taken, partial(self._send_half, sending))
+
+    async def _send_half(self, sending: Sending, half: Message) -> Receipt:
+        with self.intake.telling(sending):
+            self.sender.check_open()
+            await self._room(half)
+        return await self._accept(sending, half)
+
+    def taken(self, messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+        """Return MESSAGES after the interceptors, and as they go to the broker: mostly one list.
+
+        Raises InvalidArgument if something else is among them.
+        """
+        if isinstance(messages, Message):
+            raise InvalidArgument(
+                "send_many takes several messages: write send_many([message]) or send(message)",
+                field="messages",
+            )
+        row = list(messages)  # A copy: the caller may go on with his list while it is sent.
+        plain = self.intake.plain_bytes
+        for message in row:
+            if type(message) is not Message or len(message.body) > plain:
+                return self._taken_singly(row)
+        return row, row
+
+    def _taken_singly(self, row: list[Message]) -> tuple[list[Message], list[Message]]:
+        for message in row:
+            if not isinstance(message, Message):
+                raise InvalidArgument(
+                    f"send_many takes Messages, not {type(message).__name__}: write Message(topic, body)",
+                    field="messages",
+                )
+        offered = [self.intake.offered_message(message) for message in row]
+        return offered, [self.intake.message(message) for message in offered]
