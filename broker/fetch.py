@@ -1,25 +1,27 @@
 """Fetches: raw records of a queue from an offset on, at once or when there is enough of them.
 
 A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there or its time is over; each append to the
-queue lets it try again. The records are slices of the log, joined once; nothing is decoded here.
+queue lets it try again. The records are slices of the log, joined once; nothing is decoded here. A fetch with a filter
+is another kind, see filters/filtered_fetch.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError, QueueNotFound
+from ..proto.errors import InvalidArgument, PocketMQError, QueueNotFound
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import FIXED_SIZE_V4
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
+from .fetch_replies import Done, Limits, failed, never_written
+from .filters.choice import choice_of
+from .filters.filtered_fetch import FilteredFetch
+from .filters.filters import Filters
 from .offsets import Offsets
 from .topics import Topics
 from .waiting import Purgatory, Waiting
-
-#: Told of the answer to one fetch, exactly once.
-Done = Callable[[pb.FetchReply], None]
 
 
 class Fetches:
@@ -33,6 +35,7 @@ class Fetches:
         store: MessageStore,
         purgatory: Purgatory,
         now_ms: Callable[[], int],
+        filters: Filters,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -40,6 +43,7 @@ class Fetches:
         self._store = store
         self._purgatory = purgatory
         self._now_ms = now_ms
+        self._filters = filters
         #: Raises LeaseLost where group, topic and queue are not held under a token.
         self.check_lease: Callable[[str, str, int, int], None] | None = None
 
@@ -47,10 +51,10 @@ class Fetches:
         """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
         try:
             self._check(request)
+            fetch = self._operation(request, done)
         except PocketMQError as error:
             done(pb.FetchReply(fetch_id=request.fetch_id, error=to_wire(error)))
             return None
-        fetch = _Fetch(request, self._limits(request), self._store, done)
         if request.group:
             self._offsets.pulled(request.topic, request.group, request.queue, request.offset)
         if request.min_bytes <= 0 or request.max_wait_ms <= 0:
@@ -58,7 +62,17 @@ class Fetches:
             return None
         wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
         key = (request.topic, request.queue)
-        return self._purgatory.complete_or_watch(fetch, key, self._now_ms() + wait_ms)
+        waiting = self._purgatory.complete_or_watch(fetch, key, self._now_ms() + wait_ms)
+        if waiting is not None and isinstance(fetch, FilteredFetch):
+            fetch.watched(self._purgatory, waiting)
+        return waiting
+
+    def _operation(self, request: pb.FetchRequest, done: Done) -> _Fetch | FilteredFetch:
+        limits = self._limits(request)
+        choice = choice_of(request.filter) if request.HasField("filter") else None
+        if choice is None:
+            return _Fetch(request, limits, self._store, done)
+        return FilteredFetch(request, limits, choice, self._store, self._filters, done)
 
     def _check(self, request: pb.FetchRequest) -> None:
         for field in ("offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms"):
@@ -71,12 +85,12 @@ class Fetches:
         if request.lease and self.check_lease is not None:
             self.check_lease(request.group, request.topic, request.queue, request.lease)
 
-    def _limits(self, request: pb.FetchRequest) -> tuple[int, int]:
+    def _limits(self, request: pb.FetchRequest) -> Limits:
         """Return how many messages and bytes the answer may have."""
         config = self._config
         messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
         size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
-        return messages, size
+        return Limits(messages, size)
 
 
 class _Fetch:
@@ -85,7 +99,7 @@ class _Fetch:
     __slots__ = ("_done", "_limits", "_log_offset_enough", "_request", "_store")
 
     def __init__(
-        self, request: pb.FetchRequest, limits: tuple[int, int], store: MessageStore, done: Done
+        self, request: pb.FetchRequest, limits: Limits, store: MessageStore, done: Done
     ) -> None:
         self._request = request
         self._limits = limits
@@ -123,12 +137,9 @@ class _Fetch:
                 request.topic, request.queue, request.offset, messages, size
             )
         except QueueNotFound:
-            return self._never_written()
+            return never_written(request)
         except PocketMQError as error:
-            low, high = self._store.queue_bounds(request.topic, request.queue)
-            return pb.FetchReply(
-                fetch_id=request.fetch_id, min_offset=low, max_offset=high, error=to_wire(error)
-            )
+            return failed(request, self._store, error)
         return pb.FetchReply(
             fetch_id=request.fetch_id,
             records=found.records,
@@ -136,17 +147,3 @@ class _Fetch:
             min_offset=found.min_offset,
             max_offset=found.max_offset,
         )
-
-    def _never_written(self) -> pb.FetchReply:
-        """Answer for a queue that the topic has and the store has nothing of: it is empty."""
-        request = self._request
-        reply = pb.FetchReply(fetch_id=request.fetch_id)
-        if request.offset != 0:
-            error = OffsetOutOfRange(
-                f"offset {request.offset} of {request.topic}/{request.queue} lies outside 0 to 0",
-                offset=request.offset,
-                min_offset=0,
-                max_offset=0,
-            )
-            reply.error.CopyFrom(to_wire(error))
-        return reply

@@ -26,6 +26,7 @@ from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
 from .fetch import Fetches
+from .filters.filters import Filters
 from .groups import Groups
 from .lookup import Lookups
 from .offsets import Offsets
@@ -51,6 +52,7 @@ class Parts:
     purgatory: Purgatory
     sends: Sends
     fetches: Fetches
+    filters: Filters
     lookups: Lookups
     delays: Delays
     transactions: Transactions
@@ -91,6 +93,7 @@ class Parts:
 
     async def stop_timers(self) -> None:
         """Let nothing fire any more."""
+        self.filters.stop()
         await self.timers.stop()
         if self.wall_timers is not self.timers:
             await self.wall_timers.stop()
@@ -131,14 +134,16 @@ def assemble(
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
+    filters = Filters(wall_timers, wall)
     appends = Appends(store, purgatory.notify)
     rules = DelayRules(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
-    fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms)
+    fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
     lease_file = LeaseFile(store.disk, store.config.own_folder)
     coordination = Coordination(config, topics, groups, offsets, wall_timers, lease_file)
     fetches.check_lease = coordination.leases.check_fetch
+    coordination.filtered_counts = filters.counts.of_group
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
         now_ms=now_ms,
@@ -156,6 +161,7 @@ def assemble(
         purgatory=purgatory,
         sends=Sends(config, topics, store, wall_timers, appends, waits),
         fetches=fetches,
+        filters=filters,
         lookups=Lookups(topics, store),
         delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,

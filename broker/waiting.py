@@ -103,6 +103,14 @@ class Purgatory:
         for waiting in self._watched.get(key, ()):
             yield waiting.operation
 
+    def try_again(self, waiting: Waiting) -> bool:
+        """Let WAITING try again on its own; return whether it was still there."""
+        if waiting not in self._watched.get(waiting.keys[0], ()):
+            return False
+        if waiting.operation.try_complete():
+            self.remove(waiting)
+        return True
+
     def remove(self, waiting: Waiting) -> bool:
         """Forget WAITING; return whether it was still there."""
         for key in waiting.keys:

@@ -30,7 +30,7 @@ from .health import Health
 from .log_writer import LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
-from .reader import Reader
+from .reader import Choose, Reader
 from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
 from .slices import Slices
@@ -235,15 +235,21 @@ class MessageStore:
         return self.queues.names()
 
     def read_queue(
-        self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        choose: Choose | None = None,
     ) -> Slices:
         """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
 
-        At the end of the queue the result is empty. OffsetOutOfRange for an offset outside the bounds,
-        QueueNotFound for a queue that was never written to.
+        At the end of the queue the result is empty. CHOOSE tells by their tags codes which entries are read at all.
+        OffsetOutOfRange for an offset outside the bounds, QueueNotFound for a queue that was never written to.
         """
         self.health.check_open()
-        return self._reader.read_queue(topic, queue, offset, max_messages, max_bytes)
+        return self._reader.read_queue(topic, queue, offset, max_messages, max_bytes, choose)
 
     def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
         """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if none is there."""

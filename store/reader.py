@@ -10,9 +10,11 @@ is read once: where it says that it stands, or at the first of them if none is t
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
@@ -25,10 +27,13 @@ from .log_writer import store_time_ms
 from .parts import StoreParts
 from .slices import Entries, Slices, read_entries
 
+#: Tells for tags codes of queue entries which are to be read.
+Choose: TypeAlias = Callable[[Longs], NDArray[np.bool_]]
+
 _LONG = struct.Struct(">q")
 _LONG_MAX: Final = (1 << 63) - 1
 #: Entries looked at a time, when a read asks for more messages than that.
-_ENTRIES_MAX: Final = 10_000
+ENTRIES_MAX: Final = 10_000
 #: Apache's: how often a key query is repeated when none of its results could be loaded.
 _LOOKUP_TRIES: Final = 3
 
@@ -48,12 +53,20 @@ class Reader:
         return (0, 0) if found is None else (found.min_offset, found.max_offset)
 
     def read_queue(
-        self, topic: str, queue: int, offset: int, max_messages: int, max_bytes: int
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        choose: Choose | None = None,
     ) -> Slices:
         """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
 
         At the end of the queue the result is empty. In a batch queue a record is a whole batch (one record of many
         messages), and the first one may begin before OFFSET. OffsetOutOfRange for an offset outside [min, max].
+
+        CHOOSE tells by their tags codes which entries are read, of at most ENTRIES_MAX; in a batch queue all are.
         """
         found = self._existing(topic, queue)
         low, high = found.min_offset, found.max_offset
@@ -66,9 +79,11 @@ class Reader:
                 min_offset=low,
                 max_offset=high,
             )
-        count = min(max_messages, high - offset, _ENTRIES_MAX)
+        count = min(max_messages, high - offset, ENTRIES_MAX)
         if isinstance(found, BatchConsumeQueue):
             return self._read_batches(found, offset, count, max_bytes)
+        if choose is not None:
+            return self._read_chosen(found, offset, max_messages, max_bytes, choose)
         entries = Entries(offset, *found.entries(offset, count))
         if len(entries) and self._may_repeat(entries):
             offset = self._behind_repetitions(found, offset)
@@ -87,6 +102,35 @@ class Reader:
             next_offset=offset + len(entries),
             min_offset=low,
             max_offset=high,
+        )
+
+    def _read_chosen(
+        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, choose: Choose
+    ) -> Slices:
+        """Read what CHOOSE wants of the next entries; it is asked of no repetition."""
+        low, high = queue.min_offset, queue.max_offset
+        count = min(high - offset, ENTRIES_MAX)
+        entries = Entries(offset, *queue.entries(offset, count))
+        own = np.arange(len(entries))
+        if len(entries) and self._may_repeat(entries):
+            offset = self._behind_repetitions(queue, offset)
+            entries = Entries(offset, *queue.entries(offset, min(count, high - offset)))
+            own = self._own_rows(queue, entries) if len(entries) else own
+        if not len(entries):
+            return _nothing(low, high, queue.offset_behind_hole(offset) if count else offset)
+        wanted = own[choose(entries.tags_codes[own])]
+        chosen = entries.take(wanted[:max_messages]).up_to(max_bytes)
+        behind = int(wanted[len(chosen)]) if len(chosen) < len(wanted) else len(entries)
+        records, rows = read_entries(self._log, chosen)
+        return Slices(
+            records=records,
+            sizes=chosen.sizes[rows],
+            queue_offsets=offset + wanted[rows],
+            tags_codes=chosen.tags_codes[rows],
+            next_offset=offset + behind,
+            min_offset=low,
+            max_offset=high,
+            turned_down=int(np.searchsorted(own, behind)) - len(chosen),
         )
 
     def _may_repeat(self, entries: Entries) -> bool:

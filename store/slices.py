@@ -29,7 +29,8 @@ class Slices:
     """What a read of a queue found.
 
     records: whole records, end to end, with SIZES;  queue_offsets: the queue offset of each;  tags_codes: of each;
-    next_offset: where to read on;  min_offset, max_offset: the queue's bounds at that moment.
+    next_offset: where to read on;  min_offset, max_offset: the queue's bounds at that moment;
+    turned_down: entries before NEXT_OFFSET that the reader was told to leave out.
     """
 
     records: bytes
@@ -39,6 +40,7 @@ class Slices:
     next_offset: int
     min_offset: int
     max_offset: int
+    turned_down: int = 0
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -7,13 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.fetch import Fetches
-from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.timers import Timers
-from pocketmq.broker.topics import Topics
-from pocketmq.broker.waiting import Purgatory, Waiting
-from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     InvalidArgument,
     NotReadable,
@@ -23,73 +16,16 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.errors_wire import from_wire
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import decode_record
-from pocketmq.proto.record_run import walk
-from pocketmq.store.message_store import MessageStore
-from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig
 
-from ..runs import make_run, small_config
-
-TOPIC = "T"
-WAIT_MS = 30_000
-
-
-class Rig:
-    """Fetches over a small store, and a clock that the test moves."""
-
-    def __init__(self, path: Path, **settings: object) -> None:
-        self.clock = VirtualClock()
-        config = BrokerConfig(**settings)  # type: ignore[arg-type]
-        disk, root = OsDisk(), str(path / "store")
-        self.store = MessageStore.open(
-            small_config(path / "store", log_file_size_bytes=1 << 20),
-            disk=disk,
-            now_ms=self.clock.now_ms,
-        )
-        self.topics = Topics(StateFile(disk, root, "topics.json"), config, self.clock.now_ms)
-        self.topics.create(TopicConfig(name=TOPIC, read_queues=4, write_queues=4), update=False)
-        offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), self.clock.now_ms)
-        self.timers = Timers(self.clock)
-        self.timers.start()
-        self.purgatory = Purgatory(self.timers, limit=config.fetches_waiting_max)
-        self.fetches = Fetches(
-            config, self.topics, offsets, self.store, self.purgatory, self.clock.now_ms
-        )
-        self.replies: list[pb.FetchReply] = []
-
-    def append(self, *bodies: bytes, queue: int = 0) -> None:
-        self.store.append(make_run(TOPIC, queue, bodies))
-        self.purgatory.notify((TOPIC, queue))
-
-    def fetch(self, **fields: object) -> Waiting | None:
-        request = pb.FetchRequest(**{"fetch_id": 7, "topic": TOPIC, **fields})  # type: ignore[arg-type]
-        return self.fetches.fetch(request, self.replies.append)
-
-    def wait(self, **fields: object) -> Waiting | None:
-        """Fetch with a long poll."""
-        return self.fetch(**{"min_bytes": 1, "max_wait_ms": WAIT_MS, **fields})
-
-    def answer(self) -> pb.FetchReply:
-        (reply,) = self.replies
-        self.replies.clear()
-        assert reply.fetch_id == 7
-        return reply
-
-    def bodies(self) -> list[bytes]:
-        """Return the bodies in the one answer."""
-        records = self.answer().records
-        return [decode_record(records, start).body for start in walk(records)[0].tolist()]
+from .fetching import WAIT_MS, Rig
 
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
-    await rig.timers.stop()
-    rig.store.close()
+    await rig.stop()
 
 
 async def test_what_is_there_is_answered_at_once(rig: Rig) -> None:
@@ -140,8 +76,7 @@ async def test_no_fetch_waits_longer_than_the_broker_allows(tmp_path: Path) -> N
     await rig.clock.advance(100)
 
     assert rig.answer().records == b""
-    await rig.timers.stop()
-    rig.store.close()
+    await rig.stop()
 
 
 async def test_beyond_the_bound_a_fetch_is_answered_instead_of_waiting(tmp_path: Path) -> None:
@@ -151,8 +86,7 @@ async def test_beyond_the_bound_a_fetch_is_answered_instead_of_waiting(tmp_path:
     assert rig.wait() is None
 
     assert rig.answer().records == b""
-    await rig.timers.stop()
-    rig.store.close()
+    await rig.stop()
 
 
 async def test_a_fetch_waits_for_its_bytes_and_reads_no_more_often_than_it_must(
@@ -193,8 +127,7 @@ async def test_more_bytes_than_a_reply_may_have_are_not_waited_for(tmp_path: Pat
     rig.append(*[b"x" * 400] * 3)
 
     assert len(rig.bodies()) == 2
-    await rig.timers.stop()
-    rig.store.close()
+    await rig.stop()
 
 
 async def test_a_record_larger_than_asked_for_is_returned_alone(rig: Rig) -> None:

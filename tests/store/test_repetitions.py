@@ -69,6 +69,24 @@ def test_every_record_is_read_once_at_its_number(
     store._close_files()
 
 
+@pytest.mark.parametrize(
+    "entries", [[0, 1, 4, 4, 4, 5], [2, 2, 2, 3], [0, 1, 2, 2, 2], [0, 2, 2, 3]]
+)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_repetitions_are_neither_chosen_nor_turned_down(
+    tmp_path: Path, entries: list[int], wanted: bool
+) -> None:
+    store = store_of(tmp_path, entries)
+    own = [number for number, entry in enumerate(entries) if number == entry]
+
+    slices = store.read_queue("T", 0, 0, 100, 1 << 20, lambda codes: np.full(len(codes), wanted))
+
+    assert slices.queue_offsets.tolist() == (own if wanted else [])
+    assert slices.turned_down == (0 if wanted else len(own))
+    assert slices.next_offset == len(entries)
+    store._close_files()
+
+
 def test_numbers_that_apache_shifted_stay_readable(tmp_path: Path) -> None:
     """Apache closes gaps: then records say higher numbers than where they stand."""
     store = store_of(tmp_path, [0, 1, 2, 3, 4], shift=7)

@@ -1,0 +1,161 @@
+"""A fetch with a filter: it looks on from its offset, some messages a turn, and answers with those that are wanted.
+
+It answers once there is enough of them, at most HELD_BYTES_MAX: what was found is kept until then, and nothing is
+looked at twice. At the end of the queue it waits for messages to come; those that are not wanted do not end its wait.
+When its time is over it answers with what there is, and with how far it has looked, so that the group can commit beyond
+what it does not want.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ...proto.errors import PocketMQError, QueueNotFound
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.message_store import MessageStore
+from ...store.slices import Slices
+from ..fetch_replies import Done, Limits, failed, never_written
+from ..waiting import Purgatory, Waiting
+from .choice import Choice, Mask
+from .filters import Filters
+
+#: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
+HELD_BYTES_MAX: Final = 64 * 1024
+#: Bytes of records that are looked at in one turn; one record may be larger.
+LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
+
+
+class FilteredFetch:
+    """One fetch: an operation of the purgatory."""
+
+    def __init__(
+        self,
+        request: pb.FetchRequest,
+        limits: Limits,
+        choice: Choice,
+        store: MessageStore,
+        filters: Filters,
+        done: Done,
+    ) -> None:
+        self._request = request
+        self._limits = limits
+        self._choice = choice
+        self._store = store
+        self._filters = filters
+        self._done = done
+        self._next = request.offset
+        self._found: list[bytes] = []
+        self._found_bytes = self._found_count = self._stepped = 0
+        self._looked = False
+        #: Is there a record that does not fit in any more?
+        self._is_full = False
+        #: Does a later turn look on? Then nothing else does.
+        self._goes_on = False
+        self._watch: tuple[Purgatory, Waiting] | None = None
+
+    def watched(self, purgatory: Purgatory, waiting: Waiting) -> None:
+        """Hear that PURGATORY watches this fetch as WAITING."""
+        self._watch = purgatory, waiting
+
+    def try_complete(self) -> bool:
+        if self._goes_on or self._next == self._end():
+            return False
+        error = self._look()
+        if error is not None or self._is_enough():
+            self._answer(error)
+            return True
+        if self._next != self._end():
+            self._goes_on = True
+            self._filters.go_on(self._look_on)
+        return False
+
+    def on_deadline(self) -> None:
+        self._answer(None if self._looked else self._look())
+
+    def _look_on(self) -> bool:
+        self._goes_on = False
+        return self._watch is not None and self._watch[0].try_again(self._watch[1])
+
+    def _end(self) -> int:
+        return self._store.queue_bounds(self._request.topic, self._request.queue)[1]
+
+    def _is_enough(self) -> bool:
+        request, limits = self._request, self._limits
+        enough = min(max(request.min_bytes, 1), limits.size_bytes, HELD_BYTES_MAX)
+        return self._is_full or self._found_bytes >= enough or self._found_count >= limits.messages
+
+    def _look(self) -> pb.FetchReply | None:
+        """Look at the next messages; return the answer that says why that cannot be."""
+        self._looked = True
+        request, limits = self._request, self._limits
+        room_bytes = limits.size_bytes - self._found_bytes
+        try:
+            seen = self._store.read_queue(
+                request.topic,
+                request.queue,
+                self._next,
+                min(limits.messages - self._found_count, self._choice.records_max),
+                min(room_bytes, LOOKED_AT_BYTES_MAX),
+                self._choice.candidates,
+            )
+        except QueueNotFound:
+            return never_written(request)
+        except PocketMQError as error:
+            return None if self._found else failed(request, self._store, error)
+        if self._found and len(seen.records) > room_bytes:
+            self._is_full = True
+        else:
+            self._take(seen)
+        return None
+
+    def _take(self, seen: Slices) -> None:
+        wanted = self._choice.wanted(seen)
+        count = int(wanted.sum())
+        stepped = seen.turned_down + len(seen) - count
+        request = self._request
+        if request.group:
+            self._filters.counts.add(
+                (request.group, request.topic, request.queue),
+                self._next,
+                seen.next_offset,
+                stepped=stepped,
+                wanted=seen.queue_offsets[wanted],
+                queue_end=seen.max_offset,
+            )
+        if count:
+            found = _kept(seen, wanted)
+            self._found.append(found)
+            self._found_bytes += len(found)
+            self._found_count += count
+        self._stepped += stepped
+        self._next = seen.next_offset
+
+    def _answer(self, error: pb.FetchReply | None) -> None:
+        if error is not None:
+            self._done(error)
+            return
+        request = self._request
+        low, high = self._store.queue_bounds(request.topic, request.queue)
+        self._done(
+            pb.FetchReply(
+                fetch_id=request.fetch_id,
+                records=b"".join(self._found),
+                next_offset=self._next,
+                min_offset=low,
+                max_offset=high,
+                filtered_count=self._stepped,
+            )
+        )
+
+
+def _kept(seen: Slices, wanted: Mask) -> bytes:
+    """Return the records of SEEN that are WANTED, joined."""
+    if wanted.all():
+        return seen.records
+    ends = np.cumsum(seen.sizes)
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
+    bounds = np.concatenate((np.zeros(1, np.int64), ends))[edges].tolist()
+    pieces = map(slice, bounds[::2], bounds[1::2])
+    return b"".join(map(memoryview(seen.records).__getitem__, pieces))
