@@ -85,8 +85,9 @@ class Group:
                 before.member_id,
                 member.member_id,
             )
-            error = replaced(before.member_id, member.instance_id, self.name)
-            self.unseat(before.member_id, error)
+            seat = self._seats.pop(before.member_id, None)
+            if seat is not None:
+                seat.end(replaced(before.member_id, member.instance_id, self.name))
 
     def seat(self, seat: Seat, member: Member) -> None:
         """Tell MEMBER at SEAT from now on, and at once what was agreed on."""
@@ -187,21 +188,22 @@ class Group:
     def _await_plan(self) -> None:
         """Pass the leader over if it does not answer in time, or cannot and somebody else could."""
         membership = self.membership
-        awaited = (membership.generation, membership.leader)
         is_waiting = membership.is_waiting_for_plan and bool(self._seats)
-        if self._leader_silent is not None and not (is_waiting and awaited == self._awaited):
+        leader = membership.members.get(membership.leader)
+        can_answer = leader is not None and leader.member_id in self._seats
+        awaited = (membership.generation, membership.leader)
+        if self._leader_silent is not None:
+            if is_waiting and can_answer and awaited == self._awaited:
+                return
             self._timers.cancel(self._leader_silent)
             self._leader_silent = None
-        if not is_waiting or self._leader_silent is not None:
-            return
-        leader = membership.members.get(membership.leader)
-        if leader is None or leader.member_id not in self._seats:
+        if is_waiting and leader is not None and can_answer:
+            self._awaited = awaited
+            self._leader_silent = self._timers.after(
+                leader.session_timeout_ms, partial(self._pass_over, leader)
+            )
+        elif is_waiting:
             self.schedule()
-            return
-        self._awaited = awaited
-        self._leader_silent = self._timers.after(
-            leader.session_timeout_ms, partial(self._pass_over, leader)
-        )
 
     def _pass_over(self, leader: Member) -> None:
         self._leader_silent = None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups import Groups
+from pocketmq.broker.groups import SUBSCRIPTION_CHECK, Groups, subscription_check
 from pocketmq.broker.retry_policy import intervals_of, policy_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
 from pocketmq.store.os_disk import OsDisk
@@ -106,6 +106,28 @@ def test_the_number_of_groups_is_bounded(tmp_path: Path) -> None:
         groups.ensure("b")
     groups.delete("a")
     groups.ensure("b")
+
+
+def test_what_becomes_of_other_subscriptions_is_kept_beside_apaches_attributes(
+    tmp_path: Path, groups: Groups
+) -> None:
+    assert subscription_check(groups.ensure("g")) == "refuse"
+    theirs = {"+some.attribute": "x"}
+    (tmp_path / "config" / "subscriptionGroup.json").write_text(
+        '{"subscriptionGroupTable":{"g":{"groupName":"g","attributes":{"+some.attribute":"x"}}}}'
+    )
+    groups = groups_at(tmp_path)
+
+    warns = GroupConfig(name="g", attributes={SUBSCRIPTION_CHECK: "warn"})
+    assert subscription_check(groups.create(warns, update=True)) == "warn"
+
+    again = groups_at(tmp_path)
+    assert subscription_check(again.get("g")) == "warn"
+    assert again.get("g").attributes == {**theirs, SUBSCRIPTION_CHECK: "warn"}
+    refuses = again.create(GroupConfig(name="g"), update=True)
+    assert (subscription_check(refuses), refuses.attributes) == ("refuse", theirs)
+    with pytest.raises(InvalidArgument, match="'refuse' or 'warn'"):
+        again.create(GroupConfig(name="g", attributes={SUBSCRIPTION_CHECK: "x"}), update=True)
 
 
 COMMON = [10_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000]

@@ -164,3 +164,22 @@ async def test_a_periodic_timer_goes_on_after_an_error(
     assert fired == [1100, 1200, 1300]
     assert "timer callback failed" in caplog.text
     await timers.stop()
+
+
+async def test_an_operation_under_several_keys_completes_at_an_event_of_any(
+    clock: VirtualClock,
+) -> None:
+    purgatory, timers = await _purgatory(clock)
+    operation, other = Operation(clock), Operation(clock)
+    purgatory.complete_or_watch(operation, "q", 9000, also=("r", "s"))
+    purgatory.complete_or_watch(other, "s", 9000)
+    assert list(purgatory.operations("s")) == [operation, other]
+    operation.ready = True
+
+    assert purgatory.notify("r") == 1
+
+    assert operation.completed == [("event", 1000)]
+    assert list(purgatory.operations("q")) == []
+    assert list(purgatory.operations("s")) == [other]
+    assert len(purgatory) == 1
+    await timers.stop()

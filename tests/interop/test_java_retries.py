@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from pocketmq.broker.dead_letters import MARK_GROUP
+from pocketmq.broker.groups import is_only_warned
 from pocketmq.broker.retry_policy import intervals_of
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -51,7 +52,11 @@ async def left(path: Path) -> None:
         await peer.create_topic(queues=1)
         for name, intervals in (("own", OWN), ("level", []), ("exponential", [])):
             group = pb.GroupConfig(
-                name=name, retry_max_times=16, consume_enable=True, retry_intervals_ms=intervals
+                name=name,
+                retry_max_times=16,
+                consume_enable=True,
+                retry_intervals_ms=intervals,
+                subscription_check="warn" if name == "own" else "",
             )
             await ask(peer, "CreateGroup", pb.CreateGroupRequest(group=group), pb.GroupReply)
         await peer.produce(run_of([b"own", b"level"]))
@@ -125,6 +130,8 @@ async def test_java_keeps_and_delivers_what_ours_left(tmp_path: Path) -> None:
     # Apache's broker wrote the file anew, and it means the same here.
     again = StateFile(OsDisk(), str(tmp_path / "java"), "subscriptionGroup.json").load(parse_groups)
     assert again.value is not None
+    assert is_only_warned(again.value.groups["own"])
+    assert not is_only_warned(again.value.groups["level"])
     policies = {name: group.retry_policy for name, group in again.value.groups.items()}
     assert intervals_of(policies["own"]) == tuple(OWN)
     assert intervals_of(policies["level"]) == ()

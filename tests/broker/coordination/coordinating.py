@@ -1,0 +1,160 @@
+"""A coordinator on a virtual clock, and members that talk to it without a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.coordination.coordinator import Coordinator
+from pocketmq.broker.groups import Groups
+from pocketmq.broker.timers import Timers
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import PocketMQError
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc import Stream
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+
+TOPIC = "T"
+GROUP = "g"
+SESSION_MS = 10_000
+DELAY_MS = 100
+
+
+class FakeStream(Stream):
+    """The broker's end of a stream: what was sent, and how it ended."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__()
+        self._peer = peer
+        self.sent: list[pb.MemberEvent] = []
+        self.is_over = False
+        self.error: PocketMQError | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def send(self, message: Message) -> None:
+        if not self.is_over:
+            self.sent.append(pb.MemberEvent.FromString(message.SerializeToString()))
+
+    def finish(self) -> None:
+        self.is_over = True
+
+    def fail(self, error: PocketMQError) -> None:
+        if not self.is_over:
+            self.is_over, self.error = True, error
+
+    async def drained(self) -> None:
+        return
+
+
+class FakeMember:
+    """A member: joins, says things, and keeps what it hears."""
+
+    def __init__(self, coordinator: Coordinator, join: pb.Join) -> None:
+        self.join = join
+        self.stream = FakeStream(f"127.0.0.1:{len(join.member_id)}")
+        self._receiver = coordinator.stream(self.stream)
+        self._heard = 0
+
+    @property
+    def name(self) -> str:
+        return self.join.member_id
+
+    def say(self, **what: Any) -> None:
+        """Say one thing; what the broker raises ends the stream, as a carrier has it."""
+        if self.stream.is_over:
+            return
+        try:
+            self._receiver.on_message(pb.MemberRequest(**what))
+        except PocketMQError as error:
+            self.stream.fail(error)
+
+    def begin(self) -> FakeMember:
+        self.say(join=self.join)
+        return self
+
+    def plan(self, generation: int, shares: Mapping[str, Sequence[int]]) -> None:
+        """Send a plan: the numbers of queues of TOPIC by member_id."""
+        self.say(
+            plan=pb.Plan(
+                generation=generation,
+                shares=[
+                    pb.Share(member_id=name, queues=[held(number) for number in numbers])
+                    for name, numbers in shares.items()
+                ],
+            )
+        )
+
+    def cut(self) -> None:
+        """Lose the stream."""
+        self.stream.cancel()
+        self.stream.is_over = True
+        self._receiver.on_close()
+
+    def news(self) -> list[pb.MemberEvent]:
+        """Return what it was told since the last time."""
+        events = self.stream.sent[self._heard :]
+        self._heard = len(self.stream.sent)
+        return events
+
+    @property
+    def members(self) -> pb.Members | None:
+        """What it was last told of a generation."""
+        told = [event.members for event in self.stream.sent if event.HasField("members")]
+        return told[-1] if told else None
+
+    @property
+    def assigned(self) -> tuple[int, list[int]] | None:
+        """Generation and queues of what it was last assigned."""
+        told = [event.assigned for event in self.stream.sent if event.HasField("assigned")]
+        return (told[-1].generation, [one.queue for one in told[-1].queues]) if told else None
+
+
+def held(number: int) -> pb.HeldQueue:
+    return pb.HeldQueue(topic=TOPIC, broker_name="broker-a", queue=number)
+
+
+class Room:
+    """A coordinator, its clock, and the groups behind it."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.clock = VirtualClock()
+        self.timers = Timers(self.clock)
+        self.timers.start()
+        self.config = BrokerConfig(**settings)
+        file = StateFile(OsDisk(), str(path), "subscriptionGroup.json")
+        self.groups = Groups(file, self.config, self.clock.now_ms)
+        self.coordinator = Coordinator(self.config, self.groups, self.timers)
+
+    def join(self, member_id: str, **fields: Any) -> FakeMember:
+        given: dict[str, Any] = {
+            "group": GROUP,
+            "member_id": member_id,
+            "subscriptions": [pb.Subscription(topic=TOPIC)],
+            "strategy": "average",
+            "session_timeout_ms": SESSION_MS,
+        }
+        return FakeMember(self.coordinator, pb.Join(**{**given, **fields})).begin()
+
+    async def settle(self) -> None:
+        """Let the changes so far become a generation."""
+        await self.clock.advance(DELAY_MS)
+
+    async def close(self) -> None:
+        self.coordinator.close()
+        await self.timers.stop()

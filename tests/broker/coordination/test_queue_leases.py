@@ -1,0 +1,304 @@
+"""Requests for leases that wait: who is answered when, and that nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.coordination.lease_file import LeaseFile
+from pocketmq.broker.coordination.queue_leases import QueueLeases
+from pocketmq.broker.groups import Groups
+from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.timers import Timers
+from pocketmq.broker.topics import Topics
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import Overloaded, PocketMQError
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc import Call
+from pocketmq.store.disk import Disk
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import TopicConfig
+
+from ...fakes import FaultyDisk
+
+TOPIC = "T"
+QUEUES = 3
+LEASE_MS = 20_000
+
+
+class FakeCall(Call):
+    """A call, and its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: Any = None
+        self.error: PocketMQError | None = None
+
+    @property
+    def peer(self) -> str:
+        return "127.0.0.1:1"
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def reply(self, message: Message) -> None:
+        assert self.answer is None
+        self.answer = message
+
+    def fail(self, error: PocketMQError) -> None:
+        self.error = error
+
+    @property
+    def tokens(self) -> list[int] | None:
+        """The tokens that were granted; None: it was not answered."""
+        return None if self.answer is None else [one.token for one in self.answer.queues]
+
+
+class Desk:
+    """Leases of a broker on a virtual clock."""
+
+    def __init__(self, path: Path, disk: Disk | None = None, **config: Any) -> None:
+        self.clock = VirtualClock()
+        self.timers = Timers(self.clock)
+        self.timers.start()
+        self.disk = disk or OsDisk()
+        settings_ = BrokerConfig(**{"lease_ms": LEASE_MS, **config})
+
+        def file(name: str) -> StateFile:
+            return StateFile(self.disk, str(path), name)
+
+        now_ms = self.clock.now_ms
+        self.topics = Topics(file("topics.json"), settings_, now_ms)
+        if "T" not in {topic.name for topic in self.topics.all(include_system=False)}:
+            topic = TopicConfig(name=TOPIC, read_queues=QUEUES, write_queues=QUEUES)
+            self.topics.create(topic, update=False)
+        self.leases = QueueLeases(
+            settings_,
+            self.topics,
+            Groups(file("subscriptionGroup.json"), settings_, now_ms),
+            Offsets(file("consumerOffset.json"), now_ms),
+            self.timers,
+            LeaseFile(self.disk, str(path / "pocketmq")),
+        )
+        self.leases.start()
+
+    def ask(self, member_id: str, *queues: int, wait_ms: int = 0, **fields: Any) -> FakeCall:
+        call = FakeCall()
+        request = pb.LeaseRequest(
+            group="g",
+            member_id=member_id,
+            queues=[pb.QueueLease(topic=TOPIC, queue=queue) for queue in queues],
+            wait_ms=wait_ms,
+            **fields,
+        )
+        self.leases.lease(request, call)
+        return call
+
+    def release(self, member_id: str, queue: int) -> None:
+        queues = [pb.QueueLease(topic=TOPIC, queue=queue)]
+        request = pb.ReleaseRequest(group="g", member_id=member_id, queues=queues)
+        self.leases.release(request, FakeCall())
+
+    def holders(self) -> dict[int, str]:
+        return {lease.queue: lease.member_id for lease in self.leases.of_group("g")}
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    await desk.timers.stop()
+
+
+async def test_who_came_first_has_it_first(desk: Desk) -> None:
+    desk.ask("a", 0)
+    b, c = desk.ask("b", 0, wait_ms=9_000), desk.ask("c", 0, wait_ms=9_000)
+
+    desk.release("a", 0)
+
+    assert b.tokens is not None
+    assert c.tokens is None
+    assert desk.holders() == {0: "b"}
+    desk.release("b", 0)
+    assert c.tokens is not None
+
+
+async def test_who_waits_for_several_is_answered_with_the_first_that_comes_free(desk: Desk) -> None:
+    desk.ask("a", 0, 1, 2)
+    b = desk.ask("b", 0, 1, wait_ms=9_000)
+
+    desk.release("a", 1)
+
+    assert b.tokens is not None
+    assert b.tokens[0] == 0
+    assert b.tokens[1] > 0
+    assert b.answer.queues[0].holder == "a"
+
+
+async def test_a_caller_that_went_away_is_granted_nothing(desk: Desk) -> None:
+    desk.ask("a", 0)
+    b = desk.ask("b", 0, wait_ms=9_000)
+    b.cancel()
+
+    desk.release("a", 0)
+
+    assert desk.holders() == {}
+    assert desk.leases.waiting == 0
+
+
+async def test_who_asks_when_a_lease_is_over_is_behind_those_who_wait(desk: Desk) -> None:
+    desk.ask("a", 0)
+    b = desk.ask("b", 0, wait_ms=60_000)
+    desk.clock._now_ms += LEASE_MS  # The timers have not heard of it yet.
+
+    late = desk.ask("c", 0)
+
+    assert late.tokens == [0]
+    assert b.tokens is not None
+
+
+async def test_a_renewal_alone_never_waits(desk: Desk) -> None:
+    (token,) = desk.ask("a", 0).tokens or [0]
+    call = FakeCall()
+    request = pb.LeaseRequest(
+        group="g",
+        member_id="b",
+        queues=[pb.QueueLease(topic=TOPIC, queue=0, token=token)],
+        wait_ms=9_000,
+    )
+    desk.leases.lease(request, call)
+
+    assert call.tokens == [0]
+
+
+async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lease_waits_max=1)
+    desk.ask("a", 0)
+    first, second = desk.ask("b", 0, wait_ms=9_000), desk.ask("c", 0, wait_ms=9_000)
+
+    assert first.tokens is None
+    assert second.tokens == [0]
+    desk.leases.wind_down()
+    assert first.tokens == [0]
+    await desk.timers.stop()
+
+
+async def test_too_many_leases_are_an_error_of_the_request(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, leases_max=1)
+    desk.ask("a", 0)
+
+    assert isinstance(desk.ask("a", 1).error, Overloaded)
+    await desk.timers.stop()
+
+
+async def test_queues_of_a_topic_or_group_that_is_deleted_come_free(desk: Desk) -> None:
+    desk.ask("a", 0, 1)
+    b = desk.ask("b", 0, wait_ms=9_000)
+    desk.leases.forget_group("g")
+    assert b.tokens is not None
+    c = desk.ask("c", 0, wait_ms=9_000)
+    desk.topics.delete(TOPIC)
+
+    desk.leases.forget_topic(TOPIC)
+    await desk.clock.advance(9_000)
+
+    assert c.tokens == [0]
+
+
+async def test_a_disk_that_is_full_costs_no_lease(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    desk = Desk(tmp_path, disk)
+    desk.ask("a", 0)
+    disk.break_writes("leases")
+    await desk.clock.advance(2_000)
+    assert desk.holders() == {0: "a"}
+    disk.heal()
+
+    await desk.clock.advance(2_000)
+
+    assert Desk(tmp_path, disk).holders() == {0: "a"}
+    await desk.timers.stop()
+
+
+async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
+    (tmp_path / "pocketmq").mkdir()
+    (tmp_path / "pocketmq" / "leases.json").write_text('{"leases":3')
+
+    desk = Desk(tmp_path)
+
+    assert desk.ask("a", 0).tokens != [0]
+    await desk.timers.stop()
+
+
+Step = tuple[str, str, tuple[int, ...], int]
+steps = st.tuples(
+    st.sampled_from(["ask", "ask", "release", "gone", "wait"]),
+    st.sampled_from("abc"),
+    st.lists(st.integers(0, QUEUES - 1), min_size=1, max_size=QUEUES, unique=True).map(tuple),
+    st.sampled_from([0, 1, 5_000, 19_999, 20_000, 40_000]),
+)
+
+
+@dataclass
+class Pending:
+    """A request that waits."""
+
+    call: FakeCall
+    member_id: str
+    queues: tuple[int, ...]
+    deadline_ms: int
+
+
+async def play(path: Path, plan: list[Step]) -> None:
+    desk = Desk(path)
+    pending: list[Pending] = []
+    for what, name, queues, number in plan:
+        if what == "ask":
+            call = desk.ask(name, *queues, wait_ms=number, generation=number % 7)
+            pending.append(Pending(call, name, queues, desk.clock.now_ms() + number))
+        elif what == "release":
+            desk.release(name, queues[0])
+        elif what == "gone":
+            for one in pending:
+                if one.member_id == name:
+                    one.call.cancel()
+            pending = [one for one in pending if one.member_id != name]
+        else:
+            await desk.clock.advance(number)
+        pending = [one for one in pending if one.call.tokens is None]
+        assert desk.leases.waiting == len(pending)
+        holders = desk.holders()
+        for one in pending:
+            assert one.deadline_ms > desk.clock.now_ms()
+            assert all(holders.get(queue, one.member_id) != one.member_id for queue in one.queues)
+    await desk.clock.advance(60_000)
+    assert all(one.call.tokens is not None for one in pending)
+    assert desk.leases.waiting == 0
+    assert len(desk.timers) == 1, "only the saving is left"
+    await desk.timers.stop()
+
+
+@settings(max_examples=100, deadline=None)
+@given(plan=st.lists(steps, max_size=25))
+@example(plan=[("ask", "a", (0,), 0), ("ask", "b", (0,), 40_000), ("wait", "a", (0,), 20_000)])
+def test_who_waits_waits_only_for_queues_of_others_and_is_answered_in_time(
+    plan: list[Step],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="pocketmq-leases-") as folder:
+        asyncio.run(play(Path(folder), plan))
