@@ -31,6 +31,7 @@ from ..proto.errors import (
     FlushTimeout,
     InvalidArgument,
     MessageTooLarge,
+    NotServed,
     Overloaded,
     PocketMQError,
     StoreError,
@@ -142,6 +143,12 @@ class Sends:
     def _durability(self, run: pb.ProduceRun) -> int:
         """Return MEMORY or DISK, whichever RUN asks for, or the store's own."""
         asked = int(run.durability)
+        if asked == pb.REPLICAS:
+            raise NotServed(
+                'durability is REPLICAS (3; acks="replicas"), but this broker has no replicas: use DISK (2)',
+                field="durability",
+                value=asked,
+            )
         if asked not in _DURABILITIES:
             raise InvalidArgument(
                 f"durability is {asked}: use MEMORY (1), DISK (2), or none (0)",

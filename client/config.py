@@ -18,11 +18,13 @@ from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
 from .producing.compression import Compression, check_compression
 from .producing.interceptors import check_interceptors
 from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
-from .producing.receipt import DURABILITY_CODES, Durability
+from .producing.receipt import ACKS_CODES, Acks
 from .serialization import KeySerializer, ValueSerializer, key_encoder, value_encoder
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
 Start = Literal["committed", "committed-or-latest", "earliest", "latest"] | datetime | int
+#: More tries than there is time for.
+RETRIES_MAX: Final = 2**31 - 1
 STARTS: Final = ("committed", "committed-or-latest", "earliest", "latest")
 #: Who divides the queues of a group.
 Rebalance = Literal["group", "client"]
@@ -69,15 +71,19 @@ class ProducerSettings(TypedDict, total=False):
     """The keyword arguments of a producer: see ProducerConfig."""
 
     request_timeout_ms: int
-    durability: Durability | None
+    acks: Acks | None
+    idempotence: bool | None
+    ordered: bool
     linger_ms: int
-    run_bytes_max: int
-    run_messages_max: int
-    buffer_bytes_max: int
+    batch_size: int
+    batch_messages_max: int
+    max_request_size: int
+    buffer_memory: int
     max_block_ms: int
-    in_flight_runs_max: int
+    max_in_flight: int
     delivery_timeout_ms: int
     route_timeout_ms: int
+    retries: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     group: str
@@ -95,22 +101,31 @@ class ProducerConfig(ClientConfig):
 
     #: One run: longer than a broker waits for its device (5 s), so that its answer is heard and not sent twice.
     request_timeout_ms: int = 10_000
-    #: What an acknowledgement promises: "memory" survives kill -9, "disk" a power cut; None: as the broker is set.
-    durability: Durability | None = None
+    #: What is waited for: "none": that the run has left; "memory": survives kill -9; "disk": a power cut; "replicas":
+    #: the loss of the machine; None: as the broker is set.
+    acks: Acks | None = None
+    #: Number the runs of each queue, so that the broker drops repeats. None: unless acks="none" or ordered=False.
+    idempotence: bool | None = None
+    #: At most one run of a queue is under way, so that messages keep their order over retries.
+    ordered: bool = True
     #: Wait so long for company before a run leaves an idle queue; 0: leave at once, gather while others travel.
     linger_ms: int = 0
-    #: Bounds of one run of records.
-    run_bytes_max: int = 1024 * 1024
-    run_messages_max: int = 4_000
+    #: Bounds of one run of records: bytes, messages. A larger message travels alone.
+    batch_size: int = 1024 * 1024
+    batch_messages_max: int = 4_000
+    #: No request is larger: a larger message is refused. A broker takes 16 MiB (broker.run_bytes_max).
+    max_request_size: int = 8 * 1024 * 1024
     #: Memory of all messages without an acknowledgement; at the bound, senders wait up to max_block_ms.
-    buffer_bytes_max: int = 64 * 1024 * 1024
+    buffer_memory: int = 64 * 1024 * 1024
     max_block_ms: int = 60_000
-    #: Runs under way to one broker, at most one of each queue.
-    in_flight_runs_max: int = 16
+    #: Runs under way to one broker; of each queue at most one, unless ordered=False.
+    max_in_flight: int = 16
     #: From the send to the last try.
     delivery_timeout_ms: int = 30_000
-    #: How long a route to a topic is looked for.
+    #: How long a route to a topic is looked for; never longer than max_block_ms.
     route_timeout_ms: int = 3_000
+    #: Tries after the first. By default delivery_timeout_ms is what ends them.
+    retries: int = RETRIES_MAX
     #: Pause before the second try; doubles up to the maximum, less up to half by chance.
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000
@@ -130,7 +145,12 @@ class ProducerConfig(ClientConfig):
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
         _require_positive(
-            self, "linger_ms", "max_block_ms", "retry_backoff_ms", "compress_above_bytes"
+            self,
+            "linger_ms",
+            "max_block_ms",
+            "retries",
+            "retry_backoff_ms",
+            "compress_above_bytes",
         )
         _check_group(self.group)
         check_queue_choice(self.queue_choice)
@@ -138,12 +158,48 @@ class ProducerConfig(ClientConfig):
         check_compression(self.compression)
         key_encoder(self.key_serializer)
         value_encoder(self.value_serializer)
-        if self.durability not in DURABILITY_CODES:
+        if self.acks not in ACKS_CODES:
             raise ConfigError(
-                f'durability is {self.durability!r}, but must be "memory", "disk" or None',
-                field="durability",
-                value=self.durability,
+                f'acks is {self.acks!r}, but must be "none", "memory", "disk", "replicas" or None',
+                field="acks",
+                value=self.acks,
             )
+        self._check_idempotence()
+        if self.linger_ms >= self.delivery_timeout_ms:
+            raise ConfigError(
+                f"linger_ms is {self.linger_ms}, but delivery_timeout_ms is {self.delivery_timeout_ms}: messages would"
+                " be given up before they leave; linger for less",
+                field="linger_ms",
+                limit=self.delivery_timeout_ms - 1,
+                value=self.linger_ms,
+            )
+
+    def _check_idempotence(self) -> None:
+        """Refuse what contradicts the explicit wish for it."""
+        if not self.idempotence:
+            return
+        if self.acks == "none":
+            raise ConfigError(
+                'idempotence needs acknowledgements, but acks is "none": choose another, or leave idempotence out',
+                field="idempotence",
+            )
+        if not self.ordered:
+            raise ConfigError(
+                "idempotence keeps the order of each queue, but ordered is False: leave one of the two out",
+                field="idempotence",
+            )
+
+    @property
+    def idempotent(self) -> bool:
+        """Are runs numbered, so that repeats are dropped?"""
+        if self.idempotence is not None:
+            return self.idempotence
+        return self.ordered and self.acks != "none"
+
+    @property
+    def run_bytes_max(self) -> int:
+        """The bound of a run of several messages."""
+        return min(self.batch_size, self.max_request_size)
 
 
 class ReadingSettings(TypedDict, total=False):

@@ -68,7 +68,22 @@ class Connection(Protocol):
         ...
 
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
-        """Return the acknowledgement of RUN; raise what the broker refused it with."""
+        """Return the acknowledgement of RUN; raise what the broker refused it with.
+
+        Raises Unreachable if RUN has not left; RequestTimeout or Disconnected if it has and there is no answer.
+        """
+        ...
+
+    async def post(
+        self,
+        run: pb.ProduceRun,
+        timeout_ms: float,
+        refused: Callable[[PocketMQError], None],
+    ) -> None:
+        """Return once RUN, which asks for no reply, has left; raise as `produce`.
+
+        REFUSED hears of runs that the broker refuses all the same, whichever they are.
+        """
         ...
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
@@ -120,7 +135,10 @@ class GrpcConnection:
             ),
             "run_id",
             tasks,
+            self._unasked,
         )
+        #: Hears of refusals that nobody waits for.
+        self._refused: Callable[[PocketMQError], None] | None = None
         self._fetch: Exchange[pb.FetchRequest, pb.FetchReply] = Exchange(
             address,
             self._channel.stream_stream(
@@ -163,7 +181,10 @@ class GrpcConnection:
         return error
 
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
-        reply = await self._produce.ask(run, timeout_ms)
+        try:
+            reply = await self._produce.ask(run, timeout_ms)
+        except PocketMQError as error:
+            raise _unanswered(error) from None
         if reply.error.name:
             raise from_wire(reply.error)
         if reply.store_host:
@@ -171,6 +192,23 @@ class GrpcConnection:
         else:
             reply.store_host = self._store_host
         return reply
+
+    async def post(
+        self,
+        run: pb.ProduceRun,
+        timeout_ms: float,
+        refused: Callable[[PocketMQError], None],
+    ) -> None:
+        self._refused = refused
+        try:
+            await self._produce.tell(run, timeout_ms)
+        except PocketMQError as error:
+            raise _unanswered(error) from None
+
+    def _unasked(self, reply: pb.ProduceReply) -> None:
+        """Take a reply that nobody waits for: the refusal of a silent run, or one that came too late."""
+        if reply.error.name and self._refused is not None:
+            self._refused(from_wire(reply.error))
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
         reply = await self._fetch.ask(request, timeout_ms)
@@ -223,6 +261,13 @@ class GrpcConnection:
         self._produce.close()
         self._fetch.close()
         await self._channel.close(None)
+
+
+def _unanswered(error: PocketMQError) -> PocketMQError:
+    """Return what ERROR, which ended a stream, is for a run that had left: no answer, whatever the broker said."""
+    if error.retriable and not isinstance(error, Disconnected | RequestTimeout):
+        return Disconnected(f"no answer: {error.message}", **error.details)
+    return error
 
 
 class GrpcConnections:

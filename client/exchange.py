@@ -4,22 +4,24 @@ Requests leave in order, many may be on their way; a reply finds its request by 
 request without a reply fails with the same error and nothing is repeated here, because only the caller knows whether a
 repetition is harmless; the next request opens a new stream. Not thread-safe: its event loop owns it.
 
+Whether a request has *left* matters to who may repeat it: of one that has not, nothing was sent, and it fails with
+Unreachable; of others nobody knows whether they arrived.
+
 The number of requests on their way is the caller's to bound (one run a queue, one fetch a queue).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout
+from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout, Unreachable
 from ..proto.errors_wire import from_rpc_error
 from .tasks import Tasks
 
@@ -33,9 +35,16 @@ class Exchange(Generic[Request, Reply]):
     """Asks over streams that OPEN_CALL() opens; NUMBER_FIELD of request and reply pairs them."""
 
     def __init__(
-        self, address: str, open_call: Callable[..., StreamCall], number_field: str, tasks: Tasks
+        self,
+        address: str,
+        open_call: Callable[..., StreamCall],
+        number_field: str,
+        tasks: Tasks,
+        unasked: Callable[[Reply], None] | None = None,
     ) -> None:
+        """UNASKED takes replies that nobody waits for."""
         self._address = address
+        self._unasked = unasked
         self._open_call = open_call
         self._number_field = number_field
         self._tasks = tasks
@@ -46,7 +55,7 @@ class Exchange(Generic[Request, Reply]):
     async def ask(self, request: Request, timeout_ms: float) -> Reply:
         """Return the reply to REQUEST, whose number is set here.
 
-        Raises RequestTimeout, Disconnected, or what the broker ended the stream with.
+        Raises Unreachable, RequestTimeout, Disconnected, or what the broker ended the stream with.
         """
         stream = self._live_stream()
         number = next(self._numbers)
@@ -56,17 +65,43 @@ class Exchange(Generic[Request, Reply]):
             async with asyncio.timeout(timeout_ms / 1000):
                 return await reply
         except TimeoutError:
-            raise RequestTimeout(
-                f"{self._address} did not answer within {timeout_ms:.0f} ms", address=self._address
-            ) from None
+            raise self._late(stream, number, timeout_ms) from None
         finally:
             stream.forget(number)
+
+    async def tell(self, request: Request, timeout_ms: float) -> None:
+        """Return once REQUEST, whose number is set here, has left; nobody waits for its reply. Raises as `ask`."""
+        stream = self._live_stream()
+        number = next(self._numbers)
+        setattr(request, self._number_field, number)
+        left = stream.submit(number, request, silent=True)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await left
+        except TimeoutError:
+            raise self._late(stream, number, timeout_ms) from None
+        finally:
+            stream.forget(number)
+
+    def _late(
+        self, stream: _Stream[Request, Reply], number: int, timeout_ms: float
+    ) -> PocketMQError:
+        if stream.withdraw(number):
+            return Unreachable(
+                f"{self._address}: nothing could be sent within {timeout_ms:.0f} ms",
+                address=self._address,
+            )
+        return RequestTimeout(
+            f"{self._address} did not answer within {timeout_ms:.0f} ms", address=self._address
+        )
 
     def _live_stream(self) -> _Stream[Request, Reply]:
         if self._closed:
             raise ClientClosed(f"the connection to {self._address} was closed")
         if self._stream is None or self._stream.broken:
-            self._stream = _Stream(self._address, self._open_call(), self._number_field)
+            self._stream = _Stream(
+                self._address, self._open_call(), self._number_field, self._unasked
+            )
             self._stream.start(self._tasks)
         return self._stream
 
@@ -80,28 +115,52 @@ class Exchange(Generic[Request, Reply]):
 class _Stream(Generic[Request, Reply]):
     """One opened stream: what waits to leave, and who waits for a reply."""
 
-    def __init__(self, address: str, call: StreamCall, number_field: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        call: StreamCall,
+        number_field: str,
+        unasked: Callable[[Reply], None] | None,
+    ) -> None:
         self._address = address
         self._call = call
         self._number_field = number_field
-        self._outgoing: deque[Request] = deque()
+        self._unasked = unasked
+        #: What has not left yet, by number, in order.
+        self._outgoing: dict[int, Request] = {}
         self._wake = asyncio.Event()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
+        #: Who waits until a request has left, by number.
+        self._leaving: dict[int, asyncio.Future[None]] = {}
         self.broken = False
 
     def start(self, tasks: Tasks) -> None:
         tasks.spawn(self._write())
         tasks.spawn(self._read())
 
-    def submit(self, number: int, request: Request) -> asyncio.Future[Reply]:
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._pending[number] = reply
-        self._outgoing.append(request)
+    @overload
+    def submit(self, number: int, request: Request) -> asyncio.Future[Reply]: ...
+    @overload
+    def submit(
+        self, number: int, request: Request, *, silent: Literal[True]
+    ) -> asyncio.Future[None]: ...
+    def submit(
+        self, number: int, request: Request, *, silent: bool = False
+    ) -> asyncio.Future[Reply] | asyncio.Future[None]:
+        """Let REQUEST leave; return the future of its reply, or, if SILENT, of its leaving."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        (self._leaving if silent else self._pending)[number] = future
+        self._outgoing[number] = request
         self._wake.set()
-        return reply
+        return future
+
+    def withdraw(self, number: int) -> bool:
+        """Do not send the request with NUMBER; return False if it has left."""
+        return self._outgoing.pop(number, None) is not None
 
     def forget(self, number: int) -> None:
         self._pending.pop(number, None)
+        self._leaving.pop(number, None)
 
     def break_off(self, error: PocketMQError) -> None:
         """Fail everything that waits with ERROR; the stream is of no more use."""
@@ -110,17 +169,25 @@ class _Stream(Generic[Request, Reply]):
         self.broken = True
         self._call.cancel()
         self._wake.set()
-        self._outgoing.clear()
-        pending, self._pending = self._pending, {}
-        for reply in pending.values():
-            if not reply.done():
-                reply.set_exception(error)
+        here, self._outgoing = self._outgoing, {}
+        waiting: list[tuple[int, asyncio.Future[Any]]] = []
+        waiting += self._pending.items()
+        waiting += self._leaving.items()
+        self._pending, self._leaving = {}, {}
+        for number, future in waiting:
+            if not future.done():
+                future.set_exception(_unsent(error) if number in here else error)
 
     async def _write(self) -> None:
         try:
+            await self._call.wait_for_connection()  # Until then nothing leaves.
             while not self.broken:
                 while self._outgoing:
-                    await self._call.write(self._outgoing.popleft())
+                    number = next(iter(self._outgoing))
+                    await self._call.write(self._outgoing.pop(number))
+                    left = self._leaving.pop(number, None)
+                    if left is not None and not left.done():
+                        left.set_result(None)
                 self._wake.clear()
                 await self._wake.wait()
         except (grpc.RpcError, asyncio.InvalidStateError):
@@ -149,8 +216,18 @@ class _Stream(Generic[Request, Reply]):
 
     def _deliver(self, message: Reply) -> None:
         reply = self._pending.pop(getattr(message, self._number_field), None)
-        if reply is not None and not reply.done():
+        if reply is None:
+            if self._unasked is not None:
+                self._unasked(message)
+        elif not reply.done():
             reply.set_result(message)
+
+
+def _unsent(error: PocketMQError) -> PocketMQError:
+    """Return what a request fails with that had not left when its stream broke with ERROR."""
+    if isinstance(error, Disconnected) and not isinstance(error, Unreachable):
+        return Unreachable(error.message, **error.details)
+    return error
 
 
 def _with_address(error: PocketMQError, address: str) -> PocketMQError:

@@ -3,10 +3,11 @@
     with Producer() as producer:
         receipt = producer.send(Message("orders", b"...", key="order-1"))
 
-At least once: `send` returns when the broker has acknowledged the message with the durability that was asked for; after
-a lost acknowledgement the message is sent again and may be there twice, with one message id. Messages of one queue keep
-the order in which they were given. What cannot be delivered raises: the broker's own error, or SendFailed when
-delivery_timeout_ms is over, or BufferFull when the brokers take less than is sent for max_block_ms.
+`send` returns when the broker has acknowledged the message with the safety that was asked for (`acks`). After a lost
+acknowledgement the message is sent again, and the broker drops the repeat (`idempotence`); without, it may be there
+twice, with one message id. Messages of one queue keep the order in which they were given (`ordered`). What cannot be
+delivered raises: the broker's own error, or DeliveryTimeout when delivery_timeout_ms is over, or BufferFull when the
+brokers take less than is sent for max_block_ms.
 
 A message with delay=… or deliver_at=… is delivered later; its receipt says when, and `recall` takes it back until then.
 A message of a transaction becomes visible when its outcome is told (transaction.py).
@@ -29,9 +30,9 @@ from .message import Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .producing.checking import Checker, check_checker
+from .producing.handover import Handover
 from .producing.receipt import Receipt, Receipts
 from .producing.road import Road
-from .producing.run import record_size
 from .producing.transaction import AsyncTransaction, Transaction, Verdict
 from .session import Session
 
@@ -111,7 +112,7 @@ class AsyncProducer(AsyncFace):
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
             taken = intake.message(sending)
-            size_bytes = record_size(taken)
+            size_bytes = sender.size_of(taken)
             if not sender.budget.take(size_bytes):
                 raise sender.budget.full("now")
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -201,6 +202,7 @@ class Producer(Face):
         self._road = self._portal.run(self._start(checker))
         self._sender = self._road.sender
         self._plain_bytes = self._road.intake.plain_bytes
+        self._handover = Handover(self._portal, self._sender)
 
     async def _start(self, checker: Checker | None) -> Road:
         session = Session(self.config, GrpcConnections(), SystemClock(), Random())
@@ -246,12 +248,9 @@ class Producer(Face):
             or parts
         ):
             return self._send_prepared(message, value, parts)
-        size_bytes = record_size(message)
+        size_bytes = sender.size_of(message)
         self._take(size_bytes)
-        outcome: Future[Receipt] = Future()
-        outcome.set_running_or_notify_cancel()
-        self._portal.post(sender.accept, message, size_bytes, outcome)
-        return outcome
+        return self._handover.put(message, size_bytes)
 
     def _send_prepared(
         self, message: Message | str, value: Any, parts: MessageParts
@@ -263,12 +262,12 @@ class Producer(Face):
             if isinstance(sending, Draft) and not gate.is_open(sending.topic):
                 self._portal.run(gate.wait(sending.topic))
             taken = intake.message(sending)
-            size_bytes = record_size(taken)
+            size_bytes = self._sender.size_of(taken)
             self._take(size_bytes)
         outcome: Future[Receipt] = Future()
         outcome.set_running_or_notify_cancel()
         watched = intake.watched(sending, outcome)
-        self._portal.post(self._sender.accept, taken, size_bytes, watched)
+        self._handover.put_watched(taken, size_bytes, watched)
         return outcome
 
     def _take(self, size_bytes: int) -> None:

@@ -39,7 +39,9 @@
     └── ClientError
         ├── SendFailed
         │   └── DeliveryTimeout      not acknowledged within delivery_timeout_ms
-        ├── RouteNotFound  BufferFull  RequestTimeout  Disconnected  ClientClosed
+        ├── Disconnected
+        │   └── Unreachable          no connection could be made: nothing was sent
+        ├── RouteNotFound  BufferFull  RequestTimeout  ClientClosed
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
 class that the broker raised, with the same details. On the wire an error is a gRPC status and, in the
@@ -329,6 +331,10 @@ class Disconnected(ClientError):
 
     status = "UNAVAILABLE"
     retriable = True
+
+
+class Unreachable(Disconnected):
+    """No connection could be made: nothing of the request was sent."""
 
 
 class ClientClosed(ClientError):

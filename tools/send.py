@@ -18,6 +18,7 @@ import click
 
 from ..client import Message, Producer, Receipt
 from ..client.delays import DELAY_LEVEL_MAX
+from ..client.producing.receipt import Acks
 from ..proto.errors import InvalidArgument
 from .instants import instant_of, local_now
 from .options import json_option, nameserver_option
@@ -65,7 +66,13 @@ _READ_SIZE: Final = 1 << 20
     metavar="N",
     help="Deliver after the broker's delay level N, by default 1 to 18: 1 is 1 s, 18 is 2 h. Cannot be recalled.",
 )
-@click.option("--disk", is_flag=True, help="Wait until they are forced to the device.")
+@click.option(
+    "--acks",
+    type=click.Choice(["none", "memory", "disk", "replicas"]),
+    help="Wait until they are in memory, on the device, on the replicas; none: until they have left."
+    "  [default: as the broker is set]",
+)
+@click.option("--disk", "acks", flag_value="disk", help="The same as --acks disk.")
 @json_option("a receipt a line")
 @nameserver_option
 def send(
@@ -74,7 +81,7 @@ def send(
     *,
     from_stdin: bool,
     properties: tuple[str, ...],
-    disk: bool,
+    acks: Acks | None,
     as_json: bool,
     nameserver: str,
     **parts: Any,
@@ -85,7 +92,7 @@ def send(
     parts |= _when(**{name: parts.pop(name) for name in ("delay", "at", "delay_level")})
     own = dict(map(_property, properties))
     batches = lines(sys.stdin.buffer) if from_stdin else [[os.fsencode(body) for body in bodies]]
-    with Producer(nameserver, durability="disk" if disk else None) as producer:
+    with Producer(nameserver, acks=acks) as producer:
         for batch in batches:
             messages = [Message(topic, body, properties=own, **parts) for body in batch]
             _print_receipts(producer.send_many(messages), as_json)

@@ -1,178 +1,340 @@
-"""Gathers messages into runs, one lane a queue, and sends the runs of a lane one after the other.
+"""Gathers messages into runs, a deque of them for each queue, and says which may leave.
 
-Batching is natural: a message for an idle queue leaves at once (at the end of the event loop's turn, with whatever
-else this turn brought), and what arrives while a run travels gathers in the next one. A run that is full is sealed,
-that is encoded, at once, while its predecessor travels. Only one run of a queue is under way at any time, so that order
-within a queue holds over retries; runs of different queues travel together.
+A run is ready when
+    it is full (of bytes or of messages)
+    it has lingered; without a linger, at the end of the event loop's turn in which it was begun
+    somebody flushes, or waits for the memory that it takes
+    it is tried again, and its pause is over
+but while order is kept a queue is *muted* as long as one of its runs is under way: what arrives meanwhile gathers.
+So batching is natural: a message for an idle queue leaves at once, with whatever else this turn has brought, and under
+load a run holds what arrived while its predecessor travelled.
 
-Not thread-safe: the producer's event loop owns it. Bounded by the producer's budget.
+`drain` visits the brokers in turn, and the ready queues of each in turn, and takes one run at a visit, so that neither
+a broker nor a queue starves another; a broker with max_in_flight runs under way is passed over. What comes back to be
+tried again goes to the front of its deque, and so do the parts of a run that was cut, in their order.
+
+Pure: the time is an argument. Not thread-safe: the producer's event loop owns it. Bounded by the producer's budget. A
+queue with nothing to send is forgotten.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from ...proto.clock import Clock
-from ...proto.errors import PocketMQError, SendFailed
+from ...proto.errors import PocketMQError
 from ..config import ProducerConfig
 from ..message import Message
 from ..queue import Queue
-from ..tasks import Tasks
-from .run import Origin, Outcome, Run
-
-logger = logging.getLogger(__name__)
+from .outcome import Outcome
+from .rows import MessageRow, Place
+from .run import Run
 
 
 class _Lane:
-    """The runs of one queue: sealed ones in order, then the open one."""
+    """The runs of one queue that wait, in order; the last one may be open."""
 
-    __slots__ = ("active", "filled", "open", "queue", "sealed")
+    __slots__ = ("broker", "listed", "queue", "runs", "under_way")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, broker: _Broker) -> None:
         self.queue = queue
-        self.sealed: deque[Run] = deque()
-        self.open: Run | None = None
-        self.active = False
-        #: Set when a run is sealed, which ends a linger.
-        self.filled = asyncio.Event()
+        self.broker = broker
+        self.runs: deque[Run] = deque()
+        #: Runs of it that travel.
+        self.under_way = 0
+        #: It stands in its broker's ring.
+        self.listed = False
 
-    def next(self) -> Run | None:
-        if self.sealed:
-            return self.sealed.popleft()
-        run, self.open = self.open, None
-        return run
+    @property
+    def open_run(self) -> Run | None:
+        """The run that messages may join."""
+        return self.runs[-1] if self.runs and self.runs[-1].open else None
+
+
+class _Broker:
+    """What waits for one broker, and how much travels."""
+
+    __slots__ = ("name", "ring", "under_way")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: The queues that have something to send and are not muted, the next one first.
+        self.ring: deque[_Lane] = deque()
+        self.under_way = 0
 
 
 class Accumulator:
-    """Takes messages, makes runs, and has DELIVER bring each to its end."""
+    """Takes messages, and hands out runs; every run ends in `finished` or `back`."""
 
     def __init__(
         self,
         config: ProducerConfig,
-        deliver: Callable[[Run], Awaitable[None]],
         give_back: Callable[[int], None],
-        *,
-        clock: Clock,
-        tasks: Tasks,
-        origin: Origin,
+        is_short: Callable[[], bool],
     ) -> None:
-        self._config = config
-        self._deliver = deliver
+        """GIVE_BACK takes the bytes of a run that is done. IS_SHORT tells whether somebody waits for memory."""
+        self._ordered = config.ordered
+        self._linger_ms = config.linger_ms
+        self._delivery_timeout_ms = config.delivery_timeout_ms
+        self._in_flight_max = config.max_in_flight
+        self._bytes_max = config.run_bytes_max
+        self._messages_max = config.batch_messages_max
         self._give_back = give_back
-        self._clock = clock
-        self._tasks = tasks
-        self._origin = origin
+        self._is_short = is_short
         self._lanes: dict[Queue, _Lane] = {}
+        self._brokers: dict[str, _Broker] = {}
+        #: The brokers in the order in which they are visited.
+        self._visits: deque[_Broker] = deque()
         #: By topic, the lane that messages for any queue joined last.
         self._last_opened: dict[str, _Lane] = {}
         self._unfinished: set[Run] = set()
-        self._flushes: list[tuple[set[Run], asyncio.Future[None]]] = []
+        self._flushes: list[tuple[set[Run], Callable[[], None]]] = []
+
+    # --- messages in
 
     def open_queue(self, topic: str, count: int, size_bytes: int) -> Queue | None:
         """Return the queue whose run COUNT more messages for any queue of TOPIC may join; None: choose one."""
         lane = self._last_opened.get(topic)
-        if lane is None or (run := lane.open) is None or not self._fits(run, count, size_bytes):
+        if lane is None or (run := lane.open_run) is None:
             return None
-        return run.queue
+        return lane.queue if self._fits(run, count, size_bytes) else None
 
-    def add_one(self, queue: Queue, message: Message, size_bytes: int, outcome: Outcome) -> None:
-        """Send MESSAGE, of SIZE_BYTES, to QUEUE; OUTCOME gets its receipt, or an error."""
-        lane, run = self._open_run(queue, 1, size_bytes)
+    def add_one(
+        self, place: Place, message: Message, size_bytes: int, outcome: Outcome, now_ms: int
+    ) -> None:
+        """Send MESSAGE, of SIZE_BYTES, to PLACE; OUTCOME gets its receipt, or an error."""
+        lane, run = self._open_run(place.queue, 1, size_bytes, now_ms)
         run.add_one(message, size_bytes, outcome)
-        self._added(lane, run, message)
+        self._added(lane, run, place)
 
     def add_many(
-        self, queue: Queue, messages: Sequence[Message], size_bytes: int, outcome: Outcome
+        self,
+        place: Place,
+        messages: Sequence[Message],
+        size_bytes: int,
+        outcome: Outcome,
+        now_ms: int,
     ) -> None:
-        """Send MESSAGES, of together SIZE_BYTES, to QUEUE; OUTCOME gets their receipts, or an error."""
-        lane, run = self._open_run(queue, len(messages), size_bytes)
+        """Send MESSAGES, of together SIZE_BYTES, to PLACE; OUTCOME gets their receipts, or an error."""
+        lane, run = self._open_run(place.queue, len(messages), size_bytes, now_ms)
         run.add_many(messages, size_bytes, outcome)
-        self._added(lane, run, messages[0])
+        self._added(lane, run, place)
 
-    def _open_run(self, queue: Queue, count: int, size_bytes: int) -> tuple[_Lane, Run]:
+    def add_row(self, place: Place, row: MessageRow, begin: int, now_ms: int) -> int:
+        """Send as many of ROW from BEGIN on to PLACE as fit one run, at least one; return where they end."""
+        ends = row.ends
+        lane, run = self._open_run(place.queue, 1, ends[begin + 1] - ends[begin], now_ms)
+        room_bytes = self._bytes_max - run.size_bytes
+        fit = bisect_left(ends, ends[begin] + room_bytes, begin + 1) - 1
+        end = max(begin + 1, min(fit, begin + self._messages_max - len(run.messages)))
+        size_bytes = ends[end] - ends[begin]
+        run.add_row(row.messages[begin:end], size_bytes, row.futures[begin:end])
+        self._added(lane, run, place)
+        return end
+
+    def _open_run(
+        self, queue: Queue, count: int, size_bytes: int, now_ms: int
+    ) -> tuple[_Lane, Run]:
         """Return the open run of QUEUE, a new one if COUNT more messages do not fit."""
-        lane = self._lanes.get(queue)
-        if lane is None:
-            lane = self._lanes[queue] = _Lane(queue)
-        run = lane.open
+        lane = self._lane(queue)
+        run = lane.open_run
         if run is not None and not self._fits(run, count, size_bytes):
-            self._seal(lane, run)
+            run.open = False
             run = None
         if run is None:
-            run = lane.open = Run(queue, self._clock.now_ms(), self._done)
+            run = Run(queue, now_ms, self._done)
+            lane.runs.append(run)
             self._unfinished.add(run)
+            self._list(lane)
         return lane, run
 
-    def _added(self, lane: _Lane, run: Run, message: Message) -> None:
-        if not message.placed:
-            self._last_opened[message.topic] = lane
-        else:
+    def _added(self, lane: _Lane, run: Run, place: Place) -> None:
+        if place.pinned:
             run.pinned = True
+        else:
+            self._last_opened[lane.queue.topic] = lane
         if not self._fits(run, 1, 0):
-            self._seal(lane, run)
-        if not lane.active:
-            lane.active = True
-            self._tasks.spawn(self._send(lane))
+            run.open = False
 
     def _fits(self, run: Run, count: int, size_bytes: int) -> bool:
-        config = self._config
         return (
-            len(run.messages) + count <= config.run_messages_max
-            and run.size_bytes + size_bytes < config.run_bytes_max
+            len(run.messages) + count <= self._messages_max
+            and run.size_bytes + size_bytes < self._bytes_max
         )
 
-    def _seal(self, lane: _Lane, run: Run) -> None:
-        lane.open = None
-        run.seal(self._origin)
-        lane.sealed.append(run)
-        lane.filled.set()
+    # --- lanes and brokers
 
-    async def _send(self, lane: _Lane) -> None:
-        if self._config.linger_ms and not lane.sealed:
-            await self._linger(lane)
-        while (run := lane.next()) is not None:
-            try:
-                await self._deliver(run)
-            except Exception as error:  # The edge: a bug must not leave senders waiting for ever.
-                logger.exception("delivery failed")
-                run.fail(SendFailed(f"delivery to {run.queue} failed: {error!r}"))
-        lane.active = False
-        del self._lanes[lane.queue]  # An idle queue keeps nothing.
+    def _lane(self, queue: Queue) -> _Lane:
+        lane = self._lanes.get(queue)
+        if lane is None:
+            broker = self._brokers.get(queue.broker)
+            if broker is None:
+                broker = self._brokers[queue.broker] = _Broker(queue.broker)
+                self._visits.append(broker)
+            lane = self._lanes[queue] = _Lane(queue, broker)
+        return lane
 
-    async def _linger(self, lane: _Lane) -> None:
-        lane.filled.clear()
-        until_ms = self._clock.now_ms() + self._config.linger_ms
-        waits = {
-            asyncio.ensure_future(self._clock.sleep_until(until_ms)),
-            asyncio.ensure_future(lane.filled.wait()),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+    def _list(self, lane: _Lane) -> None:
+        """Let LANE be visited, if it has something to send and is not muted; an idle queue keeps nothing."""
+        if lane.runs and not (self._ordered and lane.under_way):
+            if not lane.listed:
+                lane.listed = True
+                lane.broker.ring.append(lane)
+        elif not lane.runs and not lane.under_way:
+            self._lanes.pop(lane.queue, None)
+
+    # --- runs out
+
+    def drain(self, now_ms: int) -> list[Run]:
+        """Take the runs that may leave now, in fair turns. Each is under way until `finished` or `back`."""
+        drained: list[Run] = []
+        visits = self._visits
+        idle = 0
+        while idle < len(visits):
+            broker = visits[0]
+            visits.rotate(-1)
+            run = self._next_of(broker, now_ms)
+            if run is None:
+                idle += 1
+            else:
+                idle = 0
+                drained.append(run)
+        return drained
+
+    def _next_of(self, broker: _Broker, now_ms: int) -> Run | None:
+        """Return the next ready run for BROKER, if it may have one more."""
+        if broker.under_way >= self._in_flight_max:
+            return None
+        ring = broker.ring
+        for _ in range(len(ring)):
+            lane = ring.popleft()
+            lane.listed = False
+            if lane.runs:
+                ready_ms = self._ready_ms(lane)
+                if ready_ms is not None and ready_ms <= now_ms:
+                    return self._take(lane)
+                lane.listed = True
+                ring.append(lane)
+        return None
+
+    def _take(self, lane: _Lane) -> Run:
+        run = lane.runs.popleft()
+        run.open = False
+        lane.under_way += 1
+        lane.broker.under_way += 1
+        self._list(lane)
+        return run
+
+    def _ready_ms(self, lane: _Lane) -> int | None:
+        """Return from when on the first run of LANE may leave; None: time alone does not tell."""
+        run = lane.runs[0]
+        if run.finding:
+            return None
+        if run.not_before_ms:
+            return run.not_before_ms
+        if self._linger_ms and run.open and not run.hurried and not self._is_short():
+            return run.born_ms + self._linger_ms
+        return 0
+
+    def next_ms(self) -> int | None:
+        """Return the earliest instant at which `drain` or `expired` may have something that it has not now.
+
+        None: not by time alone. Brokers with max_in_flight runs under way count only with what may expire.
+        """
+        instants = [
+            ready_ms
+            for broker in self._visits
+            if broker.under_way < self._in_flight_max
+            for lane in broker.ring
+            if lane.runs and (ready_ms := self._ready_ms(lane)) is not None
+        ]
+        instants += [
+            min(run.born_ms for run in lane.runs) + self._delivery_timeout_ms
+            for lane in self._lanes.values()
+            if lane.runs
+        ]
+        return min(instants, default=None)
+
+    # --- runs back
+
+    def finished(self, run: Run) -> None:
+        """RUN does not travel any more, and does not come back."""
+        lane = self._lanes[run.queue]
+        lane.under_way -= 1
+        lane.broker.under_way -= 1
+        self._list(lane)
+
+    def back(self, run: Run) -> None:
+        """RUN does not travel any more, and waits at the front to be sent again."""
+        lane = self._lanes[run.queue]
+        lane.runs.appendleft(run)
+        self.finished(run)
+
+    def back_in_parts(self, run: Run, parts: Sequence[Run]) -> None:
+        """RUN does not travel any more; PARTS of it wait at the front, in their order."""
+        lane = self._lanes[run.queue]
+        lane.runs.extendleft(reversed(parts))
+        for runs in (self._unfinished, *(runs for runs, _ in self._flushes)):
+            if run in runs:
+                runs.remove(run)
+                runs.update(parts)
+        self.finished(run)
+
+    def move(self, run: Run, queue: Queue) -> None:
+        """Have RUN, which waits, wait for QUEUE instead: in front, but behind what has its numbers there."""
+        self.drop(run)
+        run.queue = queue
+        lane = self._lane(queue)
+        at = next(
+            (at for at, other in enumerate(lane.runs) if other.numbers is None), len(lane.runs)
+        )
+        lane.runs.insert(at, run)
+        self._list(lane)
+
+    def drop(self, run: Run) -> None:
+        """Forget that RUN waits."""
+        lane = self._lanes[run.queue]
+        lane.runs.remove(run)
+        self._list(lane)
+
+    def waiting_for(self, queue: Queue) -> Iterator[Run]:
+        """Yield the runs that wait for QUEUE, in order."""
+        lane = self._lanes.get(queue)
+        return iter(lane.runs if lane is not None else ())
+
+    def expired(self, now_ms: int) -> list[Run]:
+        """Take the waiting runs whose time to be delivered is over."""
+        born_ms = now_ms - self._delivery_timeout_ms
+        late = [run for lane in self._lanes.values() for run in lane.runs if run.born_ms <= born_ms]
+        for run in late:
+            self.drop(run)
+        return late
+
+    # --- the end of runs
 
     def _done(self, run: Run) -> None:
         self._give_back(run.size_bytes)
         self._unfinished.discard(run)
-        for runs, flushed in self._flushes:
+        if not self._flushes:
+            return
+        flushes, self._flushes = self._flushes, []
+        for runs, flushed in flushes:
             runs.discard(run)
-            if not runs and not flushed.done():
-                flushed.set_result(None)
-        if self._flushes:
-            self._flushes = [entry for entry in self._flushes if entry[0]]
+            if runs:
+                self._flushes.append((runs, flushed))
+            else:
+                flushed()
 
-    async def flush(self) -> None:
-        """Return once all that was added before has been acknowledged or has failed."""
+    def flush(self, flushed: Callable[[], None]) -> None:
+        """Let everything leave that was added before; call FLUSHED once it has been acknowledged or has failed."""
         runs = set(self._unfinished)
         if not runs:
+            flushed()
             return
-        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for run in runs:
+            run.hurried = True
         self._flushes.append((runs, flushed))
-        await flushed
 
     @property
     def message_count(self) -> int:
@@ -180,9 +342,28 @@ class Accumulator:
         return sum(len(run.messages) for run in self._unfinished)
 
     def fail_all(self, error: PocketMQError) -> None:
-        """Give up everything that is not finished."""
-        for lane in self._lanes.values():
-            lane.sealed.clear()
-            lane.open = None
+        """Give up everything that is not finished; what travels comes to `finished` all the same."""
+        for lane in list(self._lanes.values()):
+            lane.runs.clear()
+            self._list(lane)
         for run in list(self._unfinished):
             run.fail(error)
+
+    def check(self) -> None:
+        """Assert what holds at any time."""
+        waiting = [run for lane in self._lanes.values() for run in lane.runs]
+        assert len(waiting) == len(set(waiting))
+        assert self._unfinished.issuperset(waiting)
+        for queue, lane in self._lanes.items():
+            assert lane.queue == queue
+            assert lane.runs or lane.under_way
+            assert all(run.queue == queue and not run.done for run in lane.runs)
+            assert not any(run.open for run in list(lane.runs)[:-1])
+            assert not self._ordered or lane.under_way <= 1
+            if lane.runs and not (self._ordered and lane.under_way):
+                assert lane.listed
+                assert lane in lane.broker.ring
+        for name, broker in self._brokers.items():
+            lanes = [lane for lane in self._lanes.values() if lane.queue.broker == name]
+            assert broker.under_way == sum(lane.under_way for lane in lanes)
+            assert broker.under_way <= self._in_flight_max

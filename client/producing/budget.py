@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from ...proto.errors import BufferFull
 
@@ -18,6 +19,10 @@ class Budget:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        #: Called when somebody begins to wait: what lingers has to leave.
+        self.on_short: Callable[[], None] | None = None
+        #: How many have waited.
+        self.wait_count = 0
         self._taken_bytes = 0
         self._lock = threading.Lock()  # protects _taken_bytes
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -25,6 +30,11 @@ class Budget:
     @property
     def taken_bytes(self) -> int:
         return self._taken_bytes
+
+    @property
+    def is_short(self) -> bool:
+        """Does somebody wait?"""
+        return bool(self._waiters)
 
     def take(self, size_bytes: int) -> bool:
         """Take SIZE_BYTES if they are there and nobody waits for them."""
@@ -45,6 +55,9 @@ class Budget:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((size_bytes, waiter))
+        self.wait_count += 1
+        if self.on_short is not None:
+            self.on_short()
         try:
             async with asyncio.timeout(max_block_ms / 1000):
                 await waiter
@@ -79,6 +92,6 @@ class Budget:
         """Return the error for a sender that found no room."""
         return BufferFull(
             f"the producer's buffer of {self.limit_bytes} bytes was full {how_long}: the brokers take less than you "
-            f"send; wait for acknowledgements, raise buffer_bytes_max, or raise max_block_ms",
+            f"send; wait for acknowledgements, raise buffer_memory, or raise max_block_ms",
             limit=self.limit_bytes,
         )

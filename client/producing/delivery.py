@@ -1,157 +1,345 @@
-"""Brings one run to its end: to the right broker, again after an error that passes, elsewhere if there is elsewhere.
+"""Brings runs to their end: to the right broker, again after an error that passes, elsewhere if there is elsewhere.
 
-    error                                   what happens
-    retriable (connection lost, no answer   pause (doubling, with chance), ask for the route anew, send again; to a
-    in time, broker overloaded or full …)   queue of another broker if there is one and no message named its queue
-    topic or queue not there, not writable  once: ask for the route anew and choose a queue from it
-    a bad record, of several senders        each sender's messages alone, so that only the culprit hears of it
-    any other                               the senders get the broker's error
-    delivery_timeout_ms is over             the senders get SendFailed, caused by the last error
+A run is in one of these states. What an error means is told in refusals.py, the numbers in sequences.py.
 
-At least once: an acknowledgement may be lost after the broker has stored the run, and a second try stores it again,
-with the same message ids.
+    state       where it is                        event                            next
+    open        last of its deque                  ready (accumulator.py)           numbered, under way
+    waiting     in its deque                       ready, route known               numbered, under way
+                                                   delivery_timeout_ms is over      expired
+    under way   with the broker, its queue muted   acknowledged                     done
+                                                   definitely refused, will pass    waiting in front, or elsewhere;
+                                                                                    its numbers are given back
+                                                   no answer, may have been stored  waiting in front, numbers kept
+                                                   refused, can be cut              two waiting in front
+                                                   the broker does not know the     new epoch; waiting in front
+                                                   producer, or misses something
+                                                   an error that stays, or retries  failed
+                                                   or delivery_timeout_ms are over  expired
+    failed,     with its senders                   it had numbers that cannot be    its queue begins a new epoch
+    expired                                        given back
+
+An idempotent producer sends a run that may have been stored to no other queue: there the broker could not tell that it
+is a repeat. Others do: at least once, with the same message ids.
+
+After a new epoch a run that may have been stored is sent again all the same, and may then be there twice: that is
+logged, and counted as possible repeats. It happens when a broker has lost what it knew of the producer.
+
+Only what travels has a task. Not thread-safe: the producer's event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from random import Random
+from typing import Protocol
 
-from ...proto.clock import Clock
-from ...proto.errors import (
-    InvalidArgument,
-    NotWritable,
-    PocketMQError,
-    QueueNotFound,
-    RouteNotFound,
-    SendFailed,
-    TopicNotFound,
-)
+from ...proto.errors import DeliveryTimeout, PocketMQError, SendFailed
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ProducerConfig
-from ..connections import Connections
 from ..queue import Queue
-from ..routes import Route, Routes
-from .receipt import DURABILITY_CODES
+from ..routes import Route
+from ..session import Session
+from .accumulator import Accumulator
+from .counters import ProducerCounters
+from .receipt import ACKS_CODES
+from .refusals import Remedy, may_have_stored, remedy_for, split_point
 from .run import Origin, Run
+from .sequences import Sequences
 
 logger = logging.getLogger(__name__)
 
-_STALE_ROUTE = (TopicNotFound, QueueNotFound, NotWritable)
+
+class Observer(Protocol):
+    """Hears how requests end: a queue choice that learns from it."""
+
+    def __call__(self, queue: Queue, latency_ms: float, error: PocketMQError | None, /) -> None: ...
 
 
 class Delivery:
-    """Delivers runs. Not thread-safe: the producer's event loop owns it."""
+    """Sends what the accumulator hands out."""
 
     def __init__(
         self,
         config: ProducerConfig,
-        routes: Routes,
-        connections: Connections,
-        *,
-        clock: Clock,
-        random: Random,
+        session: Session,
+        accumulator: Accumulator,
+        counters: ProducerCounters,
         origin: Origin,
+        observer: Observer | None = None,
     ) -> None:
         self._config = config
-        self._routes = routes
-        self._connections = connections
-        self._clock = clock
-        self._random = random
+        self._session = session
+        self._clock = session.clock
+        self._accumulator = accumulator
+        self._counters = counters
         self._origin = origin
-        self._durability = DURABILITY_CODES[config.durability]
-        self._in_flight: dict[str, asyncio.Semaphore] = {}
+        self._observer = observer
+        self._durability = ACKS_CODES[config.acks]
+        self._silent = config.acks == "none"
+        self._sequences = Sequences(origin.producer_id) if config.idempotent else None
+        #: Whether a pump is scheduled for the end of this turn of the loop.
+        self._woken = False
+        self._alarm: asyncio.Task[object] | None = None
+        self._alarm_ms = 0
+        #: Why nothing more can be sent at all.
+        self.fatal: PocketMQError | None = None
 
-    async def deliver(self, run: Run) -> None:
-        """Send RUN until it is acknowledged or fails; those who wait for it hear of it."""
-        while True:
-            try:
-                reply = await self._attempt(run)
-            except InvalidArgument as error:
-                return await self._refused(run, error)
-            except PocketMQError as error:
-                run.attempts += 1
-                if not await self._may_retry(run, error):
-                    return run.fail(self._final(run, error))
-            else:
-                return run.succeed(reply)
+    # --- which run, and when
 
-    async def _attempt(self, run: Run) -> pb.ProduceReply:
-        broker = run.queue.broker
-        in_flight = self._in_flight.get(broker)
-        if in_flight is None:
-            in_flight = self._in_flight[broker] = asyncio.Semaphore(self._config.in_flight_runs_max)
-        if not run.sealed:
+    def wake(self) -> None:
+        """Send what is ready at the end of this turn of the event loop."""
+        if not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._woken = False
+        for run in self._accumulator.drain(self._clock.now_ms()):
+            if self._sequences is not None and run.numbers is None:
+                run.numbers = self._sequences.give(run.queue, len(run.messages))
+            self._session.tasks.spawn(self._try(run))
+        # An alarm that is set already is early enough for what was added since, but for a linger.
+        if self._alarm is None or self._config.linger_ms:
+            next_ms = self._accumulator.next_ms()
+            if next_ms is not None:
+                self._set_alarm(next_ms)
+
+    def _set_alarm(self, instant_ms: int) -> None:
+        """Look again at INSTANT_MS, or earlier."""
+        if self._alarm is not None:
+            if self._alarm_ms <= instant_ms:
+                return
+            self._alarm.cancel()
+        self._alarm_ms = instant_ms
+        self._alarm = self._session.tasks.spawn(self._sleep(instant_ms))
+
+    async def _sleep(self, until_ms: int) -> None:
+        await self._clock.sleep_until(until_ms)
+        self._alarm = None
+        for run in self._accumulator.expired(self._clock.now_ms()):
+            self._expire(run)
+        self._pump()
+
+    # --- one try
+
+    async def _try(self, run: Run) -> None:
+        began_ms = self._clock.now_ms()
+        reply: pb.ProduceReply | None = None
+        error: PocketMQError | None = None
+        try:
             run.seal(self._origin)
-        async with in_flight:
-            connection = self._connections.to(self._routes.address(broker))
-            timeout_ms = min(self._config.request_timeout_ms, self._left_ms(run))
-            return await connection.produce(run.request(self._durability), timeout_ms)
+            reply = await self._ask(run)
+        except PocketMQError as failure:
+            error = failure
+        except Exception as bug:  # The edge: a bug must not leave senders waiting for ever.
+            logger.exception("delivery failed")
+            error = SendFailed(f"delivery to {run.queue} failed: {bug!r}")
+        self._note(run, began_ms, error)
+        if run.done:  # Given up when the producer was closed.
+            self._accumulator.finished(run)
+        elif error is None:
+            self._succeed(run, reply)
+        else:
+            self._refused(run, error)
+        self.wake()
+
+    async def _ask(self, run: Run) -> pb.ProduceReply | None:
+        connection = self._session.connections.to(self._session.routes.address(run.queue.broker))
+        timeout_ms = min(self._config.request_timeout_ms, max(1, self._left_ms(run)))
+        request = run.request(self._durability, self._origin.producer_id, no_reply=self._silent)
+        if not self._silent:
+            return await connection.produce(request, timeout_ms)
+        await connection.post(request, timeout_ms, self._unheard)
+        return None
 
     def _left_ms(self, run: Run) -> int:
-        """Return the milliseconds until RUN is given up; a first try gets at least one."""
-        deadline_ms = run.born_ms + self._config.delivery_timeout_ms
-        return max(1, deadline_ms - self._clock.now_ms())
+        """Return the milliseconds until RUN is given up."""
+        return run.born_ms + self._config.delivery_timeout_ms - self._clock.now_ms()
 
-    async def _refused(self, run: Run, error: InvalidArgument) -> None:
-        if len(run.waiters) == 1:
-            return run.fail(error)
-        for part in run.split():
-            await self.deliver(part)
-        run.size_bytes = 0  # The parts have given it back.
-        run.on_done(run)
+    def _note(self, run: Run, began_ms: int, error: PocketMQError | None) -> None:
+        """Count the try of RUN that began at BEGAN_MS and ended in ERROR, or well."""
+        counters = self._counters
+        latency_ms = self._clock.now_ms() - began_ms
+        counters.requests += 1
+        counters.request_latency_ms.add(latency_ms)
+        if not run.attempts:
+            counters.queue_time_ms.add(began_ms - run.born_ms)
+            counters.batch_messages.add(len(run.messages))
+            counters.batch_bytes.add(run.size_bytes)
+        if self._observer is not None:
+            try:
+                self._observer(run.queue, latency_ms, error)
+            except Exception:  # The edge: the application's queue choice may raise anything.
+                logger.exception("queue choice failed to hear of a result")
 
-    async def _may_retry(self, run: Run, error: PocketMQError) -> bool:
-        """Prepare the next try and return True, or return False if there is none."""
-        first_of_stale_route = isinstance(error, _STALE_ROUTE) and run.attempts == 1
-        if not error.retriable and not first_of_stale_route:
-            return False
-        pause_ms = 0 if first_of_stale_route else self._pause_ms(run.attempts)
-        if pause_ms >= self._left_ms(run):
-            return False
-        logger.log(
-            logging.DEBUG if first_of_stale_route else logging.WARNING,
-            "run not acknowledged, trying again",
-            extra={"queue": str(run.queue), "attempt": run.attempts, "error": str(error)},
-        )
-        self._routes.forget(run.queue.topic)
-        await self._clock.sleep_until(self._clock.now_ms() + pause_ms)
-        return await self._reroute(run, error)
+    def _unheard(self, error: PocketMQError) -> None:
+        """Note that a run was refused for which nobody waits."""
+        self._counters.refused_unheard += 1
+        logger.warning("run refused that nobody waits for error=%s", error.message)
+
+    # --- its end
+
+    def _succeed(self, run: Run, reply: pb.ProduceReply | None) -> None:
+        self._accumulator.finished(run)
+        self._counters.messages_sent += len(run.messages)
+        self._counters.bytes_sent += run.size_bytes
+        if reply is None:
+            run.leave()
+        else:
+            self._counters.repeats_dropped += reply.repeated_count
+            run.succeed(reply)
+
+    def _refused(self, run: Run, error: PocketMQError) -> None:
+        """Do what the ERROR that ended a try of RUN asks for."""
+        run.attempts += 1
+        run.last_error = error
+        run.maybe_stored = run.maybe_stored or may_have_stored(run, error)
+        latest_epoch = self._sequences.latest_epoch if self._sequences is not None else 0
+        remedy = remedy_for(run, error, latest_epoch)
+        if not run.maybe_stored:
+            self._take_numbers_back(run)
+        if remedy is Remedy.SPLIT:
+            self._counters.splits += 1
+            self._accumulator.back_in_parts(run, run.split(split_point(run, error)))
+        elif remedy is Remedy.END:
+            self.fatal = error
+            self._accumulator.finished(run)
+            self._accumulator.fail_all(error)
+        elif (final := self._final(run, error, remedy)) is not None:
+            self._accumulator.finished(run)
+            self._give_up(run, final)
+        else:
+            self._again(run, error, remedy)
+
+    def _final(self, run: Run, error: PocketMQError, remedy: Remedy) -> PocketMQError | None:
+        """Return what the senders of RUN get after ERROR; None: there is another try, and from when on is noted."""
+        if remedy is Remedy.FAIL:
+            return error
+        if run.attempts > self._config.retries:
+            return self._failed(run, SendFailed)
+        run.not_before_ms = 0
+        if remedy is Remedy.RETRY or run.attempts > 1:
+            pause_ms = self._pause_ms(run.attempts)
+            if pause_ms >= self._left_ms(run):
+                self._counters.expired += 1
+                return self._failed(run, DeliveryTimeout)
+            run.not_before_ms = self._clock.now_ms() + pause_ms
+        return None
 
     def _pause_ms(self, attempts: int) -> int:
         longest = self._config.retry_backoff_max_ms
         pause_ms = min(longest, self._config.retry_backoff_ms << min(attempts - 1, 20))
-        return round(pause_ms * (0.5 + self._random.random() / 2))
+        return round(pause_ms * (0.5 + self._session.random.random() / 2))
 
-    async def _reroute(self, run: Run, error: PocketMQError) -> bool:
+    def _again(self, run: Run, error: PocketMQError, remedy: Remedy) -> None:
+        """Put RUN in front again, after ERROR, and look where it goes."""
+        self._counters.retries += 1
+        quiet = remedy is Remedy.REROUTE
+        logger.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            "run not acknowledged, trying again queue=%s attempt=%d error=%s",
+            run.queue,
+            run.attempts,
+            error,
+        )
+        self._accumulator.back(run)
+        if remedy is Remedy.RENUMBER:
+            self._begin_anew(run.queue)
+        else:
+            run.finding = True
+            self._session.routes.forget(run.queue.topic)
+            self._session.tasks.spawn(self._find(run, error))
+        if run.not_before_ms:
+            self._set_alarm(run.not_before_ms)
+
+    async def _find(self, run: Run, error: PocketMQError) -> None:
+        """Ask for the route of RUN, which waits after ERROR, and choose where it goes now."""
+        route: Route | None = None
         try:
-            route = await self._routes.find(run.queue.topic, provisional=True)
-        except RouteNotFound:
-            return error.retriable
-        if not run.pinned:
-            run.move(self._elsewhere(run.queue, route))
-        return run.queue in route.writable or error.retriable
+            route = await self._session.routes.find(run.queue.topic, provisional=True)
+        except PocketMQError as failure:
+            logger.debug("no route for a run queue=%s error=%s", run.queue, failure.message)
+        if run.done:  # Expired meanwhile, or closed.
+            return
+        run.finding = False
+        if route is not None and self._may_move(run):
+            queue = self._elsewhere(run.queue, route)
+            if queue != run.queue:
+                self._counters.moves += 1
+                self._accumulator.move(run, queue)
+        if error.retriable or (route is not None and run.queue in route.writable):
+            self.wake()
+        else:
+            self._accumulator.drop(run)
+            self._give_up(run, error)
+
+    def _may_move(self, run: Run) -> bool:
+        """Tell whether another queue will do for RUN."""
+        if run.pinned or run.numbers is not None:
+            return False
+        return self._sequences is None or not run.maybe_stored
 
     def _elsewhere(self, queue: Queue, route: Route) -> Queue:
         """Return a queue of another broker; failing that the same, or any if it is not there any more."""
         others = [other for other in route.writable if other.broker != queue.broker]
         if others:
-            return self._random.choice(others)
+            return self._session.random.choice(others)
         if queue in route.writable or not route.writable:
             return queue
-        return self._random.choice(route.writable)
+        return self._session.random.choice(route.writable)
 
-    def _final(self, run: Run, error: PocketMQError) -> PocketMQError:
-        """Return the error that the senders get: what no repetition heals as it is, else that time is over."""
-        if not error.retriable:
-            return error
+    def _expire(self, run: Run) -> None:
+        self._counters.expired += 1
+        self._give_up(run, self._failed(run, DeliveryTimeout))
+
+    def _give_up(self, run: Run, error: PocketMQError) -> None:
+        """Tell the senders of RUN, which neither waits nor travels any more; leave no gap in its queue's numbers."""
+        self._counters.messages_failed += len(run.messages)
+        if not run.maybe_stored:
+            self._take_numbers_back(run)
+        sequences, numbers = self._sequences, run.numbers
+        if sequences is not None and numbers is not None:
+            lost = sequences.is_current(run.queue, numbers)
+            if lost:
+                self._begin_anew(run.queue)
+        run.fail(error)
+
+    def _failed(self, run: Run, kind: type[SendFailed]) -> SendFailed:
+        """Return the error of a run that will not be tried again."""
         elapsed_ms = self._clock.now_ms() - run.born_ms
-        failed = SendFailed(
-            f"not acknowledged by {run.queue} in {run.attempts} tries over {elapsed_ms} ms; the last: {error.message}",
+        last = run.last_error
+        why = f"the last: {last.message}" if last else "its broker takes less than is sent"
+        failed = kind(
+            f"not acknowledged by {run.queue} in {run.attempts} tries over {elapsed_ms} ms; {why}",
             topic=run.queue.topic,
             attempts=run.attempts,
-            last_error=type(error).__name__,
+            last_error=type(last).__name__ if last else "",
         )
-        failed.__cause__ = error
+        failed.__cause__ = last
         return failed
+
+    # --- numbers
+
+    def _take_numbers_back(self, run: Run) -> None:
+        """Give back the numbers of RUN, which was not stored, if none were given after them."""
+        if self._sequences is None or run.numbers is None:
+            return
+        if self._sequences.give_back(run.queue, run.numbers, len(run.messages)):
+            run.numbers = None
+
+    def _begin_anew(self, queue: Queue) -> None:
+        """Begin a new epoch in QUEUE: what waits there to be sent again gets new numbers."""
+        assert self._sequences is not None
+        self._sequences.begin_anew(queue)
+        self._counters.epochs += 1
+        for run in self._accumulator.waiting_for(queue):
+            if run.numbers is not None and run.maybe_stored:
+                self._counters.possible_repeats += len(run.messages)
+                logger.warning(
+                    "a broker cannot tell repeats any more: messages may be there twice queue=%s messages=%d error=%s",
+                    queue,
+                    len(run.messages),
+                    run.last_error,
+                )
+                run.maybe_stored = False
+            run.numbers = None

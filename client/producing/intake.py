@@ -18,7 +18,7 @@ from ..message import Message, MessageParts
 from ..serialization import key_encoder, value_encoder
 from .compression import Compressor
 from .interceptors import Interceptors, Sending
-from .run import Outcome
+from .outcome import Outcome
 
 
 class Intake:

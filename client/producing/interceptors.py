@@ -28,8 +28,8 @@ from typing import Any, Final, TypeAlias
 from ...proto.errors import ConfigError
 from ..draft import Draft
 from ..message import Message
+from .outcome import Outcome
 from .receipt import Receipt, Receipts
-from .run import Outcome
 
 logger = logging.getLogger(__name__)
 

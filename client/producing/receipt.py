@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple, overload
+from typing import Final, Literal, NamedTuple, overload
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import offset_message_id
@@ -17,23 +17,35 @@ from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ..queue import Queue
 
-#: How safe an acknowledged message is: in the log's pages (survives kill -9), or forced to the device.
-Durability = Literal["memory", "disk"]
+#: What a sender waits for: nothing, the log's pages (survives kill -9), the device, the device here and the replicas.
+Acks = Literal["none", "memory", "disk", "replicas"]
+#: How safe a message is, in the words of `acks`; "none": nobody knows.
+Durability = Acks
 
 #: None: as the broker is configured.
-DURABILITY_CODES: dict[Durability | None, int] = {
+ACKS_CODES: dict[Acks | None, int] = {
     None: pb.DURABILITY_UNSPECIFIED,
+    "none": pb.MEMORY,
     "memory": pb.MEMORY,
     "disk": pb.DISK,
+    "replicas": pb.REPLICAS,
 }
-_DURABILITY_NAMES: dict[int, Durability] = {pb.MEMORY: "memory", pb.DISK: "disk"}
+_DURABILITY_NAMES: dict[int, Durability] = {
+    pb.MEMORY: "memory",
+    pb.DISK: "disk",
+    pb.REPLICAS: "replicas",
+}
+
+
+_NO_REPLY: Final = pb.ProduceReply()
 
 
 class Receipt(NamedTuple):
     """An acknowledgement of one message.
 
     A delayed message gets its place in QUEUE when it is delivered: until then queue_offset and log_offset tell where
-    it waits, in a topic of the broker's own, and so does offset_message_id.
+    it waits, in a topic of the broker's own, and so does offset_message_id. With acks="none" nobody knows more than
+    the queue and the id: offsets are -1 and durability is "none".
     """
 
     topic: str
@@ -52,6 +64,8 @@ class Receipt(NamedTuple):
     due_ms: int = 0
     #: What `recall` takes to have it back before it is due; empty unless it has a time of its own (not a level's).
     recall_handle: str = ""
+    #: An earlier try had been stored, whose acknowledgement was lost: the broker dropped this one.
+    repeated: bool = False
 
     @property
     def offset_message_id(self) -> str:
@@ -80,55 +94,49 @@ class RunReceipts:
         queue: Queue,
         ids: Sequence[bytes],
         sizes: Sequence[int],
-        reply: pb.ProduceReply,
+        reply: pb.ProduceReply | None,
         store_host: str,
         timed: Sequence[bool] = (),
     ) -> None:
-        """TIMED: whether each message has a time of its own; only where REPLY says when they are due."""
+        """REPLY: None: nobody waits for one. TIMED: whether each message has a time of its own; only where REPLY says
+        when they are due.
+        """
         self._queue = queue
         self._ids = ids
         self._sizes = sizes
-        self._reply = reply
+        self._reply = reply or _NO_REPLY
         self._store_host = store_host
-        self._log_offsets: Sequence[int] = reply.log_offsets
+        self._log_offsets: Sequence[int] = self._reply.log_offsets
         self._timed = timed
-        self._scattered = bool(reply.queue_offsets or reply.due_ms)
+        self._scattered = bool(self._reply.queue_offsets or self._reply.due_ms)
 
     def receipt(self, index: int) -> Receipt:
         """Return the receipt of the message with INDEX in the run."""
-        if self._scattered:
-            return self._scattered_receipt(index)
-        reply = self._reply
-        return Receipt(
-            self._queue.topic,
-            self._queue.broker,
-            self._queue.number,
-            reply.first_queue_offset + index,
-            self._log_offset(index),
-            self._ids[index].decode(),
-            _DURABILITY_NAMES.get(reply.durability, "memory"),
-            reply.store_timestamp_ms,
-            self._store_host,
-        )
-
-    def _scattered_receipt(self, index: int) -> Receipt:
-        """Return the receipt of a message in a run of which some are delayed, or do not follow each other."""
         reply, (topic, broker, number) = self._reply, self._queue
         message_id = self._ids[index].decode()
-        due_ms = reply.due_ms[index] if reply.due_ms else 0
-        recallable = due_ms and self._timed[index]
+        if reply is _NO_REPLY:
+            return Receipt(topic, broker, number, -1, -1, message_id, "none", 0, "")
+        due_ms, handle = 0, ""
+        queue_offset = reply.first_queue_offset + index
+        if self._scattered:  # Some are delayed, or do not follow each other.
+            due_ms = reply.due_ms[index] if reply.due_ms else 0
+            if due_ms and self._timed[index]:
+                handle = encode_handle(topic, broker, due_ms, message_id)
+            if reply.queue_offsets:
+                queue_offset = reply.queue_offsets[index]
         return Receipt(
             topic,
             broker,
             number,
-            reply.queue_offsets[index] if reply.queue_offsets else reply.first_queue_offset + index,
+            queue_offset,
             self._log_offset(index),
             message_id,
             _DURABILITY_NAMES.get(reply.durability, "memory"),
             reply.store_timestamp_ms,
             self._store_host,
             due_ms,
-            encode_handle(topic, broker, due_ms, message_id) if recallable else "",
+            handle,
+            index < reply.repeated_count,
         )
 
     def _log_offset(self, index: int) -> int:

@@ -21,7 +21,6 @@ from .interceptors import Sending
 from .queue_choice import queue_choice
 from .receipt import Receipt
 from .route_gate import RouteGate
-from .run import record_size
 from .sender import Sender
 from .transaction import AsyncTransaction
 
@@ -63,16 +62,19 @@ class Road:
             if isinstance(sending, Draft):
                 await self.gate.wait(sending.topic)
             taken = self.intake.message(sending)
-            await self._room(taken)
-        return await self._accept(sending, taken)
+            size_bytes = await self._room(taken)
+        return await self._accept(sending, taken, size_bytes)
 
-    async def _room(self, message: Message) -> None:
-        await self.sender.budget.take_within(record_size(message), self._config.max_block_ms)
+    async def _room(self, message: Message) -> int:
+        """Wait for room for MESSAGE; return the bytes that it takes."""
+        size_bytes = self.sender.size_of(message)
+        await self.sender.budget.take_within(size_bytes, self._config.max_block_ms)
+        return size_bytes
 
-    async def _accept(self, sending: Sending, taken: Message) -> Receipt:
+    async def _accept(self, sending: Sending, taken: Message, size_bytes: int) -> Receipt:
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         watched = self.intake.watched(sending, outcome)
-        self.sender.accept(taken, record_size(taken), watched)
+        self.sender.accept(taken, size_bytes, watched)
         return await outcome
 
     def transaction(self, message: object, value: Any, parts: MessageParts) -> AsyncTransaction:
@@ -85,8 +87,8 @@ class Road:
     async def _send_half(self, sending: Sending, half: Message) -> Receipt:
         with self.intake.telling(sending):
             self.sender.check_open()
-            await self._room(half)
-        return await self._accept(sending, half)
+            size_bytes = await self._room(half)
+        return await self._accept(sending, half, size_bytes)
 
     def taken(self, messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
         """Return MESSAGES after the interceptors, and as they go to the broker: mostly one list.

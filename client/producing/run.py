@@ -1,25 +1,33 @@
 """A run: messages for one queue on their way together, and those who wait for their acknowledgement.
 
 A run is open while messages join it, and sealed once its records are encoded. The ids are given when it is sealed
-first, and stay over retries, so that a duplicate, which a lost acknowledgement makes, can be told by its id.
+first, and stay over retries, so that a duplicate can be told by its id. A run of an idempotent producer has numbers
+(sequences.py) while it is on its way; its first record says them as well, or, if any of its messages waits for its time
+or its transaction, every record: the broker stores those in parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIds
+from ...proto.properties import PRODUCER_SEQUENCE, encode_pair
 from ...proto.record import Host
 from ...proto.record_run import encode_run
 from ..message import UNIQUE_KEY_SIZE, Message
 from ..queue import Queue
-from .receipt import Receipts, RunReceipts
+from .outcome import Many, One, Outcome, Row, SendFuture, Waiter
+from .receipt import RunReceipts
+from .sequences import Numbers
 
 _UNIQ_KEY = b"UNIQ_KEY\x01%s\x02%s"
+_NUMBERED = b"UNIQ_KEY\x01%s\x02%s%s"
 _RECORD_OVERHEAD = 91 + UNIQUE_KEY_SIZE
+#: In the properties of every message that does not simply go to its queue.
+_WAITING: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 
 
 def record_size(message: Message) -> int:
@@ -33,37 +41,31 @@ class Origin(NamedTuple):
 
     host: Host
     ids: UniqueIds
-
-
-class Outcome(Protocol):
-    """Where an acknowledgement or an error goes: an asyncio or a concurrent future, or a part of a larger one."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: Any, /) -> None: ...
-    def set_exception(self, exception: BaseException, /) -> None: ...
-
-
-class Waiter(NamedTuple):
-    """Waits for SIZE messages of a run from FIRST on; a single one wants its receipt, others Receipts."""
-
-    first: int
-    size: int
-    single: bool
-    outcome: Outcome
+    producer_id: int = 0
 
 
 class Run:
     """Messages for one queue. Not thread-safe: the producer's event loop owns it."""
 
     __slots__ = (
+        "_sealed_as",
         "attempts",
         "born_ms",
+        "done",
+        "finding",
+        "hurried",
         "ids",
+        "last_error",
+        "maybe_stored",
         "messages",
+        "not_before_ms",
+        "numbers",
         "on_done",
+        "open",
         "pinned",
         "queue",
         "records",
+        "scattered",
         "size_bytes",
         "sizes",
         "waiters",
@@ -77,150 +79,195 @@ class Run:
         self.ids: list[bytes] = []
         self.waiters: list[Waiter] = []
         self.size_bytes = 0
+        #: Messages may join it.
+        self.open = True
+        #: Somebody flushes: it does not linger.
+        self.hurried = False
+        self.done = False
+        #: Tries that failed.
         self.attempts = 0
+        self.last_error: PocketMQError | None = None
+        #: It is not sent again before this instant.
+        self.not_before_ms = 0
+        #: It is not sent again before its route is known.
+        self.finding = False
         #: Some message asked for this very queue, by itself or by a sharding key.
         self.pinned = False
+        self.numbers: Numbers | None = None
+        #: A try may have been stored, for all that is known.
+        self.maybe_stored = False
+        #: Some messages wait for their time or transaction, so that the broker stores it in parts.
+        self.scattered = False
         self.records = b""
         self.sizes: list[int] = []
+        self._sealed_as: tuple[Queue, Numbers | None] | None = None
 
     def add_one(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
         """Take MESSAGE of SIZE_BYTES in; OUTCOME gets its receipt."""
-        self.waiters.append(Waiter(len(self.messages), 1, True, outcome))
+        self.waiters.append(One(outcome))
         self.messages.append(message)
         self.size_bytes += size_bytes
 
     def add_many(self, messages: Sequence[Message], size_bytes: int, outcome: Outcome) -> None:
         """Take MESSAGES of together SIZE_BYTES in; OUTCOME gets their receipts."""
-        self.waiters.append(Waiter(len(self.messages), len(messages), False, outcome))
+        self.waiters.append(Many(len(messages), outcome))
         self.messages += messages
         self.size_bytes += size_bytes
 
-    @property
-    def sealed(self) -> bool:
-        return bool(self.sizes)
+    def add_row(
+        self, messages: Sequence[Message], size_bytes: int, futures: Sequence[SendFuture]
+    ) -> None:
+        """Take MESSAGES of together SIZE_BYTES in; each of FUTURES gets the receipt of one."""
+        self.waiters.append(Row(futures))
+        self.messages += messages
+        self.size_bytes += size_bytes
+
+    # --- records
 
     def seal(self, origin: Origin) -> None:
-        """Encode the records, for the queue as it is now."""
+        """Encode the records, for the queue and with the numbers that it has now; it is closed."""
+        self.open = False
+        if self._sealed_as == (self.queue, self.numbers):
+            return
         if not self.ids:
             self.ids = origin.ids.many(len(self.messages))
-        properties = [
-            _UNIQ_KEY % (unique, message.property_string)
-            for unique, message in zip(self.ids, self.messages, strict=True)
-        ]
-        bodies = [message.body for message in self.messages]
+            strings = b"".join([message.property_string for message in self.messages])
+            self.scattered = any(name in strings for name in _WAITING)
         self.records, self.sizes = encode_run(
             self.queue.topic,
             self.queue.number,
-            zip(bodies, properties, strict=True),
+            zip(
+                [message.body for message in self.messages],
+                self._properties(origin.producer_id),
+                strict=True,
+            ),
             born_timestamp_ms=self.born_ms,
             born_host=origin.host,
             sys_flag=[message.sys_flag for message in self.messages],
         )
+        self._sealed_as = self.queue, self.numbers
 
-    def move(self, queue: Queue) -> None:
-        """Send it to QUEUE instead; it must be sealed again."""
-        self.queue = queue
-        self.records, self.sizes = b"", []
+    def _properties(self, producer_id: int) -> list[bytes]:
+        """Return the property string of each record."""
+        strings = [
+            _UNIQ_KEY % (unique, message.property_string)
+            for unique, message in zip(self.ids, self.messages, strict=True)
+        ]
+        if self.numbers is not None:
+            count = len(strings)
+            rows = range(count) if self.scattered else (0,)
+            size = 1 if self.scattered else count
+            for row in rows:
+                numbers = self._sequence(producer_id, row, size)
+                strings[row] = _NUMBERED % (
+                    self.ids[row],
+                    numbers,
+                    self.messages[row].property_string,
+                )
+        return strings
 
-    def request(self, durability: int) -> pb.ProduceRun:
+    def _sequence(self, producer_id: int, row: int, count: int) -> bytes:
+        assert self.numbers is not None
+        epoch, first = self.numbers
+        return encode_pair(PRODUCER_SEQUENCE, f"{producer_id:x}:{epoch}:{first + row}:{count}")
+
+    def request(
+        self, durability: int, producer_id: int, *, no_reply: bool = False
+    ) -> pb.ProduceRun:
         """Return the message that travels."""
-        return pb.ProduceRun(
+        run = pb.ProduceRun(
             topic=self.queue.topic,
             queue=self.queue.number,
             records=self.records,
             sizes=self.sizes,
             durability=durability,  # type: ignore[arg-type]  # the stub wants the enum's wrapper
+            no_reply=no_reply,
         )
+        if self.numbers is not None:
+            run.producer_id = producer_id
+            run.producer_epoch, run.first_sequence = self.numbers
+        return run
 
-    def split(self) -> list[Run]:
-        """Return a run for each waiter: what the broker refuses together may be one message's fault."""
-        parts = []
-        for first, count, single, outcome in self.waiters:
-            part = Run(self.queue, self.born_ms, self.on_done)
-            part.waiters.append(Waiter(0, count, single, outcome))
-            part.messages = self.messages[first : first + count]
-            part.ids = self.ids[first : first + count]
-            part.size_bytes = sum(map(record_size, part.messages))
-            part.pinned = self.pinned
-            parts.append(part)
-        return parts
+    # --- parts
+
+    @property
+    def senders(self) -> int:
+        """How many senders hear of it."""
+        return sum(waiter.senders for waiter in self.waiters)
+
+    def middle(self, *, within_a_sender: bool) -> int:
+        """Return before which message to cut it in halves, between two senders unless WITHIN_A_SENDER; 0: nowhere."""
+        count = len(self.messages)
+        if within_a_sender:
+            return count // 2
+        cuts: list[int] = []
+        begin = 0
+        for waiter in self.waiters:
+            if begin:
+                cuts.append(begin)
+            if waiter.senders > 1 and begin < count // 2 < begin + waiter.count:
+                cuts.append(count // 2)
+            begin += waiter.count
+        return min(cuts, key=lambda at: abs(count - 2 * at), default=0)
+
+    def split(self, at: int) -> tuple[Run, Run]:
+        """Return two runs, of the messages before AT and from there on; numbers stay."""
+        first = self._part(0, at, sum(map(record_size, self.messages[:at])))
+        second = self._part(at, len(self.messages), self.size_bytes - first.size_bytes)
+        begin = 0
+        for waiter in self.waiters:
+            end = begin + waiter.count
+            if end <= at:
+                first.waiters.append(waiter)
+            elif begin >= at:
+                second.waiters.append(waiter)
+            else:
+                before, after = waiter.cut(at - begin)
+                first.waiters.append(before)
+                second.waiters.append(after)
+            begin = end
+        return first, second
+
+    def _part(self, begin: int, end: int, size_bytes: int) -> Run:
+        part = Run(self.queue, self.born_ms, self.on_done)
+        part.open = False
+        part.messages = self.messages[begin:end]
+        part.ids = self.ids[begin:end]
+        part.size_bytes = size_bytes
+        part.hurried, part.pinned = self.hurried, self.pinned
+        part.maybe_stored, part.scattered = self.maybe_stored, self.scattered
+        if self.numbers is not None:
+            part.numbers = Numbers(self.numbers.epoch, self.numbers.first + begin)
+        return part
+
+    # --- the end
 
     def succeed(self, reply: pb.ProduceReply) -> None:
         """Tell all who wait that REPLY acknowledged them."""
         timed = [message.timed for message in self.messages] if reply.due_ms else ()
-        receipts = RunReceipts(self.queue, self.ids, self.sizes, reply, reply.store_host, timed)
+        self._acknowledge(
+            RunReceipts(self.queue, self.ids, self.sizes, reply, reply.store_host, timed)
+        )
+
+    def leave(self) -> None:
+        """Tell all who wait that it has left, and that nobody will hear more."""
+        self._acknowledge(RunReceipts(self.queue, self.ids, self.sizes, None, ""))
+
+    def _acknowledge(self, receipts: RunReceipts) -> None:
         self.records = b""
-        for first, count, single, outcome in self.waiters:
-            if not outcome.done():
-                outcome.set_result(
-                    receipts.receipt(first) if single else Receipts([(receipts, first, count)])
-                )
-        self.on_done(self)
+        first = 0
+        for waiter in self.waiters:
+            waiter.acknowledge(receipts, first)
+            first += waiter.count
+        self._end()
 
     def fail(self, error: PocketMQError) -> None:
         """Tell all who wait that there will be no acknowledgement, because of ERROR."""
         self.records = b""
         for waiter in self.waiters:
-            if not waiter.outcome.done():
-                waiter.outcome.set_exception(error)
+            waiter.refuse(error)
+        self._end()
+
+    def _end(self) -> None:
+        self.done = True
         self.on_done(self)
-
-
-class Gathered:
-    """One outcome for messages that travel in several runs: their receipts in order, or the first error at the end."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-        self._parts: list[Receipts | None] = []
-        self._missing = 0
-        self._complete = False
-        self._error: BaseException | None = None
-
-    def part(self) -> _Part:
-        """Return the outcome for the next run."""
-        self._parts.append(None)
-        self._missing += 1
-        return _Part(self, len(self._parts) - 1)
-
-    def no_more_parts(self, error: BaseException | None = None) -> None:
-        """All runs are known; ERROR says why messages after them will not be sent."""
-        self._complete = True
-        self._error = self._error or error
-        self._tell()
-
-    def settle(self, index: int, receipts: Receipts | None, error: BaseException | None) -> None:
-        """Take what became of part INDEX."""
-        self._parts[index] = receipts
-        self._error = self._error or error
-        self._missing -= 1
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._missing or not self._complete or self._outcome.done():
-            return
-        if self._error is not None:
-            self._outcome.set_exception(self._error)
-        else:
-            self._outcome.set_result(Receipts.joined(part for part in self._parts if part))
-
-
-class _Part:
-    """The outcome of one run of a gathered sending."""
-
-    __slots__ = ("_done", "_index", "_whole")
-
-    def __init__(self, whole: Gathered, index: int) -> None:
-        self._whole = whole
-        self._index = index
-        self._done = False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, result: Receipts, /) -> None:
-        self._done = True
-        self._whole.settle(self._index, result, None)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._done = True
-        self._whole.settle(self._index, None, exception)

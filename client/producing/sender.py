@@ -1,19 +1,19 @@
 """The core of both producers: takes messages, finds their queue, and hands them to the accumulator.
 
-Messages for a topic whose route is not known yet wait for it together, in order. Not thread-safe, but for `budget`: the
-producer's event loop owns it.
+Messages for a topic whose route is not known yet wait for it together, in order. Not thread-safe, but for `budget` and
+`size_of`: the producer's event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ...proto.errors import ClientClosed, InvalidArgument, MessageTooLarge, PocketMQError
 from ...proto.message_id import UniqueIds
 from ..config import ProducerConfig
 from ..message import Message
@@ -22,22 +22,45 @@ from ..routes import Route
 from ..session import Session, local_host
 from .accumulator import Accumulator
 from .budget import Budget
+from .counters import ProducerCounters
 from .delivery import Delivery
+from .outcome import Gathered, Outcome, SendFuture
 from .queue_choice import QueueChoice, RoundRobin, queue_for
 from .recall import recall
 from .receipt import Receipt
-from .run import Gathered, Origin, Outcome, record_size
+from .rows import MessageRow, Place
+from .run import Origin, record_size
 
 _PLACE = attrgetter("topic", "queue", "sharding_key")
 
 
 class _Parcel(NamedTuple):
-    """Messages of one topic, all for the same queue or all for any, that wait for a route."""
+    """Messages of one topic, all for the same queue or all for any, of one sender: they travel in one run."""
 
     messages: Sequence[Message]
     size_bytes: int
     outcome: Outcome
     single: bool
+
+    def fail(self, error: Exception) -> int:
+        """Tell the sender; return how many bytes are free."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+        return self.size_bytes
+
+
+class _RowParcel(NamedTuple):
+    """Single messages of one topic, each with a future of its own; all of them say where they go, or none."""
+
+    row: MessageRow
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return self.row.messages
+
+    def fail(self, error: Exception) -> int:
+        """Tell the senders; return how many bytes are free."""
+        return self.row.fail(0, error)
 
 
 class Sender:
@@ -47,14 +70,16 @@ class Sender:
         self, config: ProducerConfig, session: Session, choice: QueueChoice | None = None
     ) -> None:
         self.config = config
-        self.budget = Budget(config.buffer_bytes_max)
+        self.budget = Budget(config.buffer_memory)
+        self._counters = ProducerCounters()
         self._session = session
         self._choice = choice or RoundRobin(session.random)
         self._tell_added = getattr(choice, "on_added", None)
-        self._unrouted: dict[str, list[_Parcel]] = {}
+        self._unrouted: dict[str, list[_Parcel | _RowParcel]] = {}
         #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
         self._bringing: set[asyncio.Task[object]] = set()
-        self._accumulator: Accumulator | None = None
+        self._accumulator = Accumulator(config, self.budget.give, lambda: self.budget.is_short)
+        self._delivery: Delivery | None = None
         self._closed = False
         self._disconnected = False
 
@@ -62,23 +87,24 @@ class Sender:
         """Get ready to send; nothing is connected yet."""
         session = self._session
         host = await local_host(session.name_servers.addresses[0])
-        origin = Origin(host, UniqueIds(session.clock.now_ms, os.getpid(), session.random))
-        delivery = Delivery(
+        ids = UniqueIds(session.clock.now_ms, os.getpid(), session.random)
+        producer_id = session.random.getrandbits(63) or 1
+        self._delivery = Delivery(
             self.config,
-            session.routes,
-            session.connections,
-            clock=session.clock,
-            random=session.random,
-            origin=origin,
+            session,
+            self._accumulator,
+            self._counters,
+            Origin(host, ids, producer_id),
+            getattr(self._choice, "on_result", None),
         )
-        self._accumulator = Accumulator(
-            self.config,
-            delivery.deliver,
-            self.budget.give,
-            clock=session.clock,
-            tasks=session.tasks,
-            origin=origin,
-        )
+        self.budget.on_short = self._delivery.wake
+
+    @property
+    def counters(self) -> ProducerCounters:
+        """What was done so far."""
+        self._counters.buffer_bytes = self.budget.taken_bytes
+        self._counters.buffer_waits = self.budget.wait_count
+        return self._counters
 
     @property
     def closed(self) -> bool:
@@ -86,16 +112,27 @@ class Sender:
         return self._closed
 
     def check_open(self) -> None:
-        """Raise ClientClosed unless messages are taken."""
+        """Raise ClientClosed unless messages are taken, and ProducerFenced if another took this producer's place."""
         if self._closed:
             raise ClientClosed("the producer was closed; make a new one to go on sending")
-        if self._accumulator is None:
+        if self._delivery is None:
             raise ClientClosed("the producer was not started: use it in a `with` block")
+        if self._delivery.fatal is not None:
+            raise self._delivery.fatal
+
+    def size_of(self, message: Message) -> int:
+        """Return the bytes that MESSAGE takes; raise InvalidArgument if it is something else, or MessageTooLarge."""
+        if type(message) is not Message:
+            checked_message(message)
+        size_bytes = record_size(message)
+        if size_bytes > self.config.max_request_size:
+            _refuse_size(size_bytes, self.config.max_request_size)
+        return size_bytes
 
     async def send(self, message: Message) -> Receipt:
         """Send MESSAGE, waiting for room; return its receipt once it is acknowledged."""
         self.check_open()
-        size_bytes = record_size(checked_message(message))
+        size_bytes = self.size_of(message)
         await self.budget.take_within(size_bytes, self.config.max_block_ms)
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self.accept(message, size_bytes, outcome)
@@ -104,6 +141,27 @@ class Sender:
     def accept(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
         self._take_in(_Parcel((message,), size_bytes, outcome, single=True))
+
+    def accept_row(self, row: Iterable[tuple[Message, int, SendFuture]]) -> None:
+        """Send messages, for which their sizes were taken from the budget; their futures get their Receipts."""
+        messages, sizes, futures = zip(*row, strict=True)
+        if len(set(map(_PLACE, messages))) == 1:
+            self._accept_alike(messages, sizes, futures)
+            return
+        by_topic: dict[str, list[tuple[Message, int, SendFuture]]] = {}
+        for entry in zip(messages, sizes, futures, strict=True):
+            by_topic.setdefault(entry[0].topic, []).append(entry)
+        for entries in by_topic.values():
+            # The order of what goes to one queue holds, also between messages that name it and others.
+            for _, group in groupby(entries, lambda entry: entry[0].placed):
+                self._accept_alike(*zip(*group, strict=True))
+
+    def _accept_alike(
+        self, messages: Sequence[Message], sizes: Sequence[int], futures: Sequence[SendFuture]
+    ) -> None:
+        """Send MESSAGES of one topic, all of which say where they go, or none."""
+        ends = list(accumulate(sizes, initial=0))
+        self._take_in(_RowParcel(MessageRow(messages, ends, futures)))
 
     def accept_many(self, messages: list[Message], outcome: Outcome) -> None:
         """Send MESSAGES as the budget allows; OUTCOME gets Receipts."""
@@ -135,24 +193,26 @@ class Sender:
         """Cut MESSAGES into parts for one topic and queue that fit a run; yield them with their sizes."""
         if not self._choice.for_a_run:
             for message in messages:
-                yield [message], record_size(message)
+                yield [message], self.size_of(message)
             return
         limit = self.config.run_bytes_max
         for _, group in groupby(messages, _PLACE):
-            count = self.config.run_messages_max
+            count = self.config.batch_messages_max
             while part := list(islice(group, count)):
                 size_bytes = sum(map(record_size, part))
                 yield from self._sized(part, size_bytes)
                 # The next part fits at once if its messages are like these.
-                count = max(
-                    1, min(self.config.run_messages_max, limit * len(part) // size_bytes - 1)
-                )
+                fit = limit * len(part) // size_bytes - 1
+                count = max(1, min(self.config.batch_messages_max, fit))
 
     def _sized(
         self, messages: list[Message], size_bytes: int
     ) -> Iterator[tuple[list[Message], int]]:
         """Halve MESSAGES, of together SIZE_BYTES, until the parts fit a run."""
-        if size_bytes < self.config.run_bytes_max or len(messages) == 1:
+        if len(messages) == 1:
+            yield messages, self.size_of(messages[0])
+            return
+        if size_bytes < self.config.run_bytes_max:
             yield messages, size_bytes
             return
         middle = len(messages) // 2
@@ -160,7 +220,7 @@ class Sender:
         yield from self._sized(messages[:middle], first_bytes)
         yield from self._sized(messages[middle:], size_bytes - first_bytes)
 
-    def _take_in(self, parcel: _Parcel) -> None:
+    def _take_in(self, parcel: _Parcel | _RowParcel) -> None:
         if self._disconnected:
             return self._fail(parcel, _closed_before())
         topic = parcel.messages[0].topic
@@ -170,37 +230,84 @@ class Sender:
         else:
             self._place(parcel, route)
 
-    def _place(self, parcel: _Parcel, route: Route) -> None:
+    def _place(self, parcel: _Parcel | _RowParcel, route: Route) -> None:
         try:
-            self._add(parcel, route)
+            if isinstance(parcel, _RowParcel):
+                self._add_row(parcel.row, route)
+            else:
+                self._add(parcel, route)
         except (
             Exception
         ) as error:  # The application's queue choice may raise anything: its sender hears of it.
             self._fail(parcel, error)
+        assert self._delivery is not None
+        self._delivery.wake()
 
     def _add(self, parcel: _Parcel, route: Route) -> None:
-        accumulator = self._accumulator
-        assert accumulator is not None
         messages, size_bytes = parcel.messages, parcel.size_bytes
-        first = messages[0]
-        queue: Queue | None = None
-        if self._choice.for_a_run and not first.placed:
-            queue = accumulator.open_queue(route.topic, len(messages), size_bytes)
-        if queue is None:
-            queue = queue_for(first, route, self._choice)
+        place = self._place_for(messages[0], len(messages), size_bytes, route)
+        now_ms = self._session.clock.now_ms()
         if parcel.single:
-            accumulator.add_one(queue, first, size_bytes, parcel.outcome)
+            self._accumulator.add_one(place, messages[0], size_bytes, parcel.outcome, now_ms)
         else:
-            accumulator.add_many(queue, messages, size_bytes, parcel.outcome)
+            self._accumulator.add_many(place, messages, size_bytes, parcel.outcome, now_ms)
+        self._tell(place, size_bytes)
+
+    def _add_row(self, row: MessageRow, route: Route) -> None:
+        """Send ROW in as few runs as it takes; a queue choice that raises fails what it was asked for and the rest."""
+        now_ms = self._session.clock.now_ms()
+        if not self._choice.for_a_run or row.messages[0].placed:
+            return self._add_chosen(row, route, now_ms)
+        begin = 0
+        while begin < len(row):
+            size_bytes = row.ends[begin + 1] - row.ends[begin]
+            try:
+                place = self._place_for(row.messages[begin], 1, size_bytes, route)
+            except Exception as error:  # As in `_place`: what has its place by now keeps it.
+                self.budget.give(row.fail(begin, error))
+                return
+            end = self._accumulator.add_row(place, row, begin, now_ms)
+            self._tell(place, row.ends[end] - row.ends[begin])
+            begin = end
+
+    def _add_chosen(self, row: MessageRow, route: Route, now_ms: int) -> None:
+        """Send each message of ROW to the queue that is chosen for it."""
+        rows: dict[Queue, list[int]] = {}
+        for index, message in enumerate(row.messages):
+            try:
+                queue = queue_for(message, route, self._choice)
+            except Exception as error:  # As in `_place`: each sender hears of his own message.
+                self.budget.give(row.taken([index]).fail(0, error))
+            else:
+                rows.setdefault(queue, []).append(index)
+        for queue, indexes in rows.items():
+            taken = row.taken(indexes)
+            begin = 0
+            while begin < len(taken):
+                begin = self._accumulator.add_row(Place(queue, True), taken, begin, now_ms)
+            self._tell(Place(queue, True), taken.ends[-1])
+
+    def _place_for(self, first: Message, count: int, size_bytes: int, route: Route) -> Place:
+        """Return where COUNT messages of together SIZE_BYTES go, of which FIRST is the first.
+
+        A queue that was chosen for a message by what it is, or by its sender, is kept.
+        """
+        pinned = first.placed or not self._choice.for_a_run
+        queue: Queue | None = None
+        if not pinned:
+            queue = self._accumulator.open_queue(route.topic, count, size_bytes)
+        return Place(queue or queue_for(first, route, self._choice), pinned)
+
+    def _tell(self, place: Place, size_bytes: int) -> None:
+        """Tell the queue choice, if it wants to know, that SIZE_BYTES more go to PLACE."""
         if self._tell_added is not None:
-            self._tell_added(queue, size_bytes)
+            self._tell_added(place.queue, size_bytes)
 
-    def _fail(self, parcel: _Parcel, error: Exception) -> None:
-        self.budget.give(parcel.size_bytes)
-        if not parcel.outcome.done():
-            parcel.outcome.set_exception(error)
+    def _fail(self, parcel: _Parcel | _RowParcel, error: Exception) -> None:
+        self._counters.messages_failed += len(parcel.messages)
+        self.budget.give(parcel.fail(error))
 
-    def _wait_for_route(self, topic: str, parcel: _Parcel) -> None:
+    def _wait_for_route(self, topic: str, parcel: _Parcel | _RowParcel) -> None:
         waiting = self._unrouted.get(topic)
         if waiting is None:
             self._unrouted[topic] = [parcel]
@@ -210,7 +317,8 @@ class Sender:
 
     async def _find_route(self, topic: str) -> None:
         try:
-            route = await self._session.find_route(topic, self.config.route_timeout_ms)
+            timeout_ms = min(self.config.route_timeout_ms, self.config.max_block_ms)
+            route = await self._session.find_route(topic, timeout_ms)
         except PocketMQError as error:
             for parcel in self._unrouted.pop(topic, ()):
                 self._fail(parcel, error)
@@ -227,8 +335,11 @@ class Sender:
         """Return once what was accepted before has been acknowledged or has failed."""
         if self._bringing:
             await asyncio.wait(set(self._bringing))
-        if self._accumulator is not None:
-            await self._accumulator.flush()
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._accumulator.flush(lambda: None if flushed.done() else flushed.set_result(None))
+        if self._delivery is not None:
+            self._delivery.wake()
+        await flushed
 
     async def close(self, timeout_ms: int) -> None:
         """Take no more messages, wait up to TIMEOUT_MS for acknowledgements, fail the rest, and disconnect."""
@@ -245,7 +356,6 @@ class Sender:
             await self._session.close()
 
     def _give_up(self, timeout_ms: int) -> None:
-        assert self._accumulator is not None
         waiting = [parcel for parcels in self._unrouted.values() for parcel in parcels]
         self._unrouted.clear()
         count = self._accumulator.message_count + sum(len(p.messages) for p in waiting)
@@ -255,11 +365,21 @@ class Sender:
         )
         for parcel in waiting:
             self._fail(parcel, error)
+        self._counters.messages_failed += self._accumulator.message_count
         self._accumulator.fail_all(error)
 
 
 def _closed_before() -> ClientClosed:
     return ClientClosed("the producer was closed before it could take the message")
+
+
+def _refuse_size(size_bytes: int, limit: int) -> None:
+    raise MessageTooLarge(
+        f"the message takes {size_bytes} bytes, max_request_size is {limit}: raise that, or send less",
+        field="max_request_size",
+        limit=limit,
+        value=size_bytes,
+    )
 
 
 def checked_message(message: object) -> Message:

@@ -211,7 +211,7 @@ class AsyncTransaction:
         if self._committed is None:
             reply = await self._tell(Resolution.COMMIT)
             # The outcome is as safe as the broker is set, whatever the half message asked for.
-            as_set = self._config.durability is None
+            as_set = self._config.acks is None
             self._committed = half._replace(
                 queue=reply.queue,
                 queue_offset=reply.queue_offset,

@@ -24,6 +24,7 @@ from pocketmq.proto.errors import (
     InvalidDelay,
     InvalidRecord,
     MessageTooLarge,
+    NotServed,
     Overloaded,
     PocketMQError,
     QueueNotFound,
@@ -284,6 +285,7 @@ async def test_more_sends_than_may_wait_are_refused(tmp_path: Path) -> None:
     ("run", "error", "field"),
     [
         (run_of(durability=7), InvalidArgument, "durability"),
+        (run_of(durability=pb.REPLICAS), NotServed, "durability"),
         (run_of(topic="a b"), InvalidArgument, "topic"),
         (run_of(topic="Other"), InvalidRecord, "topic"),
         (run_of(queue=1), InvalidRecord, "queueId"),
@@ -311,6 +313,7 @@ async def test_more_sends_than_may_wait_are_refused(tmp_path: Path) -> None:
     ],
     ids=[
         "durability",
+        "replicas",
         "name",
         "topic",
         "queue",

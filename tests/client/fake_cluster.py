@@ -27,6 +27,7 @@ from pocketmq.proto.errors import (
     TooLate,
     TopicExists,
     TopicNotFound,
+    Unreachable,
 )
 from pocketmq.proto.errors_wire import from_wire, to_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -37,6 +38,7 @@ from pocketmq.proto.run_check import check_run
 
 from .fake_groups import FakeGroups
 from .fake_streams import MemoryConversation
+from .sequence_table import SequenceTable
 
 NAME_SERVER = "127.0.0.1:9876"
 #: Queue offset of the first message that is delayed.
@@ -76,6 +78,8 @@ class FakeBroker:
     pending: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     #: Members and leases.
     sharing: FakeGroups = field(default_factory=FakeGroups)
+    #: What numbered runs have brought.
+    sequences: SequenceTable = field(default_factory=SequenceTable)
 
     def produce(self, run: pb.ProduceRun) -> pb.ProduceReply:
         """Store RUN; raise what was planned."""
@@ -87,6 +91,11 @@ class FakeBroker:
         sizes = list(run.sizes)
         check_run(run.records, sizes, run.topic, run.queue)
         queue = self.queues.setdefault((run.topic, run.queue), [])
+        repeated = self.sequences.repeated(run)
+        if repeated is not None:
+            if fault == "lose":
+                raise Disconnected("the acknowledgement was lost")
+            return repeated
         reply = pb.ProduceReply(
             run_id=run.run_id,
             first_queue_offset=len(queue),
@@ -102,6 +111,7 @@ class FakeBroker:
             queue += [
                 self._patched(record, number) for number, record in enumerate(records, len(queue))
             ]
+        self.sequences.stored(run, reply)
         self.stored.set()
         waiting, self.waiting = self.waiting, []
         for try_again in waiting:
@@ -458,7 +468,7 @@ class FakeConnection:
         if self._closed:
             raise ClientClosed(f"the connection to {self.address} was closed")
         if self.address in self._cluster.lost:
-            raise Disconnected(f"cannot reach {self.address}")
+            raise Unreachable(f"cannot reach {self.address}")
 
     async def call(
         self, path: str, request: Message, reply_type: type[Any], timeout_ms: float
@@ -478,6 +488,17 @@ class FakeConnection:
         if broker.gate is not None:
             await broker.gate.wait()
         return reply
+
+    async def post(
+        self, run: pb.ProduceRun, timeout_ms: float, refused: Callable[[PocketMQError], None]
+    ) -> None:
+        await asyncio.sleep(0)
+        self._check()
+        assert run.no_reply
+        try:
+            self._cluster.brokers[self.address].produce(run)
+        except PocketMQError as error:
+            refused(error)
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
         await asyncio.sleep(0)

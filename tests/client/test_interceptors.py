@@ -110,7 +110,7 @@ async def test_an_error_is_told() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     cluster.broker.faults.append(StoreLocked("not now"))
 
-    async with producer(cluster, seen, buffer_bytes_max=1_000) as sending:
+    async with producer(cluster, seen, buffer_memory=1_000) as sending:
         with pytest.raises(StoreLocked):
             await sending.send(Message("orders", b"one"))
         with pytest.raises(NotSerializable):

@@ -76,7 +76,7 @@ async def test_a_receipt_tells_where_the_message_lies() -> None:
 async def test_durability_is_asked_for_and_told() -> None:
     cluster = FakeCluster.of_one("orders")
 
-    async with producer(cluster, durability="disk") as sending:
+    async with producer(cluster, acks="disk") as sending:
         receipt = await sending.send(Message("orders", b"one"))
 
     assert receipt.durability == "disk"
@@ -146,7 +146,7 @@ async def test_receipts_of_many_are_in_the_order_of_the_messages() -> None:
     cluster = FakeCluster.of_one("orders", "bills", queues=3)
     mixed = [Message("orders" if n % 5 else "bills", b"%d" % n) for n in range(100)]
 
-    async with producer(cluster, run_messages_max=7) as sending:
+    async with producer(cluster, batch_messages_max=7) as sending:
         receipts = await sending.send_many(mixed)
 
     assert len(receipts) == 100
@@ -198,7 +198,7 @@ async def test_what_arrives_while_a_run_travels_leaves_together() -> None:
 async def test_order_within_a_queue_is_the_order_of_sending() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
 
-    async with producer(cluster, run_messages_max=4) as sending:
+    async with producer(cluster, batch_messages_max=4) as sending:
         futures = [sending.send_nowait(message) for message in messages(5)]
         futures.append(sending.send_nowait(Message("orders", b"5")))
         many = sending.send_many_nowait([Message("orders", b"%d" % n) for n in range(6, 20)])
@@ -211,7 +211,7 @@ async def test_order_within_a_queue_is_the_order_of_sending() -> None:
 async def test_runs_stay_within_their_bounds() -> None:
     cluster = FakeCluster.of_one("orders", queues=2)
 
-    async with producer(cluster, run_bytes_max=2_000, run_messages_max=10) as sending:
+    async with producer(cluster, batch_size=2_000, batch_messages_max=10) as sending:
         await sending.send_many([Message("orders", b"x" * (1 + n % 7 * 100)) for n in range(60)])
         await sending.send(Message("orders", b"x" * 5_000))
 
@@ -223,7 +223,7 @@ async def test_linger_waits_for_company_but_not_for_a_full_run() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     clock = VirtualClock()
 
-    async with producer(cluster, clock, linger_ms=20, run_messages_max=3) as sending:
+    async with producer(cluster, clock, linger_ms=20, batch_messages_max=3) as sending:
         slow = [sending.send_nowait(message) for message in messages(2)]
         await clock.advance(19)
         assert cluster.broker.runs == []
@@ -253,14 +253,27 @@ async def test_a_passing_error_is_tried_again_after_a_pause() -> None:
     assert receipt.queue_offset == 0
 
 
-async def test_a_lost_acknowledgement_stores_the_message_twice_with_one_id() -> None:
+async def test_after_a_lost_acknowledgement_the_broker_drops_the_repeat() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     cluster.broker.faults.append("lose")
 
     async with producer(cluster, retry_backoff_ms=0) as sending:
         receipt = await sending.send(Message("orders", b"x"))
+        after = await sending.send(Message("orders", b"y"))
 
-    assert receipt.queue_offset == 1
+    assert (receipt.queue_offset, receipt.repeated) == (0, True)
+    assert (after.queue_offset, after.repeated) == (1, False)
+    assert bodies(cluster.broker, "orders") == [[b"x", b"y"]]
+
+
+async def test_without_idempotence_the_message_is_stored_twice_with_one_id() -> None:
+    cluster = FakeCluster.of_one("orders", queues=1)
+    cluster.broker.faults.append("lose")
+
+    async with producer(cluster, retry_backoff_ms=0, idempotence=False) as sending:
+        receipt = await sending.send(Message("orders", b"x"))
+
+    assert (receipt.queue_offset, receipt.repeated) == (1, False)
     assert property_of(cluster.broker, "orders", "UNIQ_KEY") == [receipt.message_id] * 2
 
 
@@ -268,7 +281,7 @@ async def test_order_holds_over_a_retry() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     cluster.broker.faults.append(Overloaded("busy"))
 
-    async with producer(cluster, retry_backoff_ms=0, run_messages_max=2) as sending:
+    async with producer(cluster, retry_backoff_ms=0, batch_messages_max=2) as sending:
         await sending.send_many(messages(6))
 
     assert bodies(cluster.broker, "orders") == [[b"%d" % number for number in range(6)]]
@@ -367,7 +380,7 @@ async def test_one_failed_run_of_many_is_told_when_all_are_dealt_with() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     cluster.broker.faults.append(InvalidArgument("bad"))
 
-    async with producer(cluster, run_messages_max=2) as sending:
+    async with producer(cluster, batch_messages_max=2) as sending:
         with pytest.raises(InvalidArgument):
             await sending.send_many(messages(6))
 
@@ -478,7 +491,7 @@ async def test_a_full_buffer_refuses_send_nowait() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     cluster.broker.gate = asyncio.Event()
 
-    async with producer(cluster, buffer_bytes_max=1_000) as sending:
+    async with producer(cluster, buffer_memory=1_000) as sending:
         taken = [sending.send_nowait(Message("orders", b"x" * 300)) for _ in range(2)]
         with pytest.raises(BufferFull, match="1000 bytes was full"):
             sending.send_nowait(Message("orders", b"x" * 300))
@@ -491,7 +504,7 @@ async def test_send_waits_for_room_and_tells_when_there_is_none() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     gate = cluster.broker.gate = asyncio.Event()
 
-    async with producer(cluster, buffer_bytes_max=1_000, max_block_ms=1) as sending:
+    async with producer(cluster, buffer_memory=1_000, max_block_ms=1) as sending:
         first = sending.send_nowait(Message("orders", b"x" * 800))
         with pytest.raises(BufferFull, match="for 1 ms"):
             await sending.send(Message("orders", b"x" * 300))
@@ -503,7 +516,7 @@ async def test_send_waits_for_room_and_tells_when_there_is_none() -> None:
 async def test_many_messages_pass_through_a_small_buffer() -> None:
     cluster = FakeCluster.of_one("orders", queues=3)
 
-    async with producer(cluster, buffer_bytes_max=4_000, run_messages_max=5) as sending:
+    async with producer(cluster, buffer_memory=4_000, batch_messages_max=5) as sending:
         receipts = await sending.send_many(messages(200))
 
     assert len(receipts) == 200
@@ -513,7 +526,7 @@ async def test_many_messages_pass_through_a_small_buffer() -> None:
 async def test_a_message_larger_than_the_buffer_passes_alone() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
 
-    async with producer(cluster, buffer_bytes_max=100) as sending:
+    async with producer(cluster, buffer_memory=100) as sending:
         await sending.send(Message("orders", b"x" * 5_000))
 
     assert len(cluster.broker.queues["orders", 0]) == 1
@@ -588,8 +601,11 @@ async def test_a_cancelled_send_leaves_the_others_alone() -> None:
     ("settings", "says"),
     [
         ({"linger_ms": -1}, "linger_ms is -1"),
-        ({"run_messages_max": 0}, "run_messages_max is 0"),
-        ({"durability": "paper"}, "durability is 'paper'"),
+        ({"linger_ms": 30_000}, "delivery_timeout_ms is 30000"),
+        ({"acks": "none", "idempotence": True}, "idempotence needs acknowledgements"),
+        ({"ordered": False, "idempotence": True}, "idempotence keeps the order"),
+        ({"batch_messages_max": 0}, "batch_messages_max is 0"),
+        ({"acks": "paper"}, "acks is 'paper'"),
         ({"nameservers": ""}, "at least one host:port"),
         ({"nameservers": "localhost"}, "'localhost' is no host:port"),
         ({"nameservers": "h:99999"}, "no host:port"),

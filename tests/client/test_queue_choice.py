@@ -84,7 +84,7 @@ def producer(cluster: FakeCluster, **settings: Any) -> AsyncProducer:
 async def test_sticky_sendings_share_a_queue() -> None:
     cluster = FakeCluster.of_one("orders", queues=4)
 
-    async with producer(cluster, queue_choice="sticky", run_bytes_max=1_000) as sending:
+    async with producer(cluster, queue_choice="sticky", batch_size=1_000) as sending:
         receipts = [await sending.send(Message("orders", b"x" * 250)) for _ in range(9)]
 
     numbers = [receipt.queue for receipt in receipts]

@@ -96,7 +96,7 @@ def test_many_threads_share_a_producer(cluster: tuple[FakeCluster, str]) -> None
 def test_a_small_buffer_holds_the_caller_back(cluster: tuple[FakeCluster, str]) -> None:
     served, address = cluster
 
-    with Producer(address, buffer_bytes_max=2_000) as producer:
+    with Producer(address, buffer_memory=2_000) as producer:
         futures = [producer.send_nowait(Message("orders", b"x" * 100)) for _ in range(500)]
         assert len({future.result().message_id for future in futures}) == 500
 

@@ -162,8 +162,8 @@ class Campaign:
     async def _load_and_kill(self, server: ServerProcess) -> None:
         """Send from several tasks, kill the server amid it, and keep what was acknowledged."""
         load_ms = self._random.uniform(0, LOAD_MS_MAX)
-        memory = AsyncProducer(server.nameserver, durability="memory")
-        disk = AsyncProducer(server.nameserver, durability="disk")
+        memory = AsyncProducer(server.nameserver, acks="memory")
+        disk = AsyncProducer(server.nameserver, acks="disk")
         await memory.start()
         await disk.start()
         plans = [

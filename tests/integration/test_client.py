@@ -154,7 +154,7 @@ async def test_messages_are_found_by_the_time_of_their_storing(tmp_path: Path) -
 async def test_durability_on_disk_is_stated(tmp_path: Path) -> None:
     async with (
         running(tmp_path) as cluster,
-        AsyncProducer(cluster.address, durability="disk") as producer,
+        AsyncProducer(cluster.address, acks="disk") as producer,
     ):
         receipts = await asyncio.gather(
             *(producer.send(Message("orders", b"%d" % number)) for number in range(64))
@@ -233,7 +233,7 @@ async def test_groups_go_on_where_they_were_over_a_restart_of_the_broker(tmp_pat
 
 async def test_a_restart_amid_sending_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster:
-        async with AsyncProducer(cluster.address, run_messages_max=50) as producer:
+        async with AsyncProducer(cluster.address, batch_messages_max=50) as producer:
             await producer.send(Message("orders", b"first"))
             sending = producer.send_many_nowait(
                 [Message("orders", b"%d" % number) for number in range(5_000)]

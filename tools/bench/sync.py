@@ -52,7 +52,7 @@ async def _send_for(nameserver: str, seconds: float) -> tuple[list[float], float
             await producer.send(message)
             latencies.append(time.perf_counter() - sent)
 
-    async with AsyncProducer(nameserver, durability="disk") as producer:
+    async with AsyncProducer(nameserver, acks="disk") as producer:
         began = time.perf_counter()
         end = began + seconds
         async with asyncio.TaskGroup() as senders:

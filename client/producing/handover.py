@@ -1,0 +1,64 @@
+"""The hand-over of single messages from application threads to the event loop.
+
+Messages gather in a row until the loop comes to it, and only the first of a row wakes the loop: so under load the loop
+works on hundreds at a time. Any thread may put; the loop's thread takes, in the order of putting. Bounded by the
+producer's budget, from which the bytes of a message were taken before.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from ..message import Message
+from ..portal import Portal
+from .outcome import Outcome, SendFuture
+from .sender import Sender
+
+
+class Handover:
+    """Hands rows of messages to SENDER on the loop of PORTAL."""
+
+    def __init__(self, portal: Portal, sender: Sender) -> None:
+        self._portal = portal
+        self._sender = sender
+        #: Messages, their bytes, and what waits for their receipts.
+        self._row: list[tuple[Message, int, Any]] = []
+        #: Something else than a SendFuture may stand in the row; it never ends, for threads put meanwhile.
+        self._mixed = False
+        self._awake = False
+
+    def put(self, message: Message, size_bytes: int) -> SendFuture:
+        """Take MESSAGE, of SIZE_BYTES; return the future of its receipt."""
+        future: SendFuture = SendFuture()
+        self._row.append((message, size_bytes, future))
+        if not self._awake:
+            self._wake()
+        return future
+
+    def put_watched(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
+        """Take MESSAGE, of SIZE_BYTES; OUTCOME gets its receipt."""
+        self._mixed = True
+        self._row.append((message, size_bytes, outcome))
+        if not self._awake:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._awake = True
+        self._portal.post(self._take)
+
+    def _take(self) -> None:
+        # Cleared first: who appends from here on either is seen below, or wakes the loop again.
+        self._awake = False
+        row = self._row[:]
+        del self._row[: len(row)]
+        if not self._mixed:
+            if row:
+                self._sender.accept_row(row)
+            return
+        for plain, entries in groupby(row, lambda entry: type(entry[2]) is SendFuture):
+            if plain:
+                self._sender.accept_row(entries)
+            else:
+                for message, size_bytes, outcome in entries:
+                    self._sender.accept(message, size_bytes, outcome)
