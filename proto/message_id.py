@@ -13,9 +13,12 @@ address set): two containers may share a MAC, and random bytes tell nothing abou
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Final
+from typing import Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .errors import InvalidArgument
 
@@ -62,8 +65,54 @@ class UniqueIds:
 
     def many(self, count: int) -> list[bytes]:
         """Return COUNT ids in ASCII; their order is that of their making."""
+        return list(self.row(count))
+
+    def row(self, count: int) -> UniqueIdRow:
+        """Return COUNT ids that are made when they are looked at."""
         seconds = max(0, self._now_ms() - _EPOCH_2021_MS) // 1000 & 0xFFFFFFFF
-        head = b"%s%08X" % (self._prefix, seconds)
         first = self._counter + 1
         self._counter += count
-        return [b"%s%08X" % (head, number & 0xFFFFFFFF) for number in range(first, first + count)]
+        return UniqueIdRow(b"%s%08X" % (self._prefix, seconds), first, count)
+
+
+class UniqueIdRow(Sequence[bytes]):
+    """COUNT ids in ASCII that differ in their counter alone, which begins at FIRST; HEAD is the rest of them."""
+
+    __slots__ = ("_count", "_first", "head")
+
+    def __init__(self, head: bytes, first: int, count: int) -> None:
+        self.head = head
+        self._first = first
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> UniqueIdRow: ...
+    def __getitem__(self, index: int | slice) -> bytes | UniqueIdRow:
+        numbers = range(self._first, self._first + self._count)[index]
+        if isinstance(numbers, int):
+            return b"%s%08X" % (self.head, numbers & 0xFFFFFFFF)
+        if numbers.step != 1:
+            raise InvalidArgument("ids in a row follow each other: slice without a step")
+        return UniqueIdRow(self.head, numbers.start, len(numbers))
+
+    def __iter__(self) -> Iterator[bytes]:
+        head, first = self.head, self._first
+        for number in range(first, first + self._count):
+            yield b"%s%08X" % (head, number & 0xFFFFFFFF)
+
+    def digits(self) -> NDArray[np.uint8]:
+        """Return what follows the head of each id: a row of COUNTER_DIGITS digits an id."""
+        numbers = np.arange(self._first, self._first + self._count, dtype=np.int64)
+        octets = (numbers & 0xFFFFFFFF).astype(">u4").view(np.uint8)
+        return _HEX[octets].view(np.uint8).reshape(self._count, COUNTER_DIGITS)
+
+
+#: The digits of an id that count.
+COUNTER_DIGITS: Final = 8
+#: The two digits of each byte, as one number.
+_HEX: Final = np.frombuffer(b"".join(b"%02X" % octet for octet in range(256)), np.uint16)

@@ -340,6 +340,12 @@ def encode_run(
     return b"".join(parts), sizes
 
 
+def record_head(magic: int, queue: int, born_timestamp_ms: int, born_host: Host) -> bytes:
+    """Return a record up to its body, with MAGIC and sizes and CRC of zero."""
+    middle = _Middles(queue, 0, born_timestamp_ms, born_host)[0]
+    return _FRONT.pack(0, magic, 0) + middle + _INT.pack(0)
+
+
 def topic_field(topic: str) -> tuple[int, bytes]:
     """Return the magic of a record of TOPIC, and the topic as it stands there, with its length."""
     encoded = topic.encode()
