@@ -100,6 +100,11 @@ class Leases:
 
     # --- asking
 
+    @property
+    def last_token(self) -> int:
+        """The highest token that was granted; each later grant's is above it."""
+        return self._last_token
+
     def get(self, group: str, key: QueueKey) -> Lease | None:
         """Return the record of queue KEY for GROUP."""
         return self._groups.get(group, {}).get(key)

@@ -2,7 +2,9 @@
 
 A request that can be granted nothing of what it asks for waits, if it says so, until one of the queues is released or
 its lease is over. Who came first has it first, but that a request of an older generation gives way to one of a newer
-that waits for the same queue: what its plan said does not count any more.
+that waits for the same queue: what its plan said does not count any more. Nor does a request that has waited take a
+queue from its own member, which has got it meanwhile by another: the newer token would fence whoever reads under the
+older one.
 
 Time is the machine's. The table is in `<root>/pocketmq/leases.json`, written when something was granted or ended, a
 second later at most; without the file, leases that members still have are believed (see leases.py).
@@ -110,6 +112,7 @@ class QueueLeases:
         """Grant and renew leases, at once or when one of the queues is free."""
         asker, wanted = self._checked(request)
         wait = _Wait(self, asker, wanted, request.generation, call)
+        wait.since_token = self._leases.last_token
         # Only what is asked for anew may come free.
         keys = [(asker.group, want.key) for want in wanted if not want.token]
         for group, key in keys:
@@ -188,7 +191,11 @@ class QueueLeases:
         return answer
 
     def _gives_way(self, wait: _Wait, key: QueueKey) -> bool:
-        """Does somebody of a newer generation than WAIT's wait for KEY?"""
+        """Has the member got KEY while WAIT lasted, or does somebody of a newer generation wait for it?"""
+        holder = self._leases.holder(wait.asker.group, key, self._now_ms())
+        is_own = holder is not None and holder.member_id == wait.asker.member_id
+        if holder is not None and is_own and holder.token > wait.since_token:
+            return True
         if not wait.generation:
             return False
         others = self._waits.operations((wait.asker.group, key))
@@ -310,7 +317,7 @@ class QueueLeases:
 class _Wait:
     """One request for leases: an operation of the purgatory."""
 
-    __slots__ = ("_call", "_leases", "asker", "generation", "wanted")
+    __slots__ = ("_call", "_leases", "asker", "generation", "since_token", "wanted")
 
     def __init__(
         self,
@@ -325,6 +332,8 @@ class _Wait:
         self.asker = asker
         self.wanted = wanted
         self.generation = generation
+        #: What is granted later has a higher one.
+        self.since_token = 0
 
     def try_complete(self) -> bool:
         return self._complete(partly=False)

@@ -151,6 +151,31 @@ async def test_who_waits_for_several_is_answered_with_the_first_that_comes_free(
     assert b.answer.queues[0].holder == "a"
 
 
+async def test_a_request_that_has_waited_does_not_fence_what_its_member_got_meanwhile(
+    desk: Desk,
+) -> None:
+    desk.ask("a", 0)
+    first = desk.ask("b", 0, wait_ms=5_000)
+    second = desk.ask("b", 0, wait_ms=9_000)
+    desk.release("a", 0)
+    assert first.tokens is not None
+
+    await desk.clock.advance(9_000)
+
+    assert second.tokens == [0]
+    assert [lease.token for lease in desk.leases.of_group("g")] == first.tokens
+
+
+async def test_a_member_that_has_not_heard_of_its_lease_is_granted_it_anew(desk: Desk) -> None:
+    unheard = desk.ask("a", 0)
+
+    again = desk.ask("a", 0, wait_ms=5_000)
+
+    assert unheard.tokens is not None
+    assert again.tokens is not None
+    assert again.tokens > unheard.tokens
+
+
 async def test_a_caller_that_went_away_is_granted_nothing(desk: Desk) -> None:
     desk.ask("a", 0)
     b = desk.ask("b", 0, wait_ms=9_000)
