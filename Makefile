@@ -1,7 +1,8 @@
 # make demo   run the main job on real data          make test   install and run the tests
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
-# make campaign  kill -9 under load, 200 times: nothing acknowledged may be missing
+# make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
+#                nothing acknowledged may be missing
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -29,6 +30,8 @@ bench: $(VENV)/.dev
 campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.kill_campaign --kills 200
 	$(BIN)/python -m tests.crash.timer_campaign --kills 100
+	for trouble in members name-server broker links all; do \
+	  $(BIN)/python -m tests.simulation.group_campaign --trouble $$trouble || exit 1; done
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'

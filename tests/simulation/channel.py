@@ -164,6 +164,7 @@ class StreamCall(Ends):
         self._changed = asyncio.Event()
         #: Set once it has ended: None: well; else the status.
         self._ended: list[grpc.aio.AioRpcError | None] = []
+        self._connected = False
         self._cancelled = False
         self._on_done: list[Callable[[StreamCall], None]] = []
 
@@ -186,6 +187,8 @@ class StreamCall(Ends):
             self._served = server.open(self._path, link.machine.address, self._from_server)
         except PocketMQError as error:
             self._from_server(error)
+        self._connected = True
+        self._changed.set()
 
     def _from_server(self, following: bytes | PocketMQError | None) -> None:
         self._link.to_client(lambda: self._hear(following))
@@ -215,6 +218,23 @@ class StreamCall(Ends):
 
     # --- what the client's code calls
 
+    async def wait_for_connection(self) -> None:
+        while not (self._connected or self._ended):
+            await self._change()
+        await self._link.machine.awake()
+        if self._ended:
+            self._raise_end()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _raise_end(self) -> None:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self._ended[0] is not None:
+            raise self._ended[0]
+
     async def write(self, message: Any) -> None:
         await self._link.machine.awake()
         if self._ended:
@@ -234,16 +254,12 @@ class StreamCall(Ends):
     async def read(self) -> Any:
         while True:
             await self._link.machine.awake()
-            if self._cancelled:
-                raise asyncio.CancelledError
-            if self._incoming:
+            if self._incoming and not self._cancelled:
                 return self._deserialize(self._incoming.popleft())
             if self._ended:
-                if self._ended[0] is not None:
-                    raise self._ended[0]
+                self._raise_end()
                 return EOF
-            self._changed.clear()
-            await self._changed.wait()
+            await self._change()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not EOF:
@@ -277,8 +293,7 @@ class StreamCall(Ends):
 
     async def _status(self) -> grpc.aio.AioRpcError | None:
         while not self._ended:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._change()
         return self._ended[0]
 
     async def code(self) -> grpc.StatusCode:

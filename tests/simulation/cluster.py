@@ -123,6 +123,14 @@ class _Server:
         self.served = Served(tables, limits, self.cluster.network, self.machine)
         return self.served
 
+    async def start(self) -> None:
+        """Begin, or come back."""
+        raise NotImplementedError
+
+    async def kill(self) -> None:
+        """End without a word."""
+        raise NotImplementedError
+
     @property
     def running(self) -> bool:
         return self.machine is not None

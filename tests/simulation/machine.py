@@ -52,16 +52,18 @@ class Machine:
             work()
 
     async def awake(self) -> None:
-        """Return when the machine runs; never if it is dead."""
-        while self._stalled is not None:
+        """Return when the machine runs; a task of a dead one ends here."""
+        while self._stalled is not None and self.alive:
             await asyncio.shield(self._stalled)
         if not self.alive:
-            await asyncio.get_running_loop().create_future()
+            raise asyncio.CancelledError
 
     def die(self) -> None:
         """End without a word."""
         self.alive = False
         self._due.clear()
+        if self._stalled is not None and not self._stalled.done():
+            self._stalled.set_result(None)
 
 
 class MachineClock:

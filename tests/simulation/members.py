@@ -1,0 +1,170 @@
+"""Consumers of the campaign: each is an application on a machine of its own, which writes into the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from pocketmq.client import Queue, ReceivedMessage
+from pocketmq.client.config import ReadingConfig
+from pocketmq.client.consuming.commits import Commits, commit_regularly
+from pocketmq.client.consuming.held_queue import HeldQueue
+from pocketmq.client.consuming.parts import ConsumerParts
+from pocketmq.client.consuming.queue_reader import QueueReader
+from pocketmq.client.consuming.sharing import Sharing
+from pocketmq.client.received_message import FetchedRun
+from pocketmq.client.session import Session
+from pocketmq.proto.errors import PocketMQError
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+from .cluster import Client
+from .ledger import Ledger
+
+GROUP = "campaign"
+TOPIC = "orders"
+SESSION_MS = 10_000
+LEASE_MS = 15_000
+COMMIT_MS = 1_000
+#: Runs that wait for the application.
+_BACKLOG_MAX = 16
+
+
+class Member(Protocol):
+    """A consumer that can come, go, die and stand still."""
+
+    number: int
+    client: Client
+
+    async def start(self) -> None: ...
+
+    async def leave(self) -> None:
+        """Go as one goes: finish, commit, give back."""
+        ...
+
+    def die(self) -> None:
+        """Be gone: nothing is handled any more. The machine is dead already."""
+        ...
+
+
+class Application:
+    """What handles messages, and takes its time for it."""
+
+    def __init__(self, number: int, client: Client, ledger: Ledger) -> None:
+        self.number = number
+        self.client = client
+        self._ledger = ledger
+
+    async def handle(self, messages: list[ReceivedMessage]) -> None:
+        """Handle MESSAGES, which follow each other in one queue."""
+        machine, random = self.client.machine, self.client.random
+        await machine.awake()
+        first = messages[0]
+        numbers = [int(message.body[:10]) for message in messages]
+        self._ledger.note_numbers(numbers)
+        queue = Queue(first.topic, first.broker, first.queue)
+        self._ledger.handle(self.number, queue, first.queue_offset, len(messages))
+        await machine.clock.sleep_until(machine.clock.now_ms() + random.randrange(10))
+
+
+class CoreMember:
+    """The parts that share queues and read them, with nothing above."""
+
+    def __init__(self, number: int, client: Client, ledger: Ledger, strategy: str) -> None:
+        self.number = number
+        self.client = client
+        self._application = Application(number, client, ledger)
+        config = ReadingConfig(
+            nameservers=client.cluster.addresses,
+            strategy=strategy,
+            session_timeout_ms=SESSION_MS,
+            lease_ms=LEASE_MS,
+            retries=False,
+        )
+        session = Session(config, client.connections(), client.machine.clock, client.random)
+        self._parts = ConsumerParts(GROUP, config, session)
+        self._sharing = Sharing({TOPIC: pb.Filter()}, self, self._parts, "pull")
+        self._commits = Commits(self._parts, self._sharing)
+        self._readers: dict[Queue, QueueReader] = {}
+        self._finished: dict[Queue, int] = {}
+        self._backlog: deque[tuple[Queue, FetchedRun, int, int]] = deque()
+        self._changed = asyncio.Condition()
+        self._busy: Queue | None = None
+        self._working: asyncio.Task[None] | None = None
+        self.errors: list[PocketMQError] = []
+
+    async def start(self) -> None:
+        tasks = self._parts.session.tasks
+        self._working = tasks.spawn(self._work())
+        tasks.spawn(
+            commit_regularly(
+                self._parts.session, self._commits, COMMIT_MS, lambda: dict(self._finished)
+            )
+        )
+        self._sharing.start()
+
+    async def leave(self) -> None:
+        await self._sharing.close()
+        await self._parts.session.close()
+        self.client.kill()
+
+    def die(self) -> None:
+        assert self._working is not None
+        self._working.cancel()
+
+    async def _work(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._backlog)
+                queue, run, begin, next_offset = self._backlog.popleft()
+                self._busy = queue
+                self._changed.notify_all()
+            await self.client.machine.awake()
+            if self._sharing.held(queue) is not None:
+                await self._application.handle(run.messages(begin))
+                self._finished[queue] = next_offset
+            async with self._changed:
+                self._busy = None
+                self._changed.notify_all()
+
+    # --- what sharing says
+
+    def begin(self, held: HeldQueue) -> None:
+        self._commits.begin(held)
+        reader = QueueReader(held, None, self, self._sharing, self._parts)
+        self._readers[held.queue] = reader
+        reader.start()
+
+    async def end(self, queue: Queue, *, lost: bool) -> None:
+        self._readers.pop(queue).stop()
+        async with self._changed:
+            self._backlog = deque(row for row in self._backlog if row[0] != queue)
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._busy != queue)
+        offset = self._finished.pop(queue, None)
+        if not lost and offset is not None:
+            await self._commits.commit({queue: offset})
+        self._commits.forget(queue)
+
+    def fail(self, error: PocketMQError) -> None:
+        self.errors.append(error)
+
+    # --- what readers say
+
+    async def room(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self._backlog) < _BACKLOG_MAX)
+
+    def started(self, queue: Queue, offset: int) -> None:
+        """Reading begins."""
+
+    def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
+        self._backlog.append((queue, run, begin, next_offset))
+        self._parts.session.tasks.spawn(self._notify())
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def skip(self, queue: Queue, next_offset: int) -> None:
+        """There is no filter."""
