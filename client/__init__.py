@@ -1,4 +1,4 @@
-"""The client library: producers, pull consumers, administration.
+"""The client library: producers, push and pull consumers, administration.
 
     from pocketmq.client import Message, Producer, PullConsumer
 
@@ -7,9 +7,10 @@
     with PullConsumer("billing", "orders") as consumer:
         for message in consumer:
             ...
+    PushConsumer("billing", "orders", lambda message: ...).run()
 
-Each client has a synchronous face (`Producer`, `PullConsumer`, `Admin`) and one for asyncio (`Async…`). All errors are
-`PocketMQError`s, which stand in `pocketmq.proto.errors`.
+Each client has a synchronous face (`Producer`, `PullConsumer`, `PushConsumer`, `Admin`) and one for asyncio (`Async…`).
+All errors are `PocketMQError`s, which stand in `pocketmq.proto.errors`.
 """
 
 from .administration.admin import Admin
@@ -29,11 +30,15 @@ from .draft import Draft
 from .filtering import Filter, Sql
 from .message import Message
 from .message_batch import MessageBatch
+from .once import Once
 from .producer import AsyncProducer, Producer
 from .producing.interceptors import Interceptor
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
 from .pull_consumer import AsyncPullConsumer, PullConsumer
+from .push_consumer import AsyncPushConsumer, PushConsumer
+from .pushing.listening import Reject, Retry
+from .pushing.metrics import PushMetrics
 from .queue import Queue
 from .received_message import ReceivedMessage
 
@@ -50,6 +55,12 @@ __all__ = [
     "Resolution",
     "PullConsumer",
     "AsyncPullConsumer",
+    "PushConsumer",
+    "AsyncPushConsumer",
+    "Retry",
+    "Reject",
+    "Once",
+    "PushMetrics",
     "ReceivedMessage",
     "MessageBatch",
     "Filter",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, ClassVar, Final, Literal, TypedDict
 
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.topics import check_group
@@ -228,6 +228,8 @@ class ReadingSettings(TypedDict, total=False):
 class ReadingConfig(ClientConfig):
     """Settings of every consumer: where it starts, what it fetches, how it shares queues with its group."""
 
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("fetch_wait_ms", "retry_backoff_ms", "lease_ms")
+
     #: Where to start: at the committed offset (earliest or latest if there is none), earliest, latest, or a time (a
     #: datetime, or Unix milliseconds) where nothing is committed. Earliest and latest pass over what is committed only
     #: when the group starts with this consumer; who joins others goes on where these left.
@@ -265,7 +267,7 @@ class ReadingConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
-        _require_positive(self, "fetch_wait_ms", "retry_backoff_ms", "lease_ms")
+        _require_positive(self, *self.MAY_BE_ZERO)
         if isinstance(self.start, str) and self.start not in STARTS:
             raise ConfigError(
                 f"start is {self.start!r}, but must be one of {', '.join(STARTS)}, a datetime or Unix milliseconds",

@@ -42,6 +42,7 @@
         ├── Disconnected
         │   └── Unreachable          no connection could be made: nothing was sent
         ├── RouteNotFound  BufferFull  RequestTimeout  ClientClosed
+        ├── OffsetsNotKept           the file of a broadcasting consumer's offsets cannot be written
 
 An error is one sentence plus DETAILS: strings by name, which travel with it, so that a client catches the
 class that the broker raised, with the same details. On the wire an error is a gRPC status and, in the
@@ -317,6 +318,10 @@ class BufferFull(ClientError):
 
     status = "RESOURCE_EXHAUSTED"
     retriable = True
+
+
+class OffsetsNotKept(ClientError):
+    """The file with the offsets of a consumer that reads everything for itself cannot be written."""
 
 
 class RequestTimeout(ClientError):

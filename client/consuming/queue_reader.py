@@ -44,7 +44,7 @@ class Sink(Protocol):
         ...
 
     def started(self, queue: Queue, offset: int) -> None:
-        """Hear where reading begins, before anything else comes."""
+        """Hear where reading begins, before anything else comes; again, where it goes on elsewhere."""
         ...
 
     def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
@@ -83,6 +83,8 @@ class QueueReader:
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
+        #: The end of the queue, as the broker said last.
+        self.max_offset = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self, offset: int | None = None) -> None:
@@ -114,6 +116,7 @@ class QueueReader:
                 return
             except OffsetOutOfRange as error:
                 self._offset = self._nearest(error)
+                self._sink.started(self._queue, self._offset)
             except PocketMQError as error:
                 await self._pause(error)
 
@@ -139,6 +142,7 @@ class QueueReader:
         )
         timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
         reply = await self._connection().fetch(request, timeout_ms)
+        self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.records:
             run = FetchedRun(queue.broker, reply.records)

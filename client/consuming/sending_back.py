@@ -36,8 +36,9 @@ async def send_back(
     delay_level: int,
     reason: str,
     timeout_ms: int,
+    max_times: int | None = None,
 ) -> SentBack:
-    """Send MESSAGE back for GROUP; raises what pull_consumer.py says."""
+    """Send MESSAGE back for GROUP; raises what pull_consumer.py says. MAX_TIMES retries; None: as the group is set."""
     connection = session.connections.to(await _address(session, message.broker))
     request = pb.SendBackRequest(
         group=group,
@@ -47,6 +48,7 @@ async def send_back(
         log_offset=message.log_offset,
         delay_level=delay_level,
         reason=reason,
+        retry_max_times=max_times,
     )
 
     async def ask() -> pb.SendBackReply:

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pocketmq.client.consuming.process_queue import Failure, Place, Portion, ProcessQueue
+from pocketmq.client.pushing.process_queue import Failure, Place, Portion, ProcessQueue
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.record import Host

@@ -1,0 +1,258 @@
+"""Push consumers: a listener is called with each message, in any order or in the order of each queue.
+
+    def charge(message):
+        ...
+
+    with PushConsumer("billing", {"orders": "paid || refunded"}, charge) as consumer:
+        consumer.wait()
+
+or
+
+    billing = PushConsumer("billing", "orders")
+
+    @billing.listener
+    def charge(message):
+        ...
+
+    billing.run()
+
+`AsyncPushConsumer` is the same for coroutines. Either takes a listener that is a coroutine function, which is awaited
+on the loop, or one that is not, which is called on threads; both get `concurrency` calls at once at most.
+
+A listener that returns None or True has handled the message. One that returns False, or raises, has failed: the
+message comes again later, after a delay that grows, until it has failed too often and lies in the group's dead letters.
+`Retry` and `Reject` say it more exactly. In order (`ordered=True`) the queue stands still instead, and the message is
+tried again in its place.
+
+The offset that is committed is that of the lowest message that is not finished. At the end (`close`, or the end of the
+`with` block) nothing is handed out any more, listeners at work end within close_timeout_ms, and what is finished is
+committed; no thread is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+from types import TracebackType
+from typing import Self, TypeAlias, TypeVar, Unpack
+
+from ..proto.clock import Clock, SystemClock
+from ..proto.errors import ClientClosed, ConfigError
+from ..proto.topics import check_group, check_topic
+from .connections import Connections, GrpcConnections
+from .consuming.held_queue import Subscriptions
+from .filtering import Filter, to_wire
+from .name_servers import DEFAULT_NAME_SERVERS
+from .once import remembers
+from .portal import Portal
+from .pushing.config import PushConfig, PushSettings
+from .pushing.listening import Listener
+from .pushing.metrics import PushMetrics
+from .pushing.pushing import Pushing
+from .pushing.supply import supply_of
+from .session import Session
+
+#: Topics, or what is wanted of each: tags ("a || b"), or Sql(…).
+Wanted: TypeAlias = str | Iterable[str] | Mapping[str, Filter]
+AnyListener = TypeVar("AnyListener", bound=Listener)
+
+
+def _subscriptions(wanted: Wanted) -> Subscriptions:
+    if isinstance(wanted, str):
+        wanted = (wanted,)
+    filters = wanted if isinstance(wanted, Mapping) else dict.fromkeys(wanted)
+    return {check_topic(topic): to_wire(one) for topic, one in filters.items()}
+
+
+class _Plan:
+    """What a push consumer will do, before it is started."""
+
+    def __init__(
+        self, group: str, wanted: Wanted, listener: Listener | None, config: PushConfig
+    ) -> None:
+        self.group = check_group(group)
+        self.subscriptions = _subscriptions(wanted)
+        self.listener = listener
+        self.config = config
+
+    def pushing(self, connections: Connections, clock: Clock) -> Pushing:
+        """Return a started core; on its loop only."""
+        if self.listener is None:
+            raise ConfigError(
+                "the consumer has no listener: hand one over, or decorate one with @consumer.listener",
+                field="listener",
+            )
+        self._check_delivery(self.listener)
+        session = Session(self.config, connections, clock, Random())
+        pushing = Pushing(
+            self.group, self.subscriptions, self.listener, self.config, session, supply_of
+        )
+        pushing.start()
+        return pushing
+
+    def _check_delivery(self, listener: Listener) -> None:
+        if self.config.delivery == "effectively_once" and not remembers(listener):
+            raise ConfigError(
+                'delivery "effectively_once" needs a listener that remembers what it has done: decorate it with'
+                " a Once (see docs/consuming.md), or say at_least_once",
+                field="delivery",
+                value="effectively_once",
+            )
+
+
+class AsyncPushConsumer:
+    """Calls LISTENER with messages for GROUP. Settings are those of PushConfig.
+
+    Not thread-safe: it belongs to the event loop on which it was started.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Wanted,
+        listener: Listener | None = None,
+        nameservers: str = DEFAULT_NAME_SERVERS,
+        *,
+        clock: Clock | None = None,
+        connections: Connections | None = None,
+        **settings: Unpack[PushSettings],
+    ) -> None:
+        """SUBSCRIPTIONS: topics, or by topic what is wanted of it. CLOCK and CONNECTIONS are for tests."""
+        self.config = PushConfig(nameservers=nameservers, **settings)
+        self._plan = _Plan(group, subscriptions, listener, self.config)
+        self._clock = clock
+        self._connections = connections
+        self._pushing: Pushing | None = None
+
+    def listener(self, function: AnyListener) -> AnyListener:
+        """Have FUNCTION called; a decorator."""
+        self._plan.listener = function
+        return function
+
+    async def start(self) -> None:
+        """Begin; `async with` and `run` do so."""
+        if self._pushing is None:
+            connections = self._connections or GrpcConnections()
+            self._pushing = self._plan.pushing(connections, self._clock or SystemClock())
+
+    async def wait(self) -> None:
+        """Return once it is closed. Raises what the group refused it with."""
+        await self._started().until_ended()
+
+    async def run(self) -> None:
+        """Start, and go on until it is closed, or cancelled."""
+        async with self:
+            await self.wait()
+
+    def _started(self) -> Pushing:
+        if self._pushing is None:
+            raise ClientClosed("the consumer was not started: use it in an `async with` block")
+        return self._pushing
+
+    def metrics(self) -> PushMetrics:
+        """Return what it counts, at this moment."""
+        return self._started().metrics()
+
+    async def close(self) -> None:
+        """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
+        if self._pushing is not None:
+            await self._pushing.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class PushConsumer:
+    """Calls LISTENER with messages for GROUP, in the background. Settings are those of PushConfig.
+
+    Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Wanted,
+        listener: Listener | None = None,
+        nameservers: str = DEFAULT_NAME_SERVERS,
+        **settings: Unpack[PushSettings],
+    ) -> None:
+        """SUBSCRIPTIONS: topics, or by topic what is wanted of it."""
+        self.config = PushConfig(nameservers=nameservers, **settings)
+        self._plan = _Plan(group, subscriptions, listener, self.config)
+        self._portal: Portal | None = None
+        self._pushing: Pushing | None = None
+        self._closed = False
+
+    def listener(self, function: AnyListener) -> AnyListener:
+        """Have FUNCTION called; a decorator."""
+        self._plan.listener = function
+        return function
+
+    def start(self) -> None:
+        """Begin; `with` and `run` do so."""
+        if self._portal is None:
+            portal = Portal.hold()
+            try:
+                self._pushing = portal.run(self._begin())
+            except BaseException:
+                portal.release()
+                raise
+            self._portal = portal
+
+    async def _begin(self) -> Pushing:
+        return self._plan.pushing(GrpcConnections(), SystemClock())
+
+    def _started(self) -> tuple[Portal, Pushing]:
+        if self._portal is None or self._pushing is None:
+            raise ClientClosed("the consumer was not started: use it in a `with` block")
+        return self._portal, self._pushing
+
+    def wait(self) -> None:
+        """Return once it is closed, by another thread. Raises what the group refused it with."""
+        portal, pushing = self._started()
+        portal.run(pushing.until_ended())
+
+    def run(self) -> None:
+        """Start, and go on until it is closed, or interrupted."""
+        with self:
+            self.wait()
+
+    def metrics(self) -> PushMetrics:
+        """Return what it counts, at this moment."""
+        portal, pushing = self._started()
+
+        async def ask() -> PushMetrics:
+            return pushing.metrics()
+
+        return portal.run(ask())
+
+    def close(self) -> None:
+        """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
+        if self._closed or self._portal is None or self._pushing is None:
+            return
+        self._closed = True
+        try:
+            self._portal.run(self._pushing.close())
+        finally:
+            self._portal.release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

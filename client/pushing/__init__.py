@@ -1,0 +1,1 @@
+"""Push consumers below their faces: what is fetched is held, handed to workers, handled, sent back or tried again."""

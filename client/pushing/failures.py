@@ -1,0 +1,220 @@
+"""What becomes of messages that a listener failed to handle: one way a kind of consumer.
+
+    SendBack      in any order: back to the broker, by whom they come again or die; what cannot be sent back stays
+                  unfinished and is handled once more after KEPT_MS
+    TryInPlace    in order: the queue stands still for suspend_current_queue_ms, then the same message is tried again;
+                  after max_reconsume_times it goes to the dead letters, and the queue goes on
+    LetGo         broadcasting, or at most once: nothing, but a line in the log
+
+A message that failed holds the offset of its queue until one of these is through with it. Not thread-safe: the
+consumer's event loop owns all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from ...proto.errors import PocketMQError
+from ..consuming.sending_back import SentBack, send_back
+from ..received_message import ReceivedMessage
+from ..session import Session
+from .backlog import OrderedBacklog, SharedBacklog
+from .config import PushConfig
+from .intake import Intake
+from .metrics import PushCounts
+from .process_queue import Failure, Portion
+
+logger = logging.getLogger(__name__)
+
+#: A message that could not be sent back is tried again here after so long.
+KEPT_MS: Final = 5_000
+#: Messages on their way back at once.
+_ON_THEIR_WAY_MAX: Final = 16
+_DEAD: Final = -1
+
+#: The indexes of messages in a portion that failed.
+Failed: TypeAlias = Sequence[tuple[Portion, int]]
+
+
+class Failures(Protocol):
+    """Takes care of failed messages."""
+
+    def handle(self, intake: Intake, failed: Failed) -> None:
+        """See to the FAILED messages of INTAKE."""
+        ...
+
+
+class Returns:
+    """The way back to the broker for GROUP; TELL hears what became of each message."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        config: PushConfig,
+        counts: PushCounts,
+        tell: Callable[[ReceivedMessage, SentBack], None],
+    ) -> None:
+        self.tasks = session.tasks
+        self.clock = session.clock
+        self.config = config
+        self.counts = counts
+        self._session = session
+        self._group = group
+        self._tell = tell
+        self._room = asyncio.Semaphore(_ON_THEIR_WAY_MAX)
+
+    async def send(self, intake: Intake, portion: Portion, index: int, failure: Failure) -> bool:
+        """Send a message back as FAILURE says, and resolve it; return False, with a warning, if that did not work."""
+        message = _message(intake, portion, index)
+        intake.giving_back += 1
+        try:
+            async with self._room:
+                sent = await send_back(
+                    self._session,
+                    self._group,
+                    message,
+                    delay_level=failure.delay_level,
+                    reason=failure.reason,
+                    timeout_ms=self.config.request_timeout_ms,
+                    max_times=self.config.max_reconsume_times,
+                )
+        except PocketMQError as error:
+            logger.warning(
+                "message not sent back, trying again",
+                extra={"which": repr(message), "error": str(error), "again_in_ms": KEPT_MS},
+            )
+            return False
+        finally:
+            intake.giving_back -= 1
+        portion.resolve(index)
+        self.counts.sent_back += not sent.dead
+        self.counts.dead += sent.dead
+        self._tell(message, sent)
+        return True
+
+
+class SendBack:
+    """Sends failed messages back, each by itself."""
+
+    def __init__(
+        self, returns: Returns, backlog: SharedBacklog, added: Callable[[int], None]
+    ) -> None:
+        """ADDED hears how many messages were put into BACKLOG."""
+        self._returns = returns
+        self._backlog = backlog
+        self._added = added
+
+    def handle(self, intake: Intake, failed: Failed) -> None:
+        for portion, index in failed:
+            self._returns.tasks.spawn(self._send_back(intake, portion, index))
+
+    async def _send_back(self, intake: Intake, portion: Portion, index: int) -> None:
+        failure = portion.unresolved[index]
+        clock = self._returns.clock
+        while not intake.lost:
+            sent = await self._returns.send(intake, portion, index, failure)
+            intake.settle()
+            if sent:
+                return
+            await clock.sleep_until(clock.now_ms() + KEPT_MS)
+            if portion.dropped:
+                return
+            if not failure.slow:
+                portion.run.reconsume_times[index] += 1
+                self._backlog.put_again(portion, index)
+                self._added(1)
+                return
+
+
+class TryInPlace:
+    """Holds the queue until its first message is handled, or dead."""
+
+    def __init__(
+        self, returns: Returns, backlog: OrderedBacklog, added: Callable[[int], None]
+    ) -> None:
+        """ADDED as in SendBack."""
+        self._returns = returns
+        self._backlog = backlog
+        self._added = added
+
+    def handle(self, intake: Intake, failed: Failed) -> None:
+        # A queue is with one worker at a time, who stops at the first failure: one call, one portion.
+        portion = failed[0][0]
+        indexes = [index for _, index in failed]
+        self._returns.tasks.spawn(self._suspend(intake, portion, indexes))
+
+    async def _suspend(self, intake: Intake, portion: Portion, indexes: list[int]) -> None:
+        """Let the dead go; try the others again after a pause."""
+        gone = await self._bury(intake, portion, indexes)
+        again = indexes[gone:]
+        if again:
+            times = portion.run.reconsume_times
+            for index in again:
+                times[index] += 1
+            clock = self._returns.clock
+            await clock.sleep_until(clock.now_ms() + self._returns.config.suspend_current_queue_ms)
+        if portion.dropped:
+            return
+        if gone:
+            portion.rewind(again[0] if again else indexes[-1] + 1)
+        for index in again:
+            del portion.unresolved[index]
+        intake.settle()
+        self._backlog.resume(intake.messages)
+        self._added(0)
+
+    async def _bury(self, intake: Intake, portion: Portion, indexes: list[int]) -> int:
+        """Send those of INDEXES to the dead letters that have failed too often; return how many, from the first."""
+        for count, index in enumerate(indexes):
+            if not self._is_dead(portion, index):
+                return count
+            failure = Failure(_DEAD, portion.unresolved[index].reason)
+            sent = await self._returns.send(intake, portion, index, failure)
+            intake.settle()
+            if not sent:
+                return count
+        return len(indexes)
+
+    def _is_dead(self, portion: Portion, index: int) -> bool:
+        limit = self._returns.config.max_reconsume_times
+        if portion.unresolved[index].delay_level < 0:
+            return True
+        return limit is not None and portion.run.reconsume_times[index] >= limit
+
+
+class LetGo:
+    """Makes nothing more of failed messages."""
+
+    def __init__(
+        self, counts: PushCounts, backlog: OrderedBacklog | None, added: Callable[[int], None]
+    ) -> None:
+        """BACKLOG: in order, queues stand still until they are resumed there. ADDED as in SendBack."""
+        self._counts = counts
+        self._backlog = backlog
+        self._added = added
+
+    def handle(self, intake: Intake, failed: Failed) -> None:
+        for portion, index in failed:
+            logger.warning(
+                "message failed and was dropped",
+                extra={
+                    "which": repr(_message(intake, portion, index)),
+                    "reason": portion.unresolved[index].reason,
+                },
+            )
+            portion.resolve(index)
+            self._counts.dropped += 1
+        if self._backlog is not None:
+            portion, last = failed[-1]
+            portion.rewind(last + 1)
+            self._backlog.resume(intake.messages)
+            self._added(0)
+        intake.settle()
+
+
+def _message(intake: Intake, portion: Portion, index: int) -> ReceivedMessage:
+    return portion.queue.message_type(portion.run, index)

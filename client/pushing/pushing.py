@@ -1,0 +1,344 @@
+"""The core of both push consumers: queues come and go, their messages are handled by workers, offsets committed.
+
+    source      begin(held), end(queue)     which queues are ours (a group's share, or all)
+    reader      one a queue                 fetches into an intake
+    intake      one a queue                 holds, pauses the reader, settles
+    backlog     one                         what is to be handled
+    workers     one                         call the listener
+    failures    one                         what becomes of failed messages
+    keeper      one                         keeps offsets: brokers, or a local file
+
+Not thread-safe: the consumer's event loop owns it; workers on threads reach it by `post` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from ...proto.errors import ClientClosed, PocketMQError
+from ...proto.topics import retry_topic
+from ..consuming.commits import OffsetKeeper, commit_regularly
+from ..consuming.held_queue import HeldQueue, QueueSource, QueueUser, Subscriptions
+from ..consuming.parts import ConsumerParts
+from ..consuming.queue_reader import QueueReader
+from ..consuming.sending_back import SentBack
+from ..queue import Queue
+from ..received_message import ReceivedMessage, RetriedMessage
+from ..session import Session
+from .backlog import Backlog, OrderedBacklog, SharedBacklog
+from .config import PushConfig
+from .failures import Failures, LetGo, Returns, SendBack, TryInPlace
+from .intake import Intake
+from .listening import Calls, Listener, is_async
+from .metrics import PushCounts, PushMetrics
+from .process_queue import Failure, Portion
+from .workers import HISTOGRAM_MS, TaskWorkers, ThreadWorkers, Workers, WorkersParts, post
+
+logger = logging.getLogger(__name__)
+
+#: Slow listeners are looked for so often in a consume_timeout_ms, but at least every _LOOK_MS_MAX.
+_LOOKS: Final = 10
+_LOOK_MS_MAX: Final = 60_000
+#: As Apache's clients: after ten seconds.
+_SLOW_DELAY_LEVEL: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Where queues come from, and where their offsets are kept."""
+
+    source: QueueSource
+    keeper: OffsetKeeper
+
+
+#: Makes the supply of a consumer whose core is the QueueUser.
+SupplyOf: TypeAlias = Callable[[QueueUser, ConsumerParts, Subscriptions], Supply]
+
+
+class Pushing:
+    """Handles the messages of SUBSCRIPTIONS for GROUP by LISTENER."""
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Subscriptions,
+        listener: Listener,
+        config: PushConfig,
+        session: Session,
+        supply_of: SupplyOf,
+    ) -> None:
+        self._group = group
+        self._subscriptions = subscriptions
+        self._config = config
+        self._session = session
+        self._parts = ConsumerParts(group, config, session)
+        self._supply = supply_of(self, self._parts, subscriptions)
+        self._counts = PushCounts()
+        self._intakes: dict[Queue, Intake] = {}
+        self._ordered = OrderedBacklog() if config.ordered else None
+        self._shared = SharedBacklog()
+        self._backlog: Backlog = self._ordered or self._shared
+        self._workers = self._make_workers(listener)
+        self._failures = self._make_failures()
+        self._closed = False
+        #: The error that ended it: it was refused.
+        self.refusal: PocketMQError | None = None
+        self._ended = asyncio.Event()
+
+    # ------------------------------------------------------------ the parts
+
+    def _make_workers(self, listener: Listener) -> Workers:
+        config, session = self._config, self._session
+        parts = WorkersParts(
+            limit=config.concurrency,
+            backlog=self._backlog,
+            clock=session.clock,
+            tasks=session.tasks,
+            tell=self._heard,
+        )
+        if is_async(listener):
+            calls = self._calls(listener, self._heard)
+            return TaskWorkers(parts, calls.async_spell())
+        loop = asyncio.get_running_loop()
+        calls = self._calls(listener, partial(post, loop, self._heard))
+        return ThreadWorkers(parts, calls.spell(), self._group)
+
+    def _calls(self, listener: Listener, tell: Callable[[Portion], object]) -> Calls:
+        config = self._config
+        return Calls(listener, config.listener_batch_size, in_order=config.ordered, tell=tell)
+
+    def _make_failures(self) -> Failures:
+        config, added = self._config, self._added
+        if config.broadcasting or config.delivery == "at_most_once":
+            return LetGo(self._counts, self._ordered, added)
+        returns = Returns(self._session, self._group, config, self._counts, self._sent_back)
+        if self._ordered is not None:
+            return TryInPlace(returns, self._ordered, added)
+        return SendBack(returns, self._shared, added)
+
+    def _added(self, count: int) -> None:
+        self._workers.put(count)
+
+    # ------------------------------------------------------------ its life
+
+    def start(self) -> None:
+        """Begin."""
+        tasks, config = self._session.tasks, self._config
+        self._supply.source.start()
+        if config.delivery != "at_most_once":
+            interval_ms = config.auto_commit_interval_ms
+            tasks.spawn(
+                commit_regularly(self._session, self._supply.keeper, interval_ms, self._finished)
+            )
+        if isinstance(self._failures, SendBack):
+            tasks.spawn(self._look_for_slow_listeners())
+
+    def _finished(self) -> Mapping[Queue, int]:
+        return {
+            queue: intake.messages.lowest_unfinished()
+            for queue, intake in self._intakes.items()
+            if intake.begun
+        }
+
+    async def until_ended(self) -> None:
+        """Return when it is closed. Raises what it was refused with."""
+        await self._ended.wait()
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def close(self) -> None:
+        """Fetch no more, let the listeners at work end within close_timeout_ms, commit, leave."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._within(self._supply.source.close(), self._config.close_timeout_ms)
+            for intake in self._intakes.values():
+                intake.lost = True
+            await self._workers.close()
+        finally:
+            await self._session.close()
+            self._ended.set()
+
+    async def _within(self, work: Coroutine[Any, Any, None], timeout_ms: int) -> None:
+        """Await WORK for TIMEOUT_MS, then cancel it, with a warning."""
+        clock, tasks = self._session.clock, self._session.tasks
+        doing = tasks.spawn(work)
+        timer = tasks.spawn(clock.sleep_until(clock.now_ms() + timeout_ms))
+        await asyncio.wait({doing, timer}, return_when=asyncio.FIRST_COMPLETED)
+        timer.cancel()
+        if not doing.done():
+            logger.warning(
+                "listeners are still at work, closing without them",
+                extra={"group": self._group, "close_timeout_ms": timeout_ms},
+            )
+            doing.cancel()
+            await asyncio.wait({doing})
+
+    # ------------------------------------------------------------ as the user of queues
+
+    def begin(self, held: HeldQueue) -> None:
+        """Read a queue from now on."""
+        queue = held.queue
+        retried = queue.topic == retry_topic(self._group)
+        intake = Intake(
+            held,
+            self._config,
+            RetriedMessage if retried else ReceivedMessage,
+            self._counts,
+            take=self._take,
+            fail=self.fail,
+        )
+        wanted = self._subscriptions.get(queue.topic)
+        intake.reader = QueueReader(held, wanted, intake, self._supply.source, self._parts)
+        self._intakes[queue] = intake
+        self._supply.keeper.begin(held)
+        intake.reader.start()
+
+    async def end(self, queue: Queue, *, lost: bool) -> None:
+        """Read QUEUE no more; unless it is LOST, let the listeners at work end, and commit."""
+        intake = self._intakes[queue]
+        intake.reader.stop()
+        intake.messages.drop()
+        intake.lost = lost
+        try:
+            if not lost:
+                await intake.quiet()
+                await self._commit_last(intake)
+        finally:
+            intake.lost = True
+            if self._ordered is not None:
+                self._ordered.forget(intake.messages)
+            del self._intakes[queue]
+            self._supply.keeper.forget(queue)
+
+    async def _commit_last(self, intake: Intake) -> None:
+        if not intake.begun:
+            return
+        queue = intake.held.queue
+        try:
+            await self._supply.keeper.commit({queue: intake.messages.lowest_unfinished()})
+        except PocketMQError as error:
+            logger.warning(
+                "offset not committed, messages come again",
+                extra={"queue": str(queue), "error": str(error)},
+            )
+
+    def fail(self, error: PocketMQError) -> None:
+        """Note ERROR: nobody asks for messages here, so that it can only be told."""
+        logger.error("consumer", extra={"group": self._group, "error": str(error)})
+
+    # ------------------------------------------------------------ messages
+
+    def _take(self, intake: Intake, portions: Sequence[Portion]) -> None:
+        """Have PORTIONS handled."""
+        if self._config.delivery == "at_most_once":
+            self._session.tasks.spawn(self._commit_first(intake, portions))
+        else:
+            self._hand_on(portions)
+
+    def _hand_on(self, portions: Sequence[Portion]) -> None:
+        self._backlog.put(portions)
+        self._workers.put(portions[-1].end - portions[0].begin)
+
+    async def _commit_first(self, intake: Intake, portions: Sequence[Portion]) -> None:
+        """Have PORTIONS handled once what is behind them is committed; not at all if it cannot be."""
+        clock, keeper = self._session.clock, self._supply.keeper
+        queue, behind = intake.held.queue, portions[-1].next_offset
+        async with intake.committing:
+            while not intake.messages.dropped:
+                try:
+                    await keeper.commit({queue: behind})
+                except PocketMQError as error:
+                    logger.warning(
+                        "messages wait until their offset is committed",
+                        extra={"queue": str(queue), "error": str(error)},
+                    )
+                if keeper.committed(queue) == behind:
+                    self._hand_on(portions)
+                    return
+                await clock.sleep_until(clock.now_ms() + self._config.retry_backoff_max_ms)
+
+    def _heard(self, portion: Portion) -> None:
+        """A worker has left PORTION, or a message in it failed."""
+        messages = portion.queue
+        intake = self._intakes.get(messages.queue)
+        if intake is None or intake.messages is not messages:
+            return
+        intake.settle()
+        self._see_to_failures(intake)
+
+    def _see_to_failures(self, intake: Intake) -> None:
+        messages = intake.messages
+        if not messages.failures:
+            return
+        failed, messages.failures = messages.failures, []
+        if intake.lost:
+            return  # The broker has them still: they come again, to whoever has the queue.
+        self._counts.failed += len(failed)
+        for portion, index in failed:
+            error = portion.unresolved[index].error
+            if error is not None:
+                logger.warning("listener failed", exc_info=error)
+        self._failures.handle(intake, failed)
+
+    def _sent_back(self, message: ReceivedMessage, sent: SentBack) -> None:
+        """Look for the retry queue of a broker that may just have made it."""
+        if sent.dead:
+            return
+        topic, broker = sent.topic, message.broker
+        if not any(queue.topic == topic and queue.broker == broker for queue in self._intakes):
+            self._session.routes.forget(topic)
+            self._supply.source.look_again()
+
+    async def _look_for_slow_listeners(self) -> None:
+        clock, timeout_ms = self._session.clock, self._config.consume_timeout_ms
+        pause_ms = max(1, min(timeout_ms // _LOOKS, _LOOK_MS_MAX))
+        failure = Failure(_SLOW_DELAY_LEVEL, f"handled for more than {timeout_ms} ms", slow=True)
+        while True:
+            await clock.sleep_until(clock.now_ms() + pause_ms)
+            for intake in list(self._intakes.values()):
+                for portion, place in intake.messages.slow(clock.now_ms(), timeout_ms):
+                    self._counts.slow += place.count
+                    portion.give_up(place, failure)
+                self._see_to_failures(intake)
+
+    # ------------------------------------------------------------ what can be seen
+
+    def check_open(self) -> None:
+        """Raise ClientClosed after `close`."""
+        if self._closed:
+            raise ClientClosed("the consumer was closed; make a new one to go on reading")
+
+    def metrics(self) -> PushMetrics:
+        """Return what it counts, at this moment."""
+        counts, times = self._counts, self._workers.times
+        messages = [intake.messages for intake in self._intakes.values()]
+        return PushMetrics(
+            handled=counts.handled,
+            failed=counts.failed,
+            sent_back=counts.sent_back,
+            dead=counts.dead,
+            dropped=counts.dropped,
+            slow=counts.slow,
+            paused_by_messages=counts.paused_by_messages,
+            paused_by_bytes=counts.paused_by_bytes,
+            paused_by_span=counts.paused_by_span,
+            held=sum(one.count for one in messages),
+            held_bytes=sum(one.size_bytes for one in messages),
+            in_process=sum(one.at_work for one in messages),
+            listener_ms_bounds=HISTOGRAM_MS,
+            listener_ms_counts=tuple(times.counts),
+            listener_ms_sum=times.sum_ms,
+            lag={
+                queue: max(0, intake.reader.max_offset - intake.messages.lowest_unfinished())
+                for queue, intake in self._intakes.items()
+                if intake.begun
+            },
+            counts=self._parts.counts,
+        )
