@@ -49,7 +49,8 @@ class PushConfig(ReadingConfig):
     listener_batch_size: int = 1
     #: Calls of the listener at once, at most: threads, or tasks if it is a coroutine function.
     concurrency: int = 20
-    #: After so many retries a message goes to the dead letters; 0: there are none. None: as the group is set (16); in order: without end.
+    #: After so many retries a message goes to the dead letters; 0: there are none. None: as the group is set (16);
+    #: in order: without end.
     max_reconsume_times: int | None = None
     #: A message whose listener takes longer is sent back, and the listener's outcome ignored. Not in order.
     consume_timeout_ms: int = 900_000

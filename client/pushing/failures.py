@@ -1,7 +1,7 @@
 """What becomes of messages that a listener failed to handle: one way a kind of consumer.
 
-    SendBack      in any order: back to the broker, by whom they come again or die; what cannot be sent back stays
-                  unfinished and is handled once more after KEPT_MS
+    SendBack      in any order: back to the broker, by whom they come again or die (die at once with `retries` off);
+                  what cannot be sent back stays unfinished and is handled once more after KEPT_MS
     TryInPlace    in order: the queue stands still for suspend_current_queue_ms, then the same message is tried again;
                   after max_reconsume_times it goes to the dead letters, and the queue goes on
     LetGo         broadcasting, or at most once: nothing, but a line in the log
@@ -77,7 +77,7 @@ class Returns:
                     self._session,
                     self._group,
                     message,
-                    delay_level=failure.delay_level,
+                    delay_level=failure.delay_level if self.config.retries else _DEAD,
                     reason=failure.reason,
                     timeout_ms=self.config.request_timeout_ms,
                     max_times=self.config.max_reconsume_times,

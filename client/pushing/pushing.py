@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ...proto.errors import ClientClosed, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
+from ..alarm import finished_within
 from ..consuming.commits import OffsetKeeper, commit_regularly
 from ..consuming.held_queue import HeldQueue, QueueSource, QueueUser, Subscriptions
 from ..consuming.parts import ConsumerParts
@@ -46,6 +48,13 @@ _LOOKS: Final = 10
 _LOOK_MS_MAX: Final = 60_000
 #: As Apache's clients: after ten seconds.
 _SLOW_DELAY_LEVEL: Final = 3
+
+
+def _with_retries(subscriptions: Subscriptions, group: str, config: PushConfig) -> Subscriptions:
+    """Return SUBSCRIPTIONS and that of the group's retry topic, if messages come again there."""
+    if config.broadcasting or not config.retries:
+        return subscriptions
+    return {**subscriptions, retry_topic(group): pb.Filter()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ class Pushing:
         self._config = config
         self._session = session
         self._parts = ConsumerParts(group, config, session)
-        self._supply = supply_of(self, self._parts, subscriptions)
+        self._supply = supply_of(self, self._parts, _with_retries(subscriptions, group, config))
         self._counts = PushCounts()
         self._intakes: dict[Queue, Intake] = {}
         self._ordered = OrderedBacklog() if config.ordered else None
@@ -157,28 +166,13 @@ class Pushing:
             return
         self._closed = True
         try:
-            await self._within(self._supply.source.close(), self._config.close_timeout_ms)
+            await self._supply.source.close()
             for intake in self._intakes.values():
                 intake.lost = True
             await self._workers.close()
         finally:
             await self._session.close()
             self._ended.set()
-
-    async def _within(self, work: Coroutine[Any, Any, None], timeout_ms: int) -> None:
-        """Await WORK for TIMEOUT_MS, then cancel it, with a warning."""
-        clock, tasks = self._session.clock, self._session.tasks
-        doing = tasks.spawn(work)
-        timer = tasks.spawn(clock.sleep_until(clock.now_ms() + timeout_ms))
-        await asyncio.wait({doing, timer}, return_when=asyncio.FIRST_COMPLETED)
-        timer.cancel()
-        if not doing.done():
-            logger.warning(
-                "listeners are still at work, closing without them",
-                extra={"group": self._group, "close_timeout_ms": timeout_ms},
-            )
-            doing.cancel()
-            await asyncio.wait({doing})
 
     # ------------------------------------------------------------ as the user of queues
 
@@ -192,7 +186,7 @@ class Pushing:
             RetriedMessage if retried else ReceivedMessage,
             self._counts,
             take=self._take,
-            fail=self.fail,
+            fail=self._note,
         )
         wanted = self._subscriptions.get(queue.topic)
         intake.reader = QueueReader(held, wanted, intake, self._supply.source, self._parts)
@@ -208,7 +202,7 @@ class Pushing:
         intake.lost = lost
         try:
             if not lost:
-                await intake.quiet()
+                await self._come_to_rest(intake)
                 await self._commit_last(intake)
         finally:
             intake.lost = True
@@ -216,6 +210,19 @@ class Pushing:
                 self._ordered.forget(intake.messages)
             del self._intakes[queue]
             self._supply.keeper.forget(queue)
+
+    async def _come_to_rest(self, intake: Intake) -> None:
+        """Wait for the listeners at work in INTAKE, not too long: what they finished shall be committed in time."""
+        config, session = self._config, self._session
+        timeout_ms = config.rebalance_timeout_ms
+        timeout_ms -= min(config.request_timeout_ms, timeout_ms // 4)
+        if self._closed:
+            timeout_ms = min(timeout_ms, config.close_timeout_ms)
+        if not await finished_within(intake.quiet(), timeout_ms, session.clock, session.tasks):
+            logger.warning(
+                "listeners are still at work, going on without them",
+                extra={"queue": str(intake.held.queue), "after_ms": timeout_ms},
+            )
 
     async def _commit_last(self, intake: Intake) -> None:
         if not intake.begun:
@@ -230,8 +237,14 @@ class Pushing:
             )
 
     def fail(self, error: PocketMQError) -> None:
-        """Note ERROR: nobody asks for messages here, so that it can only be told."""
-        logger.error("consumer", extra={"group": self._group, "error": str(error)})
+        """End with ERROR: the group has refused this consumer."""
+        logger.error("consumer refused", extra={"group": self._group, "error": str(error)})
+        self.refusal = error
+        self._ended.set()
+
+    def _note(self, error: PocketMQError) -> None:
+        """Tell of ERROR, which fetching met, and which may pass: nobody asks for messages here."""
+        logger.error("messages not fetched", extra={"group": self._group, "error": str(error)})
 
     # ------------------------------------------------------------ messages
 

@@ -6,12 +6,12 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
-from ...proto.topics import retry_topic
 from ..consuming.commits import Commits
 from ..consuming.held_queue import QueueUser, Subscriptions
 from ..consuming.local_offsets import LocalOffsets, offsets_path
 from ..consuming.parts import ConsumerParts
-from ..consuming.whole_topics import WholeTopics, committed_offsets
+from ..consuming.sharing import Sharing
+from ..consuming.whole_topics import WholeTopics
 from ..name_servers import parse_addresses
 from ..session import local_host
 from .config import PushConfig
@@ -20,13 +20,10 @@ from .pushing import Supply
 
 def supply_of(user: QueueUser, parts: ConsumerParts, subscriptions: Subscriptions) -> Supply:
     """Return the supply of USER, as the settings in PARTS say."""
-    topics = list(subscriptions)
     if parts.config.broadcasting:
         keeper = LocalOffsets(partial(_offsets_path, parts), parts.session.clock)
-        return Supply(WholeTopics(topics, user, parts, keeper.committed_of), keeper)
-    if parts.config.retries:
-        topics.append(retry_topic(parts.group))
-    source = WholeTopics(topics, user, parts, partial(committed_offsets, parts))
+        return Supply(WholeTopics(subscriptions, user, parts, keeper.committed_of), keeper)
+    source = Sharing(subscriptions, user, parts, "push")
     return Supply(source, Commits(parts, source))
 
 

@@ -108,6 +108,7 @@ class World:
     def __init__(self, queues: int = 1) -> None:
         self.clock = VirtualClock()
         self.broker = broker_with(queues)
+        self.broker.sharing.clock = self.clock
         self.cluster = FakeCluster(self.broker)
 
     def consumer(

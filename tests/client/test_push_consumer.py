@@ -272,7 +272,7 @@ async def test_a_batch_listener_gets_lists(world: World) -> None:
         await world.pass_ms(1)
 
     assert [len(batch) for batch in batches] == [300, 212, 300, 188]
-    assert sum(batches, []) == list(range(1_000))
+    assert [n for batch in batches for n in batch] == list(range(1_000))
     assert world.broker.committed_of() == 1_000
 
 
@@ -493,15 +493,17 @@ class TestThreads:
     async def test_they_are_called_beside_each_other_when_they_wait(self, world: World) -> None:
         store(world.broker, 40)
         together = threading.Barrier(4, timeout=30)
+        done = threading.Event()
 
         def listener(message: Any) -> None:
             together.wait()
+            if number(message) == 39:
+                done.set()
 
         async with AsyncPushConsumer(
             "billing", "orders", listener, connections=connections(world), concurrency=4
         ) as consumer:
-            while consumer.metrics().handled < 40:
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(done.wait, 30)
             assert consumer.metrics().failed == 0
 
     @pytest.mark.parametrize("size", [1, 5])

@@ -195,7 +195,7 @@ async def test_a_queue_that_waits_holds_no_worker() -> None:
 
     async def listener(message: Any) -> bool:
         calls.append((message.queue, number(message)))
-        return message.queue == 1
+        return bool(message.queue == 1)
 
     async with world.consumer(listener, ordered=True, concurrency=1):
         await world.pass_ms(10)

@@ -21,6 +21,7 @@ BENCHES: Final = {
     "produce": "Our client to our broker on loopback, 128 B, acknowledged in memory.",
     "sync": "The same, acknowledged on the device, 64 sends in flight.",
     "consume": "A cold queue to decoded messages, 128 B.",
+    "push": "A listener called once a message, 128 B, default settings.",
     "start": "From the start of `pocketmq serve` to the first acknowledged send.",
     "memory": "Resident memory of an idle `pocketmq serve`.",
     "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
