@@ -63,7 +63,7 @@ _PARAMETERS: Final[dict[str, tuple[str, str]]] = {
 _BY_NAME: Final = ("named", "pyformat")
 
 #: Names what a message is about.
-Key: TypeAlias = Callable[[ReceivedMessage], str]
+Key: TypeAlias = Callable[[ReceivedMessage], str | None]
 
 
 def _message_id(message: ReceivedMessage) -> str:
@@ -201,7 +201,7 @@ class Once:
 
         @wraps(work)
         def listener(message: ReceivedMessage) -> object:
-            name = key(message)
+            name = key(message) or ""
             return None if name in self._done else self._do(work, message, name)
 
         listener.pocketmq_once = self  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any, Final
@@ -162,7 +162,7 @@ def _read(path: Path) -> tuple[dict[Queue, int] | None, str]:
     """Return what the file at PATH holds; or None, and what is wrong with it ("": it is missing or empty)."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except (OSError, UnicodeDecodeError) as error:
         return None, f"cannot be read ({error})"
@@ -240,23 +240,22 @@ class _Scanner:
         self._at += 1
         return found
 
-    def object(self) -> Any:
-        """Yield the keys of an object; its reader takes each value before it asks for the next key."""
+    def object(self) -> Iterator[Any]:
+        """Yield the keys of an object; who asks takes each value before the next key."""
         self._expect("{")
         if self._next() == "}":
             self._at += 1
             return
         while True:
-            yield self.value()
-            # The value behind the colon is the caller's.
+            key = self.value()
+            self._expect(":")
+            yield key
             if self._expect(",}") == "}":
                 return
 
     def value(self) -> Any:
-        """Return a value that is plain JSON; behind a key, the colon is passed over."""
-        if self._next() == ":":
-            self._at += 1
-            self._next()
+        """Return a value that is plain JSON."""
+        self._next()
         value, self._at = _DECODER.raw_decode(self._text, self._at)
         return value
 

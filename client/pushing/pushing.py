@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -83,6 +83,9 @@ class Pushing:
     ) -> None:
         self._group = group
         self._subscriptions = subscriptions
+        if config.broadcasting and config.start == "committed":
+            # Who reads everything for himself, for the first time, has missed nothing: as Apache's clients.
+            config = replace(config, start="committed-or-latest")
         self._config = config
         self._session = session
         self._parts = ConsumerParts(group, config, session)

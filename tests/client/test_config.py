@@ -14,12 +14,17 @@ from pocketmq.client.config import (
     ProducerSettings,
 )
 from pocketmq.client.name_servers import parse_addresses
+from pocketmq.client.pushing.config import PushConfig, PushSettings
 from pocketmq.proto.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("config", "settings"),
-    [(ProducerConfig, ProducerSettings), (ConsumerConfig, ConsumerSettings)],
+    [
+        (ProducerConfig, ProducerSettings),
+        (ConsumerConfig, ConsumerSettings),
+        (PushConfig, PushSettings),
+    ],
 )
 def test_keyword_arguments_are_the_fields(config: type, settings: type) -> None:
     expected = {field.name for field in fields(config)} - {"nameservers"}
