@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _PAGE_SIZE = resource.getpagesize()
 #: How often is cleaned on a clock that is moved: files expire in an hour of the day.
 _MOVED_CLEAN_MS = 600_000
+#: How often is looked whether the table of producers is worth saving.
+_PRODUCERS_TICK_MS = 5_000
 #: How long a change of topics waits for the name servers before it is answered all the same.
 _ANNOUNCE_TIMEOUT_S = 3.0
 
@@ -194,6 +196,7 @@ class Broker:
         )
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
         every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
+        every_so_often(_PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
         clean = _guarded(lambda: parts.store.clean(parts.needed_from))
         clean()  # A disk that is too full is known before the first send.
         every_so_often(self._store_config.clean_interval_ms, clean)
@@ -295,7 +298,9 @@ class Broker:
             dispatched_offset=store.dispatched_offset,
             disk_used_ratio=self._disk.usage(self._store_config.path).used_percent / 100,
             store_path=self._store_config.path,
-            recovery=json.dumps(store.recovery.to_json()),
+            recovery=json.dumps(
+                store.recovery.to_json() | {"producers": parts.producers.to_json()}
+            ),
             rss_bytes=self._resident_bytes(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             writable=health.state == "open",

@@ -46,6 +46,10 @@ class BrokerConfig:
     run_bytes_max: int = 16 * _MIB
     #: Sends that may wait for the device in all; further ones are refused.
     flush_waiting_max: int = 100_000
+    #: Sequences of idempotent producers, one for each queue that one sends to; the least recently used is forgotten.
+    producers_max: int = 10_000
+    #: A sequence that was not used for so long is forgotten.
+    producer_expiry_ms: int = 86_400_000
     #: Fetches that may wait in all; further ones are answered at once.
     fetches_waiting_max: int = 100_000
     #: Fetches that one stream may have unanswered; further ones are not read.
@@ -149,6 +153,8 @@ _LEAST: Final = {
     "produce_runs_in_flight": 1,
     "run_bytes_max": 1024,
     "flush_waiting_max": 1,
+    "producers_max": 1,
+    "producer_expiry_ms": 60_000,
     "fetches_waiting_max": 0,
     "fetches_in_flight": 1,
     "fetch_bytes_max": 1024,

@@ -76,6 +76,7 @@ _OF_THE_PAST: Final = frozenset(
         names.TRANSACTION_PREPARED,
         names.POP_CHECK_POINT,
         names.PROPERTY_CRC,
+        names.PRODUCER_SEQUENCE,
     }
 )
 

@@ -1,6 +1,7 @@
 """The parts of a broker that runs, put together: who is told what, and in which order they begin and end.
 
-begin   what waits (delays, transactions) is found again, then the timers turn, then calls arrive
+begin   what producers have stored and what waits (delays, transactions) is found again, then the timers turn,
+        then calls arrive
 end     no call arrives any more; who keeps progress writes it down, once what it tells of is on the device
 """
 
@@ -30,6 +31,7 @@ from .filters.filters import Filters
 from .groups import Groups
 from .lookup import Lookups
 from .offsets import Offsets
+from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends, Waits
 from .timers import Timers
@@ -50,6 +52,7 @@ class Parts:
     timers: Timers
     wall_timers: Timers
     purgatory: Purgatory
+    producers: Producers
     sends: Sends
     fetches: Fetches
     filters: Filters
@@ -79,6 +82,7 @@ class Parts:
 
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
+        self.producers.start()
         self.transactions.start()
         self.delays.start()
         self.coordination.start()
@@ -104,6 +108,10 @@ class Parts:
         await self.delays.stop()
         self.coordination.close()
         errors += _errors_of(self.offsets.save)
+        try:
+            await self.producers.close()
+        except PocketMQError as error:
+            errors.append(error)
         if errors:
             raise errors[0]
         self.delays.forget()
@@ -151,6 +159,12 @@ def assemble(
         prepare=prepare,
         check_room=transactions.check_room,
     )
+    producers = Producers(
+        store,
+        now_ms,
+        producers_max=config.producers_max,
+        expiry_ms=config.producer_expiry_ms,
+    )
     return Parts(
         store=store,
         topics=topics,
@@ -159,7 +173,8 @@ def assemble(
         timers=timers,
         wall_timers=wall_timers,
         purgatory=purgatory,
-        sends=Sends(config, topics, store, wall_timers, appends, waits),
+        producers=producers,
+        sends=Sends(config, topics, store, wall_timers, appends, waits, producers),
         fetches=fetches,
         filters=filters,
         lookups=Lookups(topics, store),

@@ -70,6 +70,8 @@ REASON_BYTES_MAX: Final = 1024
 #: Apache's level of the first retry.
 _FIRST_LEVEL: Final = 3
 _INT_MAX: Final = (1 << 31) - 1
+#: Properties that would not be true of a copy.
+_UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
 #: What a dead letter can do without if its properties have no room.
 _OF_THE_DEAD: Final = (
     names.DEAD_LETTER_REASON,
@@ -118,9 +120,7 @@ def _clean(reason: str) -> str:
 
 def copied_properties(origin: Record, fate: Fate, now_ms: int) -> dict[str, str]:
     """Return the properties of the copy of ORIGIN if FATE is met at NOW_MS. Pure."""
-    copied = {
-        name: value for name, value in origin.properties.items() if name != names.PROPERTY_CRC
-    }
+    copied = {name: value for name, value in origin.properties.items() if name not in _UNTRUE}
     copied.setdefault(names.RETRY_TOPIC, origin.topic)
     copied.setdefault(names.ORIGIN_MESSAGE_ID, origin.message_id)
     copied[names.WAIT] = "false"

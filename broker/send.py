@@ -10,6 +10,9 @@ outcome of their transaction) is stored in parts, a part for each queue that the
 part fails, which a full disk or a failing device may do between two parts, the run is answered with that error; other
 parts may have been stored.
 
+A numbered run (producers/sequences.py) is stored once, however often it comes: of a repeat nothing is stored again, and
+the answer says where its records are, at the durability asked for now.
+
 Bounds: `flush_waiting_max` sends wait for the device in all, and `delay_slot_messages_max` messages for one slot of the
 timer wheel; a run with more is refused with Overloaded before it is stored. What has arrived and was not yet entered
 into the wheel is not counted: a few turns of the loop may bring more. How many runs one stream may have unanswered is
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Final
@@ -38,7 +41,7 @@ from ..proto.errors import (
 )
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record_run import Longs
+from ..proto.properties import PRODUCER_SEQUENCE
 from ..proto.topics import TIMER_TOPIC
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
@@ -46,13 +49,15 @@ from .admission import Admitted, Prepare, admit, ways
 from .appends import Appends
 from .config import BrokerConfig
 from .delay.roads import DelayRules, Part, timer_out_ms
+from .producers.producers import Producers
+from .producers.rest import rest_of
+from .producers.sequences import Numbered
+from .sending import Done, Sending
 from .timers import Timers
 from .topics import Topics
 
 logger = logging.getLogger(__name__)
 
-#: Told of the answer to one run, exactly once.
-Done = Callable[[pb.ProduceReply], None]
 #: Joining larger runs costs as much as it saves.
 _SMALL_RUN_BYTES: Final = 64 * 1024
 _DURABILITIES: Final = (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK)
@@ -84,6 +89,7 @@ class Sends:
         timers: Timers,
         appends: Appends,
         waits: Waits,
+        producers: Producers,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -91,12 +97,13 @@ class Sends:
         self._timers = timers
         self._appends = appends
         self._waits = waits
+        self._producers = producers
         self._rules = DelayRules(
             store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
         )
         self._default = pb.DISK if store.config.flush == "sync" else pb.MEMORY
         #: What this turn of the loop has brought so far.
-        self._arrived: list[_Send] = []
+        self._arrived: list[Sending] = []
         self._waiting = 0
         #: Set while the broker stops: every further send is refused with it.
         self.refusal: PocketMQError | None = None
@@ -123,7 +130,7 @@ class Sends:
 
     # --- checks
 
-    def _admitted(self, run: pb.ProduceRun, done: Done) -> _Send:
+    def _admitted(self, run: pb.ProduceRun, done: Done) -> Sending:
         if self.refusal is not None:
             raise self.refusal
         to_disk = self._durability(run) == pb.DISK
@@ -132,13 +139,51 @@ class Sends:
         self._check_size(run)
         self._topics.check_sendable(run.topic)
         admitted = admit(run.records, run.sizes, run.topic, run.queue)
+        if run.producer_id:
+            return self._numbered(run, admitted, done, to_disk=to_disk)
+        return self._sending(run, admitted, done, None, to_disk=to_disk)
+
+    def _sending(
+        self,
+        run: pb.ProduceRun,
+        admitted: Admitted,
+        done: Done,
+        numbered: Numbered | None,
+        *,
+        to_disk: bool,
+    ) -> Sending:
+        """Return the send of what was ADMITTED of RUN."""
         now_ms = self._waits.now_ms()
         parts = ways(admitted, self._rules, now_ms, self._waits.prepare)
         if admitted.ranges is not None:
             self._check_waiting(admitted, parts)
         # Only a good run may make a topic.
         self._topics.for_writing(run.topic, run.queue)
-        return _Send(run.run_id, admitted, parts, now_ms, done, to_disk=to_disk)
+        return Sending(run.run_id, admitted, parts, now_ms, done, numbered, to_disk=to_disk)
+
+    def _numbered(
+        self, run: pb.ProduceRun, admitted: Admitted, done: Done, *, to_disk: bool
+    ) -> Sending:
+        """Return the send of RUN, of which only that is stored which is not there yet."""
+        if not self._producers.follows(run):
+            # It is about what this very turn has brought: that has to be stored, or to fail, first.
+            self._append_arrived()
+        numbered, each = self._producers.judge(run, admitted)
+        if numbered.is_repeat:
+            return Sending(run.run_id, admitted, [], 0, done, numbered, to_disk=to_disk)
+        if numbered.rows is not None:
+            rest = rest_of(numbered.numbers, admitted.run, numbered.rows)
+            sizes = [len(record) for record in rest]
+            admitted, each = admit(b"".join(rest), sizes, run.topic, run.queue), True
+        sending = self._sending(run, admitted, done, numbered, to_disk=to_disk)
+        if not each and sending.parts[0].run is not admitted.run:
+            raise InvalidArgument(
+                f"the property {PRODUCER_SEQUENCE} of the first record speaks for all, but some of them wait for their"
+                " time or their transaction: give each record its own, with count 1",
+                field=PRODUCER_SEQUENCE,
+            )
+        self._producers.reserve(numbered)
+        return sending
 
     def _durability(self, run: pb.ProduceRun) -> int:
         """Return MEMORY or DISK, whichever RUN asks for, or the store's own."""
@@ -203,34 +248,84 @@ class Sends:
     def _append_arrived(self) -> None:
         """Append what this turn of the loop has brought, and answer, or ask for a sync."""
         arrived, self._arrived = self._arrived, []
-        to_disk: list[_Send] = []
+        to_disk: list[Sending] = []
         end_offset = 0
         for send, outcomes in zip(arrived, self._outcomes(arrived), strict=True):
-            stored = [outcome for outcome in outcomes if isinstance(outcome, Appended)]
-            if len(stored) < len(outcomes):
-                self._answer(send, next(e for e in outcomes if isinstance(e, PocketMQError)))
-                continue
-            send.note(stored)
-            if send.to_disk:
+            error = self._noted(send, outcomes)
+            if error is None and send.to_disk:
                 to_disk.append(send)
-                end_offset = max(end_offset, *(one.end_offset for one in stored))
+                end_offset = max(end_offset, send.end_offset)
             else:
-                self._answer(send, None)
+                self._answer(send, error)
         if to_disk:
             self._sync(to_disk, end_offset)
         self._appends.notify(
             (part.run.topic, part.run.queue) for send in arrived for part in send.parts
         )
 
-    def _outcomes(self, sends: list[_Send]) -> list[list[Appended | PocketMQError]]:
+    def _noted(
+        self, send: Sending, outcomes: list[Appended | PocketMQError]
+    ) -> PocketMQError | None:
+        """Put into the answer of SEND where its records are; return why they are not stored, if they are not."""
+        stored = [outcome for outcome in outcomes if isinstance(outcome, Appended)]
+        if len(stored) < len(outcomes):
+            return next(error for error in outcomes if isinstance(error, PocketMQError))
+        if send.numbered is None or send.numbered.rows is None:
+            send.note(stored)
+            return None
+        try:
+            send.note_repeated(stored, self._producers.places(send.numbered))
+        except PocketMQError as error:
+            return error
+        return None
+
+    def _outcomes(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
         """Append SENDS in their order; return what became of the parts of each."""
         outcomes: list[list[Appended | PocketMQError]] = []
+        any_numbered = any(send.numbered is not None for send in sends)
         for small, group in groupby(sends, _is_small):
             members = list(group)
-            for together in [members] if small else [[send] for send in members]:
-                done = iter(self._append([part.run for send in together for part in send.parts]))
-                outcomes += [list(islice(done, len(send.parts))) for send in together]
+            if any_numbered:
+                for together in self._together(members) if small else _alone(members):
+                    outcomes += self._append_numbered(together)
+            else:
+                for together in [members] if small else _alone(members):
+                    outcomes += self._append_sends(together)
+        if any_numbered:
+            self._producers.sequences.end_turn()
         return outcomes
+
+    def _together(self, sends: list[Sending]) -> list[list[Sending]]:
+        """Return SENDS in groups of which all are appended or none, or which are single."""
+        size = sum(len(part.run.records) for send in sends for part in send.parts)
+        return [sends] if size <= self._store.log.room() else list(_alone(sends))
+
+    def _append_numbered(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
+        """Append SENDS, of which some are numbered, but not what follows a run that could not be appended."""
+        begin = self._store.max_log_offset
+        refusals = [
+            None if send.numbered is None else self._producers.sequences.refusal(send.numbered)
+            for send in sends
+        ]
+        taken = [send for send, error in zip(sends, refusals, strict=True) if error is None]
+        done = iter(self._append_sends(taken))
+        outcomes: list[list[Appended | PocketMQError]] = [
+            next(done) if error is None else [error] for error in refusals
+        ]
+        self._producers.note(
+            [
+                (send.numbered, send.parts, outcome)
+                for send, outcome in zip(sends, outcomes, strict=True)
+                if send.numbered is not None and send.parts
+            ],
+            begin,
+        )
+        return outcomes
+
+    def _append_sends(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
+        """Append SENDS at once, as far as they fit a file."""
+        done = iter(self._append([part.run for send in sends for part in send.parts]))
+        return [list(islice(done, len(send.parts))) for send in sends]
 
     def _append(self, runs: list[Run]) -> list[Appended | PocketMQError]:
         try:
@@ -239,7 +334,7 @@ class Sends:
             logger.exception("append failed")
             return [PocketMQError("internal error in the store")] * len(runs)
 
-    def _sync(self, sends: list[_Send], end_offset: int) -> None:
+    def _sync(self, sends: list[Sending], end_offset: int) -> None:
         """Answer SENDS once everything before END_OFFSET is on the device, or that takes too long."""
 
         def synced(error: StoreError | None) -> None:
@@ -255,11 +350,11 @@ class Sends:
         timer = self._timers.after(timeout_ms, lambda: self._answer_all(sends, late))
         self._store.request_sync(end_offset, synced)
 
-    def _answer_all(self, sends: list[_Send], error: PocketMQError | None) -> None:
+    def _answer_all(self, sends: list[Sending], error: PocketMQError | None) -> None:
         for send in sends:
             self._answer(send, error)
 
-    def _answer(self, send: _Send, error: PocketMQError | None) -> None:
+    def _answer(self, send: Sending, error: PocketMQError | None) -> None:
         """Answer SEND, unless it was answered before."""
         if send.done is None:
             return
@@ -273,73 +368,9 @@ class Sends:
         done(reply)
 
 
-def _is_small(send: _Send) -> bool:
+def _alone(sends: list[Sending]) -> Iterator[list[Sending]]:
+    return ([send] for send in sends)
+
+
+def _is_small(send: Sending) -> bool:
     return send.size <= _SMALL_RUN_BYTES
-
-
-class _Send:
-    """One send under way; DONE is None once it was answered."""
-
-    __slots__ = ("_as_sent", "_now_ms", "_sent", "done", "parts", "reply", "to_disk")
-
-    def __init__(
-        self,
-        run_id: int,
-        admitted: Admitted,
-        parts: list[Part],
-        now_ms: int,
-        done: Done,
-        *,
-        to_disk: bool,
-    ) -> None:
-        self.parts = parts
-        self.reply = pb.ProduceReply(run_id=run_id)
-        self.done: Done | None = done
-        self.to_disk = to_disk
-        self._sent = admitted.run
-        self._as_sent = admitted.as_sent
-        self._now_ms = now_ms
-
-    @property
-    def size(self) -> int:
-        return len(self._sent.records)
-
-    def note(self, appended: Sequence[Appended]) -> None:
-        """Say in the answer where the records are, by the parts that were APPENDED."""
-        self.reply.store_timestamp_ms = max(one.store_timestamp_ms for one in appended)
-        if self.parts[0].run is self._sent:
-            self._note_whole(appended[0])
-        else:
-            self._note_parts(appended)
-
-    def _note_whole(self, appended: Appended) -> None:
-        """Say where a run is; the sender works out the places of records that lie end to end."""
-        offsets, starts = appended.log_offsets, self._sent.columns.starts
-        reply = self.reply
-        reply.first_queue_offset = appended.first_queue_offset
-        reply.first_log_offset = int(offsets[0])
-        end_to_end = int(offsets[-1] - offsets[0]) == int(starts[-1] - starts[0])
-        if not (end_to_end and self._as_sent):
-            reply.log_offsets.extend(offsets.tolist())
-
-    def _note_parts(self, appended: Sequence[Appended]) -> None:
-        """Say where each record is, and when it is due."""
-        count = len(self._sent.columns)
-        queue_offsets: Longs = np.zeros(count, np.int64)
-        log_offsets: Longs = np.zeros(count, np.int64)
-        due_ms: Longs = np.zeros(count, np.int64)
-        for part, one in zip(self.parts, appended, strict=True):
-            queue_offsets[part.rows] = one.first_queue_offset + np.arange(len(one))
-            log_offsets[part.rows] = one.log_offsets
-            if part.due_ms is not None:
-                # A level counts from the time that the store gave.
-                later_ms = one.store_timestamp_ms - self._now_ms if part.by_level else 0
-                due_ms[part.rows] = part.due_ms + later_ms
-        reply = self.reply
-        reply.first_queue_offset = int(queue_offsets[0])
-        reply.first_log_offset = int(log_offsets[0])
-        reply.log_offsets.extend(log_offsets.tolist())
-        if (np.diff(queue_offsets) != 1).any():
-            reply.queue_offsets.extend(queue_offsets.tolist())
-        if due_ms.any():
-            reply.due_ms.extend(due_ms.tolist())

@@ -50,7 +50,7 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 #: Real queues that are remembered; beyond, all are forgotten and found again.
 _QUEUES_MAX: Final = 10_000
 #: Properties that would not be true of a copy, and those that a timed one gets anew.
-_UNTRUE: Final = (names.PROPERTY_CRC,)
+_UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
 _ANEW: Final = (names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES)
 
 Flags: TypeAlias = NDArray[np.bool_]

@@ -40,7 +40,9 @@ COPIED: Final = "COPIED"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 _COPIED_PROPERTIES: Final = _OP_PROPERTIES + b"COPIED\x01true\x02"
 _OFFSET: Final = re.compile(rb"[0-9]{1,18}")
-_GONE_WHEN_COMMITTED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
+#: Properties that would not be true of a copy.
+_UNTRUE: Final = (names.PROPERTY_CRC, names.PRODUCER_SEQUENCE)
+_GONE_WHEN_COMMITTED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, *_UNTRUE)
 _GONE_WHEN_PREPARED: Final = (
     names.TRANSACTION_ID,
     names.REAL_TOPIC,
@@ -156,21 +158,22 @@ class HalfCopies:
     def checked(self, index: int, times: int) -> bytes:
         """Return half message INDEX, checked TIMES by now; one without room for that as it is."""
         string = self._copier.properties(index)
-        dropped = (names.TRANSACTION_CHECK_TIMES, names.PROPERTY_CRC)
+        dropped = (names.TRANSACTION_CHECK_TIMES, *_UNTRUE)
         counted = names.without(string, dropped) + names.encode_pair(
             names.TRANSACTION_CHECK_TIMES, times
         )
         if len(counted) > PROPERTIES_SIZE_MAX:
-            counted = string
+            counted = names.without(string, (names.PRODUCER_SEQUENCE,))
         return self._to(index, HALF_TOPIC, counted)
 
     def again(self, index: int) -> bytes:
         """Return half message INDEX as it is."""
-        return self._to(index, HALF_TOPIC, self._copier.properties(index))
+        string = names.without(self._copier.properties(index), (names.PRODUCER_SEQUENCE,))
+        return self._to(index, HALF_TOPIC, string)
 
     def given_up(self, index: int) -> bytes:
         """Return half message INDEX as it ends that nobody resolved."""
-        string = names.without(self._copier.properties(index), (names.PROPERTY_CRC,))
+        string = names.without(self._copier.properties(index), _UNTRUE)
         return self._to(index, CHECK_MAX_TIME_TOPIC, string)
 
     def _to(self, index: int, topic: str, properties: bytes) -> bytes:

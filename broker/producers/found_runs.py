@@ -1,0 +1,265 @@
+"""Finding in the log what producers have stored: numbered runs, by the property that their records carry.
+
+A record with count n speaks for itself and for the n − 1 records behind it in the log, as far as they are of its queue,
+follow it there, and were stored at the same time: a torn append may have lost the tail, recovery may have made harmless
+what was damaged, and behind them somebody else goes on. A record with count 1 may wait elsewhere: REAL_TOPIC and
+REAL_QID name its queue then. Copies that a broker made later (delivered, committed, tried again, dead) do not count.
+
+Cost: about 1 ms a MiB of log to look for the property; where there is one, some 0.3 µs a record, and some 20 µs a run.
+Reads through the map, in the calling thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto import properties as names
+from ...proto.byte_ranges import bytes_at
+from ...proto.record import SYS_TRANSACTION
+from ...proto.record_run import Bytes, Longs, RunColumns, parse_run, walk
+from ...proto.topics import (
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+from ...store.commit_log import CommitLog
+from ...store.mapped_file import MappedFile
+from .numbers import COUNT_MAX, RunNumbers
+from .sequence import Stored
+from .sequences import Key
+
+_PROPERTY: Final = re.compile(rb"PRODUCER_SEQUENCE\x01([0-9a-f:]{7,50})")
+_HINT: Final = b"PRODUCER_SEQUENCE\x01"
+#: Records whose columns are in memory at a time.
+_CHUNK: Final = 1 << 15
+_PIECE_BYTES: Final = 1 << 20
+_WAITING: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
+_COPIES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+
+class FoundRun(NamedTuple):
+    """What the log holds of a run."""
+
+    key: Key
+    epoch: int
+    stored: Stored
+
+
+def found_runs(log: CommitLog, begin: int, end: int) -> Iterator[FoundRun]:
+    """Yield what LOG holds of numbered runs whose first record begins in [BEGIN, END), in the order of the log.
+
+    BEGIN is where a record begins, or a file.
+    """
+    scan = _Scan()
+    for file in list(log.files.files):
+        if begin < file.end and file.start < end:
+            yield from scan.file(file, max(begin, file.start), min(end, file.start + file.position))
+    yield from scan.rest()
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run of which records may follow: so many that were not looked at yet, of the queue of its first one."""
+
+    key: Key
+    epoch: int
+    numbers: RunNumbers
+    topic: bytes
+    queue: int
+    queue_offset: int
+    store_ms: int
+    left: int
+    #: Which of its records are there, by where in the log, and where the last one ends.
+    rows: dict[int, int] = field(default_factory=dict)
+    end_offset: int = 0
+    #: Its records carry their own numbers, and may lie in several queues.
+    scattered: bool = False
+
+    def found(self) -> FoundRun:
+        """Return what was found."""
+        low, high = min(self.rows), max(self.rows)
+        first, count = self.numbers.first + low, high - low + 1
+        stored = Stored(
+            first, count, self.rows[low], self.end_offset, self.store_ms, self.queue_offset
+        )
+        if self.scattered or count != len(self.rows):
+            offsets: Longs = np.full(count, -1, np.int64)
+            offsets[np.array(list(self.rows)) - low] = list(self.rows.values())
+            stored = replace(stored, queue_offset=-1, log_offsets=offsets)
+        return FoundRun(self.key, self.epoch, stored)
+
+    def is_joined_by(self, other: _Open) -> bool:
+        """Is OTHER a record of the same run that is stored in parts?"""
+        same = (self.key, self.epoch, self.store_ms) == (other.key, other.epoch, other.store_ms)
+        if not (same and self.scattered and other.scattered):
+            return False
+        row = other.numbers.first - self.numbers.first
+        return abs(row) < COUNT_MAX and len(self.rows) < COUNT_MAX and row not in self.rows
+
+    def join(self, other: _Open) -> None:
+        self.rows[other.numbers.first - self.numbers.first] = other.rows[0]
+        self.end_offset = other.end_offset
+
+
+class _Scan:
+    """One pass over the log."""
+
+    def __init__(self) -> None:
+        self._open: _Open | None = None
+
+    def file(self, file: MappedFile, begin: int, end: int) -> Iterator[FoundRun]:
+        """Yield what [BEGIN, END) of FILE, log offsets, brings to its end."""
+        at, stop = begin - file.start, end - file.start
+        view = file.view[:stop]
+        if self._open is None and not _may_hold_any(view, at):
+            return
+        starts, _ = walk(view, at, stop)
+        for row in range(0, len(starts), _CHUNK):
+            chunk = starts[row : row + _CHUNK]
+            chunk_end = int(starts[row + _CHUNK]) if row + _CHUNK < len(starts) else stop
+            yield from self._chunk(file, view, chunk, chunk_end)
+
+    def rest(self) -> Iterator[FoundRun]:
+        """Yield the last run, behind which the log ends."""
+        if self._open is not None:
+            yield self._open.found()
+            self._open = None
+
+    def _chunk(
+        self, file: MappedFile, view: memoryview, starts: Longs, end: int
+    ) -> Iterator[FoundRun]:
+        """Yield what the records at STARTS, up to END, bring to its end."""
+        begin = int(starts[0])
+        hits = [(begin + match.start(), match[1]) for match in _PROPERTY.finditer(view[begin:end])]
+        if self._open is None and not hits:
+            return
+        columns = parse_run(view, starts)
+        array = file.data[: len(view)]
+        firsts = _firsts(view, file.start, columns, hits)
+        ends = [*(row for row, _ in firsts), len(starts)]
+        if self._open is not None:
+            self._take(self._open, array, columns, file.start, 0, ends[0])
+        for (row, one), behind in zip(firsts, ends[1:], strict=True):
+            if self._open is not None and self._open.is_joined_by(one):
+                self._open.join(one)
+                continue
+            yield from self.rest()
+            self._open = one
+            self._take(one, array, columns, file.start, row + 1, behind)
+
+    @staticmethod
+    def _take(
+        run: _Open, array: Bytes, columns: RunColumns, base: int, begin: int, end: int
+    ) -> None:
+        """Add to RUN what of its records stands in rows [BEGIN, END); the log offset of the array is BASE."""
+        end = min(end, begin + run.left)
+        if begin >= end:
+            return
+        rows = slice(begin, end)
+        run.left -= end - begin
+        numbers = columns.queue_offset[rows] - run.queue_offset
+        good: NDArray[np.bool_] = (
+            columns.well_formed[rows]
+            & (columns.queue_id[rows] == run.queue)
+            & (columns.store_ms[rows] == run.store_ms)
+            & (columns.sys_flag[rows] & SYS_TRANSACTION == 0)
+            & (numbers > 0)
+            & (numbers < run.numbers.count)
+            & (columns.topic_size[rows] == len(run.topic))
+        )
+        good &= bytes_at(array, np.where(good, columns.topic_start[rows], 0), run.topic)
+        if not good.any():
+            return
+        starts = columns.starts[rows][good]
+        run.rows.update(zip(numbers[good].tolist(), (base + starts).tolist(), strict=True))
+        run.end_offset = base + int(starts[-1] + columns.sizes[rows][good][-1])
+
+
+def _may_hold_any(view: memoryview, at: int) -> bool:
+    """Does the property's name stand anywhere in VIEW from AT on?"""
+    overlap = len(_HINT) - 1
+    for begin in range(at, len(view), _PIECE_BYTES):
+        if _HINT in bytes(view[begin : begin + _PIECE_BYTES + overlap]):
+            return True
+    return False
+
+
+def _firsts(
+    view: memoryview, base: int, columns: RunColumns, hits: list[tuple[int, bytes]]
+) -> list[tuple[int, _Open]]:
+    """Return the rows that carry numbers, and the run that begins there."""
+    if not hits:
+        return []
+    places = np.array([at for at, _ in hits], np.int64)
+    rows = np.searchsorted(columns.starts, places, "right") - 1
+    begins = columns.properties_start[rows]
+    inside = columns.well_formed[rows] & (places >= begins)
+    inside &= places < begins + columns.properties_size[rows]
+    found: dict[int, _Open] = {}
+    for index in np.flatnonzero(inside).tolist():
+        at, value = hits[index]
+        row = int(rows[index])
+        room = int(begins[index] + columns.properties_size[row]) - at - len(_HINT)
+        if at != int(begins[index]) and view[at - 1] != 0x02:
+            continue  # The end of another name.
+        run = _first(view, base, columns, row, value[:room])
+        found.pop(row, None)  # A later duplicate wins.
+        if run is not None:
+            found[row] = run
+    return list(found.items())
+
+
+def _first(
+    view: memoryview, base: int, columns: RunColumns, row: int, value: bytes
+) -> _Open | None:
+    """Return the run that begins with record ROW, whose property says VALUE; None for what does not count."""
+    numbers = RunNumbers.parse(value)
+    kind = int(columns.sys_flag[row]) & SYS_TRANSACTION
+    if numbers is None or kind or int(columns.reconsume_times[row]):
+        return None
+    start = int(columns.topic_start[row])
+    topic = bytes(view[start : start + int(columns.topic_size[row])])
+    name = topic.decode("utf-8", "replace")
+    target, waits = _target(view, columns, row, name), name in _WAITING
+    if target is None:
+        return None
+    at, size = int(columns.starts[row]), int(columns.sizes[row])
+    return _Open(
+        key=(numbers.producer_id, *target),
+        epoch=numbers.epoch,
+        numbers=replace(numbers, count=1) if waits else numbers,
+        topic=topic,
+        queue=int(columns.queue_id[row]),
+        queue_offset=int(columns.queue_offset[row]),
+        store_ms=int(columns.store_ms[row]),
+        left=0 if waits else numbers.count - 1,
+        rows={0: base + at},
+        end_offset=base + at + size,
+        scattered=waits or numbers.count == 1,
+    )
+
+
+def _target(view: memoryview, columns: RunColumns, row: int, topic: str) -> tuple[str, int] | None:
+    """Return the queue that record ROW was sent to; None for a copy, which was not sent."""
+    if topic.startswith(_COPIES):
+        return None
+    start = int(columns.properties_start[row])
+    string = bytes(view[start : start + int(columns.properties_size[row])])
+    if topic not in _WAITING and b"REAL_TOPIC\x01" not in string:
+        return topic, int(columns.queue_id[row])
+    properties = names.decode_properties(string)
+    if topic not in _WAITING:
+        return None if names.REAL_TOPIC in properties else (topic, int(columns.queue_id[row]))
+    real, queue = properties.get(names.REAL_TOPIC, ""), properties.get(names.REAL_QUEUE_ID, "")
+    again = names.TIMER_ROLL_TIMES in properties or names.TRANSACTION_CHECK_TIMES in properties
+    if again or not real or not queue.isdecimal() or real.startswith(_COPIES):
+        return None
+    return real, int(queue)

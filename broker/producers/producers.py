@@ -1,0 +1,291 @@
+"""Idempotent sending at the broker: the table of producers, kept beside the store and found again in its log.
+
+The numbers of a run lie in the log with it (numbers.py), so nothing has to be written besides. The snapshot
+(snapshot.py) only saves reading: it tells of the log up to some place that is surely on the device, and at the start
+the log is read from there on (found_runs.py). It is written at a clean stop, and while running whenever so much was
+appended (SAVE_BYTES), or something new and SAVE_INTERVAL_MS have passed.
+
+    kill -9                 nothing is missing: the log from the snapshot on tells everything
+    power cut               the same, of what recovery finds: what was acknowledged on disk is known; what was lost
+                            counts as not stored, and a producer that still repeats it has it stored now. Of a run of
+                            which recovery lost only the first record, the others are stored again
+    a Java broker between   the same, if the log still begins as it was: what it appended is no producer's. If it cut
+                            the log further back than the snapshot, that is thrown away, see below
+    no snapshot, a damaged  what the last SCAN_BYTES of the log hold is known; all of it if nothing is older. Who sent
+    one, another log's      before hears ProducerUnknown when he goes on; only a first run (number 0) from before that
+                            is sent again now is stored twice. A warning says since when, and so does the status
+
+So nothing is ever dropped that is not in the store. Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from ...proto.errors import PocketMQError, StoreFull
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.instant import format_instant
+from ...proto.record_run import Longs
+from ...store.log_writer import store_time_ms
+from ...store.message_store import MessageStore
+from ...store.run import Appended
+from ..admission import Admitted
+from ..appends import synced
+from ..delay.roads import Part
+from .found_runs import found_runs
+from .numbers import RunNumbers, each_has_its_own
+from .places import Places, places_of
+from .sequence import Stored
+from .sequences import Numbered, Sequences
+from .snapshot import Snapshot, decoded, encoded, log_tail
+
+logger = logging.getLogger(__name__)
+
+SAVE_BYTES: Final = 64 << 20
+SAVE_INTERVAL_MS: Final = 60_000
+SCAN_BYTES: Final = 1 << 30
+_NAME: Final = "producers.json"
+
+
+class Producers:
+    """What producers have stored in STORE. `start` before the first run; NOW_MS is the messages' time."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        now_ms: Callable[[], int],
+        *,
+        producers_max: int,
+        expiry_ms: int,
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._path = f"{store.config.own_folder}/{_NAME}"
+        self.sequences = Sequences(producers_max, expiry_ms)
+        #: Log offset, and store time, before which repeats cannot be told; None: all can.
+        self.unknown_before: tuple[int, int] | None = None
+        self._saved_end = -1
+        self._saved_version = -1
+        self._saved_ms = 0
+        self._saving = False
+        self._crowded_out = 0
+        self._scanned_bytes = 0
+
+    # --- runs
+
+    def follows(self, run: pb.ProduceRun) -> bool:
+        """Can RUN be judged before what this turn has brought is appended?"""
+        key = run.producer_id, run.topic, run.queue
+        return self.sequences.follows(key, RunNumbers.of(run))
+
+    def judge(self, run: pb.ProduceRun, admitted: Admitted) -> tuple[Numbered, bool]:
+        """Return what of RUN is to be stored, and whether each of its records has its own number.
+
+        Raises InvalidArgument, ProducerUnknown, ProducerFenced, SequenceBroken.
+        """
+        numbers = RunNumbers.of(run)
+        each = each_has_its_own(numbers, admitted.run)
+        key = run.producer_id, run.topic, run.queue
+        return self.sequences.judge(key, numbers, self._now_ms()), each
+
+    def reserve(self, run: Numbered) -> None:
+        """RUN will be appended at the end of this turn."""
+        self.sequences.reserve(run, self._now_ms())
+
+    def note(
+        self,
+        runs: Sequence[tuple[Numbered, Sequence[Part], Sequence[Appended | PocketMQError]]],
+        begin: int,
+    ) -> None:
+        """Note what became of the parts of RUNS, which were appended behind log offset BEGIN."""
+        failed = False
+        for run, parts, outcomes in runs:
+            error = next((one for one in outcomes if isinstance(one, PocketMQError)), None)
+            if error is None:
+                appended = [one for one in outcomes if isinstance(one, Appended)]
+                self.sequences.stored(run, _stored(run, parts, appended))
+            else:
+                self.sequences.failed(run, error)
+                failed = True
+        if failed:  # A part may be in the log all the same.
+            for found in found_runs(self._store.log, begin, self._store.max_log_offset):
+                self.sequences.note(*found)
+
+    def places(self, run: Numbered) -> Places:
+        """Return where those records of RUN are that are stored already.
+
+        Raises DiskFailure for a store that failed, StoreFull if they are not in their queues yet.
+        """
+        store = self._store
+        store.health.check_changeable()
+        places = places_of(store, run)
+        if store.dispatched_offset < places.end_offset:
+            store.append_many([])  # Derives what is missing.
+            if store.dispatched_offset < places.end_offset:
+                raise StoreFull(
+                    "stored, but not in its queue yet: there was no room on the disk: free some, then send again",
+                    path=store.config.path,
+                )
+        return places
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Find again what producers have stored."""
+        store = self._store
+        begin, complete = 0, store.min_log_offset == 0
+        snapshot = self._load()
+        if snapshot is not None:
+            begin, complete = snapshot.log_end, True
+            for key, sequence in snapshot.sequences:
+                self.sequences.put(key, sequence)
+        else:
+            begin = self._scan_begin()
+            complete = begin == 0 and complete
+        end = store.max_log_offset
+        for found in found_runs(store.log, begin, end):
+            self.sequences.note(*found, complete=complete)
+        self.sequences.settle()
+        self._scanned_bytes = end - begin
+        if not complete:
+            self._say_unknown(begin)
+        self.forget_idle()
+        logger.info(
+            "producers found again sequences=%d from_log_offset=%d to=%d",
+            len(self.sequences),
+            begin,
+            end,
+        )
+
+    def _load(self) -> Snapshot | None:
+        """Return the snapshot, if it is there and of this log."""
+        disk = self._store.disk
+        if not disk.exists(self._path):
+            return None
+        snapshot = decoded(disk.read(self._path))
+        if snapshot is None:
+            logger.warning("producers file is damaged path=%s", self._path)
+        elif not snapshot.is_of(self._store.log):
+            logger.warning(
+                "producers file is of another log path=%s its_end=%d log_end=%d",
+                self._path,
+                snapshot.log_end,
+                self._store.max_log_offset,
+            )
+            return None
+        return snapshot
+
+    def _scan_begin(self) -> int:
+        """Return where reading begins without a snapshot: with a file."""
+        starts = [file.start for file in self._store.log.files.files]
+        oldest = self._store.max_log_offset - SCAN_BYTES
+        return next((start for start in starts if start >= oldest), starts[-1] if starts else 0)
+
+    def _say_unknown(self, begin: int) -> None:
+        since_ms = store_time_ms(self._store.log, begin) or self._now_ms()
+        self.unknown_before = begin, since_ms
+        logger.warning(
+            "repeats of runs from before cannot be told log_offset=%d since=%s",
+            begin,
+            format_instant(since_ms),
+        )
+
+    # --- keeping
+
+    def tick(self) -> None:
+        """Save if it is worth it, and forget who is idle; call this every few seconds."""
+        self.forget_idle()
+        if self.sequences.crowded_out != self._crowded_out:
+            logger.warning(
+                "producers were forgotten early count=%d limit=%d: raise broker.producers_max",
+                self.sequences.crowded_out - self._crowded_out,
+                len(self.sequences),
+            )
+            self._crowded_out = self.sequences.crowded_out
+        grown = self._store.max_log_offset - max(self._saved_end, 0)
+        news = self.sequences.version != self._saved_version
+        late = self._now_ms() - self._saved_ms >= SAVE_INTERVAL_MS
+        if grown >= SAVE_BYTES or (news and late):
+            self.save()
+
+    def forget_idle(self) -> None:
+        """Forget producers that sent nothing for too long."""
+        self.sequences.forget_idle(self._now_ms())
+
+    def save(self) -> None:
+        """Write the snapshot as soon as what it tells of is on the device."""
+        if self._saving or self._store.health.failure is not None:
+            return
+        self._saving = True
+        version, data, end = self._taken()
+
+        def flushed(error: PocketMQError | None) -> None:
+            self._saving = False
+            if error is None:
+                self._write(version, data, end)
+
+        self._store.request_sync(end, flushed)
+
+    def _taken(self) -> tuple[int, bytes, int]:
+        """Return the present state, as it is written: its version, the file, and up to where in the log it tells."""
+        end = self._store.max_log_offset
+        tail = log_tail(self._store.log, end) or 0
+        self._saved_ms = self._now_ms()
+        return self.sequences.version, encoded(end, tail, self.sequences.items()), end
+
+    def _write(self, version: int, data: bytes, end: int) -> None:
+        disk = self._store.disk
+        try:
+            disk.make_folders(self._store.config.own_folder)
+            disk.write_atomically(self._path, data)
+        except StoreFull as error:  # Then the next start reads more of the log.
+            logger.warning("producers not saved reason=%s", error.message)
+            return
+        self._saved_version, self._saved_end = version, end
+
+    async def close(self) -> None:
+        """Save at a clean stop: everything that was appended goes to the device first. Raises what that raises."""
+        if self._store.health.failure is None and self._is_news:
+            version, data, end = self._taken()
+            await synced(self._store, end)
+            self._write(version, data, end)
+
+    @property
+    def _is_news(self) -> bool:
+        at_end = self._saved_end == self._store.max_log_offset
+        return not at_end or self.sequences.version != self._saved_version
+
+    def to_json(self) -> dict[str, object]:
+        """Return the state as plain values, for the broker's status."""
+        unknown = self.unknown_before
+        return {
+            "sequences": len(self.sequences),
+            "crowdedOut": self.sequences.crowded_out,
+            "scannedBytes": self._scanned_bytes,
+            "unknownBefore": None
+            if unknown is None
+            else {"logOffset": unknown[0], "time": format_instant(unknown[1])},
+        }
+
+
+def _stored(run: Numbered, parts: Sequence[Part], appended: Sequence[Appended]) -> Stored:
+    """Return what the table keeps of RUN, whose PARTS were APPENDED."""
+    numbers, one = run.numbers, appended[0]
+    end_offset = max(each.end_offset for each in appended)
+    store_ms = max(each.store_timestamp_ms for each in appended)
+    part = parts[0]
+    whole = len(parts) == 1 and run.rows is None and part.due_ms is None
+    log_offset = int(one.log_offsets[0])
+    if whole and part.run.topic == run.key[1]:
+        return Stored(
+            numbers.first, numbers.count, log_offset, end_offset, store_ms, one.first_queue_offset
+        )
+    offsets: Longs = np.full(numbers.count, -1, np.int64)
+    for part, each in zip(parts, appended, strict=True):
+        rows = part.rows if run.rows is None else run.rows[part.rows]
+        offsets[rows] = each.log_offsets
+    return Stored(numbers.first, numbers.count, log_offset, end_offset, store_ms, -1, offsets)

@@ -1,0 +1,274 @@
+"""What producers have stored, by queue: the table that tells a first try from a repeat. Pure: no disk, no clock.
+
+A producer counts the messages of each queue from 0 on, in each of its epochs. Of a run [first, first + count)
+
+    first = 0, nothing known of the producer in this queue     new
+    first > 0, nothing known, or known only from later on      ProducerUnknown: it cannot be told what is missing
+    it begins where the last one ended                         new
+    everything of it is stored                                 a repeat: nothing is stored again
+    some of it is stored                                       the rest is new (an append was torn, or cut up anew)
+    something between the last run and this one is missing     SequenceBroken
+    an epoch before the known one                              ProducerFenced
+    a later epoch                                              new if first = 0, else SequenceBroken
+
+Runs of one turn of the event loop are appended together at its end: `reserve` counts a run that will be, so that the
+next one may follow it in the same turn; `stored` and `failed` say what became of it, and after a failure those that
+followed it in the turn are refused as well (`refusal`), or their order would be another. What repeats or contradicts a
+run of the same turn does not `follow`: the caller has the turn's runs appended first, and asks then.
+
+A failed append may have stored a part of its run (what the log took before a disk was full, parts in other queues):
+`note` takes what was found. Then numbers are missing below others; the run that brings them comes before any new one.
+
+Bounds: `limit` sequences (producer × queue; the least recently used goes first), each with its last RUNS_KEPT runs and
+GAPS_MAX intervals of missing numbers; ROWS_MAX places of records that lie scattered. A sequence that was not used for
+`expiry_ms` counts as unknown. What is forgotten costs a ProducerUnknown; only a first run (number 0) whose producer was
+forgotten between two tries of it looks new, and is stored twice. Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ...proto.errors import PocketMQError, ProducerFenced
+from ...proto.record_run import Longs
+from .numbers import RunNumbers
+from .sequence import Sequence, Stored, broken, unknown
+
+#: As many runs as Kafka's brokers remember: more are not in flight.
+RUNS_KEPT: Final = 5
+ROWS_MAX: Final = 1_000_000
+
+#: Producer id, topic, queue.
+Key: TypeAlias = tuple[int, str, int]
+
+
+@dataclass(slots=True)
+class Numbered:
+    """A run that may be stored: ROWS of it, None: all.
+
+    It is a repeat if there are none.
+    """
+
+    key: Key
+    numbers: RunNumbers
+    sequence: Sequence | None
+    rows: Longs | None
+
+    @property
+    def is_repeat(self) -> bool:
+        return self.rows is not None and not len(self.rows)
+
+    @property
+    def repeated_count(self) -> int:
+        """Return how many of its records are stored already."""
+        return 0 if self.rows is None else self.numbers.count - len(self.rows)
+
+
+class Sequences:
+    """The table. LIMIT, EXPIRY_MS: see above."""
+
+    def __init__(self, limit: int, expiry_ms: int) -> None:
+        self._limit = limit
+        self._expiry_ms = expiry_ms
+        #: The least recently used comes first.
+        self._table: dict[Key, Sequence] = {}
+        self._turn: list[Sequence] = []
+        self._rows = 0
+        #: How many were forgotten because there were too many.
+        self.crowded_out = 0
+        #: Counts what was stored: unchanged while nothing is.
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def items(self) -> Iterator[tuple[Key, Sequence]]:
+        """Return all sequences, the least recently used first."""
+        return iter(self._table.items())
+
+    def get(self, key: Key) -> Sequence | None:
+        """Return the sequence of KEY, if it is known."""
+        return self._table.get(key)
+
+    # --- a run arrives
+
+    def follows(self, key: Key, numbers: RunNumbers) -> bool:
+        """Can a run be judged before what this turn has brought is appended? It is not about the same numbers."""
+        sequence = self._table.get(key)
+        if sequence is None or not sequence.pending:
+            return True
+        return (sequence.reserved_epoch, sequence.reserved) == (numbers.epoch, numbers.first)
+
+    def judge(self, key: Key, numbers: RunNumbers, now_ms: int) -> Numbered:
+        """Return what of a run is to be stored; it `follows`.
+
+        Raises ProducerUnknown, ProducerFenced, SequenceBroken.
+        """
+        sequence = self._table.get(key)
+        if sequence is not None and self._is_idle(sequence, now_ms):
+            self._forget(key)
+            sequence = None
+        if sequence is None:
+            if numbers.first:
+                raise unknown(numbers, "nothing is known of it here")
+            return Numbered(key, numbers, None, None)
+        if (sequence.reserved_epoch, sequence.reserved) == (numbers.epoch, numbers.first):
+            return Numbered(key, numbers, sequence, None)
+        if numbers.epoch < sequence.epoch:
+            raise ProducerFenced(
+                f"producer {numbers.producer_id:x} has sent in epoch {sequence.epoch} already: epoch {numbers.epoch} is"
+                " over, and whoever sends in it has to stop",
+                field="producer_epoch",
+                limit=sequence.epoch,
+                value=numbers.epoch,
+            )
+        if numbers.epoch > sequence.epoch:
+            if numbers.first:
+                raise broken(numbers, 0)
+            return Numbered(key, numbers, sequence, None)
+        run = Numbered(key, numbers, sequence, sequence.new_rows(numbers))
+        if run.is_repeat:
+            self._touch(key, sequence, now_ms)
+        return run
+
+    def reserve(self, run: Numbered, now_ms: int) -> None:
+        """RUN will be appended at the end of this turn."""
+        sequence = run.sequence
+        if sequence is None:
+            sequence = self._table.get(run.key) or Sequence(run.numbers.epoch, now_ms)
+            run.sequence = sequence
+        self._touch(run.key, sequence, now_ms)
+        sequence.reserved_epoch = run.numbers.epoch
+        sequence.reserved = run.numbers.end
+        if not sequence.pending:
+            sequence.pending = True
+            self._turn.append(sequence)
+
+    def refusal(self, run: Numbered) -> PocketMQError | None:
+        """Return why RUN must not be appended: one that it follows was not. None: it may."""
+        return None if run.sequence is None else run.sequence.error
+
+    # --- what became of it
+
+    def stored(self, run: Numbered, stored: Stored) -> None:
+        """RUN was appended."""
+        sequence = run.sequence
+        assert sequence is not None, "it was reserved"
+        if run.numbers.epoch > sequence.epoch:
+            self._drop_runs(sequence)
+            reserved = sequence.reserved_epoch, sequence.reserved
+            sequence.begin(run.numbers.epoch)
+            sequence.reserved_epoch, sequence.reserved = reserved
+        self._add(sequence, stored)
+
+    def failed(self, run: Numbered, error: PocketMQError) -> None:
+        """RUN was not appended, or not all of it, because of ERROR."""
+        assert run.sequence is not None, "it was reserved"
+        run.sequence.error = error
+
+    def end_turn(self) -> None:
+        """What was reserved is stored or has failed by now."""
+        for sequence in self._turn:
+            sequence.end_turn()
+        if self._turn:
+            self._turn = []
+            while len(self._table) > self._limit:
+                self._forget(next(iter(self._table)))
+                self.crowded_out += 1
+
+    # --- what was found in the log
+
+    def note(self, key: Key, epoch: int, stored: Stored, *, complete: bool = True) -> None:
+        """Count what was found STORED in the log, in its order.
+
+        COMPLETE: a producer that is not known yet has stored nothing before; else that is unknown.
+        """
+        sequence = self._table.get(key)
+        if sequence is None:
+            sequence = Sequence(epoch, stored.store_ms)
+            if not complete:
+                first = stored.intervals()[0][0]
+                sequence.known_from = sequence.next = sequence.settled = first
+        if epoch < sequence.epoch:
+            return
+        if epoch > sequence.epoch:
+            self._drop_runs(sequence)
+            sequence.begin(epoch)
+        self._touch(key, sequence, max(stored.store_ms, sequence.used_ms))
+        if not all(sequence.is_stored(begin, end) for begin, end in stored.intervals()):
+            self._add(sequence, stored)
+        if not sequence.pending:
+            sequence.end_turn()
+        if not self._turn and len(self._table) > self._limit:
+            self._forget(next(iter(self._table)))
+            self.crowded_out += 1
+
+    def settle(self) -> None:
+        """What is missing now was lost: it does not stand in the way of new runs."""
+        for sequence in self._table.values():
+            sequence.settled = sequence.next
+            sequence.end_turn()
+
+    def put(self, key: Key, sequence: Sequence) -> None:
+        """Take over SEQUENCE as it was kept."""
+        runs, sequence.runs = sequence.runs, ()
+        self._table[key] = sequence
+        for stored in runs:
+            self._remember(sequence, stored)
+        sequence.end_turn()
+
+    # --- forgetting
+
+    def forget_idle(self, now_ms: int) -> int:
+        """Forget what was not used for `expiry_ms`; return how many."""
+        idle = []
+        for key, sequence in self._table.items():
+            if not self._is_idle(sequence, now_ms):
+                break
+            idle.append(key)
+        for key in idle:
+            self._forget(key)
+        return len(idle)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._table.clear()
+        self._rows = 0
+
+    def _is_idle(self, sequence: Sequence, now_ms: int) -> bool:
+        return now_ms - sequence.used_ms >= self._expiry_ms and not sequence.pending
+
+    def _forget(self, key: Key) -> None:
+        self._drop_runs(self._table.pop(key))
+        self.version += 1
+
+    def _touch(self, key: Key, sequence: Sequence, now_ms: int) -> None:
+        self._table.pop(key, None)
+        self._table[key] = sequence
+        sequence.used_ms = now_ms
+
+    def _add(self, sequence: Sequence, stored: Stored) -> None:
+        sequence.add(stored)
+        self._remember(sequence, stored)
+        self.version += 1
+
+    def _remember(self, sequence: Sequence, stored: Stored) -> None:
+        """Keep the places of STORED, and let those of an older run go."""
+        if stored.log_offsets is not None:
+            if self._rows + stored.count > ROWS_MAX:
+                return
+            self._rows += stored.count
+        sequence.runs += (stored,)
+        if len(sequence.runs) > RUNS_KEPT:
+            self._rows -= _rows_of(sequence.runs[:1])
+            sequence.runs = sequence.runs[1:]
+
+    def _drop_runs(self, sequence: Sequence) -> None:
+        self._rows -= _rows_of(sequence.runs)
+        sequence.runs = ()
+
+
+def _rows_of(runs: tuple[Stored, ...]) -> int:
+    return sum(stored.count for stored in runs if stored.log_offsets is not None)

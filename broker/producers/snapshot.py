@@ -1,0 +1,122 @@
+"""The table of producers on disk: `<root>/pocketmq/producers.json`, replaced as a whole.
+
+    {"version": 1, "logEnd": …, "tail": …, "crc": …}                       one line
+    [[id, topic, queue, epoch, known from, next, [[gap begin, end], …], [run, …], end offset, used ms], …]
+    of which the least recently used comes first; a run is
+    [first, count, log offset, end offset, store ms, queue offset, [log offset, …] or null]
+
+It tells of everything in the log before `logEnd`, and is written only once all that is on the device. `tail` is the
+CRC-32 of the bytes before it, TAIL_BYTES at most, by which the log is known again: one that was cut before `logEnd`
+and goes on with something else has others there. `crc` is that of the second line.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...store.commit_log import CommitLog
+from .sequence import Sequence, Stored
+from .sequences import Key
+
+TAIL_BYTES: Final = 4096
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was kept: the sequences, and where in the log they stood."""
+
+    log_end: int
+    tail: int
+    sequences: list[tuple[Key, Sequence]]
+
+    def is_of(self, log: CommitLog) -> bool:
+        """Is LOG the one that it tells of, up to there?"""
+        return log_tail(log, self.log_end) == self.tail
+
+
+def log_tail(log: CommitLog, end: int) -> int | None:
+    """Return the CRC of what LOG holds before END; None if it does not hold that (any more)."""
+    if end == 0:
+        return 0
+    file = log.files.file_at(end - 1)
+    if file is None or end > file.start + file.position:
+        return None
+    at = end - file.start
+    return zlib.crc32(file.view[max(0, at - TAIL_BYTES) : at])
+
+
+def encoded(log_end: int, tail: int, sequences: Iterable[tuple[Key, Sequence]]) -> bytes:
+    """Return the file that says so."""
+    rows = [_row(key, sequence) for key, sequence in sequences]
+    body = json.dumps(rows, separators=(",", ":")).encode()
+    head = {"version": _VERSION, "logEnd": log_end, "tail": tail, "crc": zlib.crc32(body)}
+    return json.dumps(head).encode() + b"\n" + body
+
+
+def decoded(data: bytes) -> Snapshot | None:
+    """Return what DATA says; None for what is no such file, or a damaged one."""
+    head_line, _, body = data.partition(b"\n")
+    try:
+        head = json.loads(head_line)
+        if head["version"] != _VERSION or head["crc"] != zlib.crc32(body):
+            return None
+        sequences = [_sequence(row) for row in json.loads(body)]
+        return Snapshot(int(head["logEnd"]), int(head["tail"]), sequences)
+    except (ValueError, TypeError, KeyError, IndexError):
+        return None
+
+
+def _row(key: Key, sequence: Sequence) -> list[Any]:
+    runs = [_run(stored) for stored in sequence.runs]
+    return [
+        *key,
+        sequence.epoch,
+        sequence.known_from,
+        sequence.next,
+        sequence.missing,
+        runs,
+        sequence.end_offset,
+        sequence.used_ms,
+    ]
+
+
+def _run(stored: Stored) -> list[Any]:
+    offsets = None if stored.log_offsets is None else stored.log_offsets.tolist()
+    return [
+        stored.first,
+        stored.count,
+        stored.log_offset,
+        stored.end_offset,
+        stored.store_ms,
+        stored.queue_offset,
+        offsets,
+    ]
+
+
+def _sequence(row: list[Any]) -> tuple[Key, Sequence]:
+    producer_id, topic, queue, epoch, known_from, after, missing, runs, end_offset, used_ms = row
+    sequence = Sequence(epoch, used_ms)
+    sequence.known_from, sequence.next, sequence.end_offset = known_from, after, end_offset
+    sequence.missing = tuple((low, high) for low, high in missing)
+    sequence.runs = tuple(_stored(*run) for run in runs)
+    return (producer_id, topic, queue), sequence
+
+
+def _stored(
+    first: int,
+    count: int,
+    log_offset: int,
+    end_offset: int,
+    store_ms: int,
+    queue_offset: int,
+    log_offsets: list[int] | None,
+) -> Stored:
+    offsets = None if log_offsets is None else np.array(log_offsets, np.int64)
+    return Stored(first, count, log_offset, end_offset, store_ms, queue_offset, offsets)

@@ -1,0 +1,126 @@
+"""One send under way: the parts that it is stored in, and its answer, which says where its records are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.record_run import Longs
+from ..store.run import Appended
+from .admission import Admitted
+from .delay.roads import Part
+from .producers.places import Places
+from .producers.sequences import Numbered
+
+#: Told of the answer to one run, exactly once.
+Done = Callable[[pb.ProduceReply], None]
+
+
+class Sending:
+    """One send. DONE is None once it was answered.
+
+    admitted: what of it is to be stored;  numbered: its numbers, None for a send that is not idempotent;
+    end_offset: what it needs on the device lies in the log before, once that is known.
+    """
+
+    __slots__ = (
+        "_as_sent",
+        "_now_ms",
+        "_sent",
+        "done",
+        "end_offset",
+        "numbered",
+        "parts",
+        "reply",
+        "to_disk",
+    )
+
+    def __init__(
+        self,
+        run_id: int,
+        admitted: Admitted,
+        parts: list[Part],
+        now_ms: int,
+        done: Done,
+        numbered: Numbered | None,
+        *,
+        to_disk: bool,
+    ) -> None:
+        self.parts = parts
+        self.reply = pb.ProduceReply(run_id=run_id)
+        self.done: Done | None = done
+        self.numbered = numbered
+        self.to_disk = to_disk
+        self.end_offset = 0
+        self._sent = admitted.run
+        self._as_sent = admitted.as_sent
+        self._now_ms = now_ms
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of its records, as they were sent."""
+        return len(self._sent.records)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Is some of it stored already?"""
+        return self.numbered is not None and self.numbered.rows is not None
+
+    def note(self, appended: Sequence[Appended]) -> None:
+        """Say in the answer where the records are, by the parts that were APPENDED."""
+        self.reply.store_timestamp_ms = max(one.store_timestamp_ms for one in appended)
+        self.end_offset = max(one.end_offset for one in appended)
+        if self.parts[0].run is self._sent:
+            self._note_whole(appended[0])
+        else:
+            zeros: Longs = np.zeros(len(self._sent.columns), np.int64)
+            self._note_rows(appended, zeros, zeros.copy(), zeros.copy())
+
+    def note_repeated(self, appended: Sequence[Appended], places: Places) -> None:
+        """Say in the answer where the records are: some were APPENDED now, others had their PLACES."""
+        assert self.numbered is not None, "only numbered runs repeat"
+        stored_ms = [one.store_timestamp_ms for one in appended]
+        self.reply.store_timestamp_ms = max([*stored_ms, places.store_ms])
+        self.reply.repeated_count = self.numbered.repeated_count
+        self.end_offset = max([*(one.end_offset for one in appended), places.end_offset])
+        self._note_rows(
+            appended, places.queue_offsets, places.log_offsets, places.due_ms, self.numbered.rows
+        )
+
+    def _note_whole(self, appended: Appended) -> None:
+        """Say where a run is; the sender works out the places of records that lie end to end."""
+        offsets, starts = appended.log_offsets, self._sent.columns.starts
+        reply = self.reply
+        reply.first_queue_offset = appended.first_queue_offset
+        reply.first_log_offset = int(offsets[0])
+        end_to_end = int(offsets[-1] - offsets[0]) == int(starts[-1] - starts[0])
+        if not (end_to_end and self._as_sent):
+            reply.log_offsets.extend(offsets.tolist())
+
+    def _note_rows(
+        self,
+        appended: Sequence[Appended],
+        queue_offsets: Longs,
+        log_offsets: Longs,
+        due_ms: Longs,
+        sent_rows: Longs | None = None,
+    ) -> None:
+        """Say where each record is, and when it is due; SENT_ROWS are those that the parts are of, None: all."""
+        for part, one in zip(self.parts, appended, strict=True):
+            rows = part.rows if sent_rows is None else sent_rows[part.rows]
+            queue_offsets[rows] = one.first_queue_offset + np.arange(len(one))
+            log_offsets[rows] = one.log_offsets
+            if part.due_ms is not None:
+                # A level counts from the time that the store gave.
+                later_ms = one.store_timestamp_ms - self._now_ms if part.by_level else 0
+                due_ms[rows] = part.due_ms + later_ms
+        reply = self.reply
+        reply.first_queue_offset = int(queue_offsets[0])
+        reply.first_log_offset = int(log_offsets[0])
+        reply.log_offsets.extend(log_offsets.tolist())
+        if (np.diff(queue_offsets) != 1).any():
+            reply.queue_offsets.extend(queue_offsets.tolist())
+        if due_ms.any():
+            reply.due_ms.extend(due_ms.tolist())

@@ -1,0 +1,92 @@
+"""Sends over a small store, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable
+from pathlib import Path
+
+from pocketmq.broker.appends import Appends
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.producers.producers import Producers
+from pocketmq.broker.send import Sends, Waits
+from pocketmq.broker.timers import Timers
+from pocketmq.broker.topics import Topics
+from pocketmq.broker.transactions.half_messages import prepare
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import Overloaded, PocketMQError
+from pocketmq.proto.errors_wire import from_wire
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import TopicConfig
+
+from ..fakes import FaultyDisk
+from ..runs import small_config
+
+TOPIC = "T"
+
+
+class Rig:
+    """Sends over a small store whose flushing thread reports only when the test says so."""
+
+    def __init__(self, path: Path, *, flush: str = "async", **settings: object) -> None:
+        self.clock = VirtualClock()
+        self.disk = FaultyDisk()
+        config = small_config(path / "store", flush=flush)
+        self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.now_ms)
+        self.reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.store.start(self.reports.put)
+        broker = BrokerConfig(**settings)  # type: ignore[arg-type]
+        file = StateFile(self.disk, self.store.config.path, "topics.json")
+        self.topics = Topics(file, broker, self.clock.now_ms)
+        self.topics.create(TopicConfig(name=TOPIC, read_queues=4, write_queues=4), update=False)
+        self.timers = Timers(self.clock)
+        self.notified: list[object] = []
+        self.slots: dict[int, int] = {}
+        self.halves_max = 3
+        waits = Waits(
+            now_ms=self.clock.now_ms,
+            slot_count=lambda slot_ms: self.slots.get(slot_ms, 0),
+            prepare=prepare,
+            check_room=self._check_room,
+        )
+        appends = Appends(self.store, self.notified.append)
+        self.producers = Producers(
+            self.store,
+            self.clock.now_ms,
+            producers_max=broker.producers_max,
+            expiry_ms=broker.producer_expiry_ms,
+        )
+        self.producers.start()
+        self.sends = Sends(
+            broker, self.topics, self.store, self.timers, appends, waits, self.producers
+        )
+        self.replies: list[pb.ProduceReply] = []
+
+    def _check_room(self, count: int) -> None:
+        if count > self.halves_max:
+            raise Overloaded("too many half messages")
+
+    async def send(self, *runs: pb.ProduceRun) -> None:
+        """Send RUNS in one turn of the loop, and let it end."""
+        for run in runs:
+            self.sends.send(run, self.replies.append)
+        await asyncio.sleep(0)
+
+    async def refusal(self, run: pb.ProduceRun) -> PocketMQError:
+        """Return the error that RUN is answered with, without a wait for the device."""
+        await self.send(run)
+        reply = self.replies.pop()
+        assert reply.HasField("error"), reply
+        assert reply.run_id == run.run_id
+        return from_wire(reply.error)
+
+    def report(self) -> None:
+        """Let the next outcome of a sync reach the loop's thread."""
+        self.reports.get(timeout=10)()
+
+    def close(self) -> None:
+        self.disk.heal()
+        self.store.close()
