@@ -136,21 +136,21 @@ class BrokerService:
         """Answer what a group committed: of the queues asked for, or of all that are still there."""
         _check_count("queues", len(request.queues))
         check_group(request.group)
-        if not request.queues:
-            known = self._offsets.of_group(request.group)
-            return pb.GroupOffsetsReply(
-                offsets=[
-                    pb.GroupOffset(topic=topic, queue=queue, offset=offset)
-                    for topic, queue, offset in known
-                    if self._topics.has_queue(topic, queue)
-                ]
-            )
         offsets = []
         for queue in request.queues:
             self._topics.for_reading(queue.topic, queue.queue)
             found = self._offsets.committed(queue.topic, request.group, queue.queue)
             offset = -1 if found is None else found
             offsets.append(pb.GroupOffset(topic=queue.topic, queue=queue.queue, offset=offset))
+        if not request.queues:
+            offsets = [
+                pb.GroupOffset(topic=topic, queue=queue, offset=offset)
+                for topic, queue, offset in self._offsets.of_group(request.group)
+                if self._topics.has_queue(topic, queue)
+            ]
+        if request.with_times:
+            for one in offsets:
+                one.unread_store_time_ms = self._stored_ms(one.topic, one.queue, one.offset)
         return pb.GroupOffsetsReply(offsets=offsets)
 
     def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> pb.QueueOffsetsReply:
@@ -167,19 +167,23 @@ class BrokerService:
 
     def _bounds(self, topic: str, queue: int, *, time_ms: int | None = None) -> pb.QueueOffsets:
         low, high = self._store.queue_bounds(topic, queue)
-        bounds = pb.QueueOffsets(
-            topic=topic, queue=queue, min_offset=low, max_offset=high, min_store_time_ms=-1
-        )
-        if low < high:
-            oldest = self._store.read_queue(topic, queue, low, 1, 1).records
-            with contextlib.suppress(InvalidRecord):  # Damaged: when it was stored is not known.
-                bounds.min_store_time_ms = decode_record(oldest).store_timestamp_ms
+        bounds = pb.QueueOffsets(topic=topic, queue=queue, min_offset=low, max_offset=high)
+        bounds.min_store_time_ms = self._stored_ms(topic, queue, low)
         if time_ms is not None:
             has_any = low < high
             bounds.offset_at_time = (
                 self._store.offset_by_time(topic, queue, time_ms) if has_any else high
             )
         return bounds
+
+    def _stored_ms(self, topic: str, queue: int, offset: int) -> int:
+        """Return when the first message from OFFSET on was stored; −1: there is none, or it is damaged."""
+        low, high = self._store.queue_bounds(topic, queue)
+        if max(low, offset) < high:
+            found = self._store.read_queue(topic, queue, max(low, offset), 1, 1).records
+            with contextlib.suppress(InvalidRecord):
+                return decode_record(found).store_timestamp_ms
+        return -1
 
     # --- topics and groups
 

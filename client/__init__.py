@@ -23,6 +23,8 @@ from .administration.descriptions import (
     QueueDescription,
     TopicDescription,
 )
+from .administration.group_report import GroupMember, GroupQueue, GroupReport
+from .administration.offset_moves import OffsetMove, OffsetTarget
 from .clock import AsyncClocks, BrokerClock
 from .consuming.reading import Pulled
 from .consuming.sending_back import SentBack
@@ -77,6 +79,11 @@ __all__ = [
     "GroupDescription",
     "GroupPosition",
     "BrokerDescription",
+    "GroupReport",
+    "GroupMember",
+    "GroupQueue",
+    "OffsetTarget",
+    "OffsetMove",
     "DeadLetter",
     "ResentDeadLetter",
 ]

@@ -33,6 +33,7 @@
     │   ├── ProducerUnknown          what the producer sent last is not known any more: repeats cannot be told
     │   ├── SubscriptionMismatch     members of one group want different things
     │   ├── MemberFenced             another member took its place, or its session is over: join again
+    │   ├── GroupInUse               members are on, and would undo what was asked for
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
@@ -275,6 +276,12 @@ class MemberFenced(BrokerError):
 
 class LeaseLost(BrokerError):
     """The queue is not, or not any more, held by this member of the group."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class GroupInUse(BrokerError):
+    """Members of the group are on: they would undo what was asked for."""
 
     status = "FAILED_PRECONDITION"
 

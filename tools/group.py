@@ -1,4 +1,7 @@
-"""`pocketmq group`: create, list, describe, delete. Done, and visible to the next call, when they return 0."""
+"""`pocketmq group`: create, list, describe, plan, reset offsets, delete.
+
+Done, and visible to the next call, when they return 0.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import click
 
 from ..client import Admin, GroupDescription
 from ..proto.duration import format_duration, parse_duration
+from .group_describe import describe
 from .group_plan import plan
+from .group_reset import reset_offset
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 
 
 @click.group()
 def group() -> None:
-    """Create, list, describe and delete consumer groups."""
+    """Create, list, describe, move and delete consumer groups."""
 
 
 @group.command()
@@ -35,10 +40,24 @@ def group() -> None:
     default="",
     help="How long it waits before the first retry, the second …; the last one repeats.  [default: 10s to 2h]",
 )
+@click.option(
+    "--subscriptions",
+    type=click.Choice(["refuse", "warn"]),
+    default="refuse",
+    show_default=True,
+    help="What becomes of a member that wants something else than the others.",
+)
 @json_option("the group")
 @nameserver_option
 def create(
-    name: str, *, fifo: bool, retries: int, intervals: str, as_json: bool, nameserver: str
+    name: str,
+    *,
+    fifo: bool,
+    retries: int,
+    intervals: str,
+    subscriptions: str,
+    as_json: bool,
+    nameserver: str,
 ) -> None:
     """Create group NAME on every broker. One that exists is changed; what is left out gets its default again."""
     intervals_ms = [
@@ -50,6 +69,8 @@ def create(
         made = admin.create_group(
             name, order=fifo, retry_max_times=retries, retry_intervals_ms=intervals_ms
         )
+        if subscriptions != made.subscription_check:
+            made = admin.set_subscription_check(name, subscriptions)
     if as_json:
         print_json(asdict(made))
     else:
@@ -74,7 +95,7 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
             print_json(asdict(one))
         return
     print_table(
-        ["group", "order", "retries", "after", "consumes"],
+        ["group", "order", "retries", "after", "consumes", "other subscriptions"],
         [
             [
                 one.name,
@@ -82,39 +103,11 @@ def list_groups(*, as_json: bool, nameserver: str) -> None:
                 one.retry_max_times,
                 _intervals(one) or "-",
                 "yes" if one.consume_enable else "no",
+                "warned of" if one.subscription_check == "warn" else "refused",
             ]
             for one in groups
         ],
     )
-
-
-@group.command()
-@click.argument("name")
-@click.option("--topic", help="Every queue of this topic.  [default: where it has ever committed]")
-@json_option("a queue a line")
-@nameserver_option
-def describe(name: str, *, topic: str | None, as_json: bool, nameserver: str) -> None:
-    """Show how far group NAME has come, and what it has not had yet."""
-    with Admin(nameserver) as admin:
-        positions = admin.group_offsets(name, topic)
-    rows = [
-        {
-            "topic": item.queue.topic,
-            "broker": item.queue.broker,
-            "queue": item.queue.number,
-            "offset": item.offset,
-            "min_offset": item.min_offset,
-            "max_offset": item.max_offset,
-            "lag": item.lag,
-        }
-        for item in positions
-    ]
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    titles = ["topic", "broker", "queue", "offset", "min_offset", "max_offset", "lag"]
-    print_table(titles, [[row[title] for title in titles] for row in rows])
 
 
 @group.command()
@@ -128,3 +121,5 @@ def delete(name: str, *, nameserver: str) -> None:
 
 
 group.add_command(plan)
+group.add_command(describe)
+group.add_command(reset_offset)

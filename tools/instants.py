@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
+from typing import Final
 
 from ..proto.clock import SystemClock
 from ..proto.errors import InvalidArgument
+
+#: Of a number of Unix milliseconds, long after the year 9999.
+_DIGITS_MAX: Final = 16
 
 
 def local_now() -> datetime:
@@ -46,3 +50,19 @@ def _next_time(text: str, now: datetime, local: Callable[[datetime], datetime]) 
 def _at(day: date, of_day: time, local: Callable[[datetime], datetime]) -> datetime:
     named = datetime.combine(day, of_day)
     return local(named) if named.tzinfo is None else named
+
+
+def past_instant_of(text: str, local: Callable[[datetime], datetime] = datetime.astimezone) -> int:
+    """Return the instant that TEXT names, in Unix milliseconds: ISO 8601 (without a zone: LOCAL time), or these."""
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
+        return int(text)
+    try:
+        named = datetime.fromisoformat(text)
+        return round((local(named) if named.tzinfo is None else named).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            f"{text[:64]!r} is no time: write 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix"
+            " milliseconds",
+            field="to_time",
+            value=text[:64],
+        ) from None

@@ -6,48 +6,41 @@ the next call, of any client that asks the same name servers, when they return.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 from types import TracebackType
 from typing import Self
 
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import (
-    GroupNotFound,
     InvalidArgument,
-    RouteNotFound,
     TopicExists,
     TopicNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.topics import PERMISSION_ALL, check_group, check_topic
+from ...proto.topics import PERMISSION_ALL, check_topic
 from ..config import ClientConfig
 from ..connections import Connections, GrpcConnections
 from ..name_servers import DEFAULT_NAME_SERVERS
-from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
 from .brokers import Brokers
-from .dead_letters import DeadLetterAdmin
 from .descriptions import (
     BrokerDescription,
-    GroupDescription,
-    GroupPosition,
-    QueueDescription,
     TopicDescription,
     broker_description,
-    group_description,
     queue_description,
     topic_description,
 )
 from .finding import Finding
+from .groups import GroupAdmin
 
 DEFAULT_QUEUES = 8
 #: How long a change may take to show at the name servers.
 VISIBLE_TIMEOUT_MS = 10_000
 
 
-class AsyncAdmin(DeadLetterAdmin):
+class AsyncAdmin(GroupAdmin):
     """Administers the cluster behind NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
 
     def __init__(
@@ -63,7 +56,7 @@ class AsyncAdmin(DeadLetterAdmin):
         self._session = Session(
             config, connections or GrpcConnections(), clock or SystemClock(), Random()
         )
-        super().__init__(Brokers(self._session, request_timeout_ms))
+        super().__init__(Brokers(self._session, request_timeout_ms), self._session.clock)
         self._finding = Finding(self._session, self._brokers, request_timeout_ms)
 
     # ------------------------------------------------------------ topics
@@ -182,138 +175,6 @@ class AsyncAdmin(DeadLetterAdmin):
             for offsets in reply.queues
         ]
         return topic_description(next(iter(replies.values())).topic, replies, queues)
-
-    async def _described(self, name: str) -> dict[str, pb.DescribeTopicReply]:
-        return await self._brokers.ask_all(
-            "DescribeTopic",
-            pb.DescribeTopicRequest(topic=check_topic(name)),
-            pb.DescribeTopicReply,
-            passing=TopicNotFound,
-        )
-
-    # ------------------------------------------------------------ groups and offsets
-
-    async def create_group(
-        self,
-        name: str,
-        *,
-        retry_max_times: int = 16,
-        retry_queues: int = 1,
-        retry_intervals_ms: Sequence[int] = (),
-        order: bool = False,
-        consume_enable: bool = True,
-        update: bool = False,
-    ) -> GroupDescription:
-        """Create group NAME on every broker, or with UPDATE change it. ORDER: first in, first out.
-
-        RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
-        most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
-        """
-        group = pb.GroupConfig(
-            name=check_group(name),
-            retry_max_times=retry_max_times,
-            retry_queues=retry_queues,
-            retry_intervals_ms=retry_intervals_ms,
-            order=order,
-            consume_enable=consume_enable,
-        )
-        request = pb.CreateGroupRequest(group=group, update=update)
-        replies = await self._brokers.ask_all("CreateGroup", request, pb.GroupReply)
-        return group_description(next(iter(replies.values())).group)
-
-    async def delete_group(self, name: str) -> None:
-        """Delete group NAME and its offsets on every broker."""
-        request = pb.DeleteGroupRequest(group=check_group(name))
-        await self._brokers.ask_all(
-            "DeleteGroup", request, pb.DeleteGroupReply, passing=GroupNotFound
-        )
-
-    async def groups(self) -> list[GroupDescription]:
-        """Return all groups by name."""
-        replies = await self._brokers.ask_all(
-            "ListGroups", pb.GroupListRequest(), pb.GroupListReply
-        )
-        found = {group.name: group for reply in replies.values() for group in reply.groups}
-        return [group_description(found[name]) for name in sorted(found)]
-
-    async def queue_offsets(
-        self, topic: str, *, time_ms: int | None = None
-    ) -> list[QueueDescription]:
-        """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
-        found: list[QueueDescription] = []
-        addresses = await self._brokers.addresses()
-        for broker, described in (await self._described(topic)).items():
-            queues = [pb.QueueId(topic=topic, queue=item.queue) for item in described.queues]
-            request = pb.QueueOffsetsRequest(queues=queues, time_ms=time_ms)
-            reply = await self._brokers.ask(
-                addresses[broker], "QueueOffsets", request, pb.QueueOffsetsReply
-            )
-            found += [queue_description(broker, offsets) for offsets in reply.offsets]
-        return found
-
-    async def group_offsets(self, group: str, topic: str | None = None) -> list[GroupPosition]:
-        """Return how far GROUP has come: in every queue of TOPIC, or wherever it has ever committed."""
-        addresses = await self._brokers.addresses()
-        found: list[GroupPosition] = []
-        for broker, address in addresses.items():
-            queues = [] if topic is None else await self._queue_ids(address, topic)
-            if topic is not None and not queues:
-                continue
-            request = pb.GroupOffsetsRequest(group=check_group(group), queues=queues)
-            reply = await self._brokers.ask(address, "GroupOffsets", request, pb.GroupOffsetsReply)
-            found += await self._with_bounds(broker, address, reply.offsets)
-        return found
-
-    async def set_group_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Have GROUP go on at OFFSETS; a running consumer of the group does not notice, and may overwrite them."""
-        addresses = await self._brokers.addresses()
-        for broker in sorted({queue.broker for queue in offsets}):
-            if broker not in addresses:
-                raise RouteNotFound(
-                    f"broker {broker!r} is not registered (known: {', '.join(addresses)})",
-                    broker=broker,
-                )
-            own = [(queue, offset) for queue, offset in offsets.items() if queue.broker == broker]
-            request = pb.CommitOffsetsRequest(
-                group=check_group(group),
-                offsets=[
-                    pb.GroupOffset(topic=queue.topic, queue=queue.number, offset=offset)
-                    for queue, offset in own
-                ],
-            )
-            await self._brokers.ask(
-                addresses[broker], "CommitOffsets", request, pb.CommitOffsetsReply
-            )
-
-    async def _queue_ids(self, address: str, topic: str) -> list[pb.QueueId]:
-        request = pb.DescribeTopicRequest(topic=check_topic(topic))
-        try:
-            reply = await self._brokers.ask(
-                address, "DescribeTopic", request, pb.DescribeTopicReply
-            )
-        except TopicNotFound:
-            return []
-        return [pb.QueueId(topic=topic, queue=item.queue) for item in reply.queues]
-
-    async def _with_bounds(
-        self, broker: str, address: str, offsets: Iterable[pb.GroupOffset]
-    ) -> list[GroupPosition]:
-        by_place = {(item.topic, item.queue): item.offset for item in offsets}
-        if not by_place:
-            return []
-        queues = [pb.QueueId(topic=topic, queue=queue) for topic, queue in sorted(by_place)]
-        request = pb.QueueOffsetsRequest(queues=queues)
-        reply = await self._brokers.ask(address, "QueueOffsets", request, pb.QueueOffsetsReply)
-        described = [queue_description(broker, item) for item in reply.offsets]
-        return [
-            GroupPosition(
-                queue=item.queue,
-                offset=by_place[item.queue.topic, item.queue.number],
-                min_offset=item.min_offset,
-                max_offset=item.max_offset,
-            )
-            for item in described
-        ]
 
     # ------------------------------------------------------------ messages and brokers
 

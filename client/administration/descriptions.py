@@ -56,6 +56,8 @@ class GroupDescription:
     consume_enable: bool
     #: How long a message waits before its first retry, its second …; the last one repeats. None: by delay level.
     retry_intervals_ms: tuple[int, ...] = ()
+    #: What becomes of a member that wants something else than the others: "refuse" or "warn".
+    subscription_check: str = "refuse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ def group_description(group: pb.GroupConfig) -> GroupDescription:
         order=group.order,
         consume_enable=group.consume_enable,
         retry_intervals_ms=tuple(group.retry_intervals_ms),
+        subscription_check=group.subscription_check or "refuse",
     )
 
 

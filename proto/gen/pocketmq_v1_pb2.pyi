@@ -285,16 +285,18 @@ class FetchReply(_message.Message):
     def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "lease")
+    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_STORE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
     lease: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ...) -> None: ...
+    unread_store_time_ms: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "offsets", "force")
@@ -311,12 +313,14 @@ class CommitOffsetsReply(_message.Message):
     def __init__(self) -> None: ...
 
 class GroupOffsetsRequest(_message.Message):
-    __slots__ = ("group", "queues")
+    __slots__ = ("group", "queues", "with_times")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WITH_TIMES_FIELD_NUMBER: _ClassVar[int]
     group: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueId]
-    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueId, _Mapping]]] = ...) -> None: ...
+    with_times: bool
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueId, _Mapping]]] = ..., with_times: _Optional[bool] = ...) -> None: ...
 
 class GroupOffsetsReply(_message.Message):
     __slots__ = ("offsets",)

@@ -140,6 +140,47 @@ def test_a_group_that_exists_is_changed(call: Call) -> None:
     assert group["retry_max_times"] == 4
 
 
+def test_a_group_is_described_and_has_its_offsets_set(call: Call) -> None:
+    call("topic", "create", "Behind", "--queues", "2")
+    call("send", "Behind", *(f"m{number}" for number in range(6)))
+    call("consume", "Behind", "--group", "slow", "--count", "6", "--timeout", "10")
+
+    (before,) = call("group", "describe", "slow", "--interval", "0s", "--json").documents
+    preview = call("group", "reset-offset", "slow", "--topic", "Behind", "--to-first", "--dry-run")
+    moved = call("group", "reset-offset", "slow", "--topic", "Behind", "--to-first", "--json")
+    (after,) = call(
+        "group", "describe", "slow", "--topic", "Behind", "--interval", "100ms", "--json"
+    ).documents
+    shown = call("group", "describe", "slow", "--interval", "0s")
+
+    assert (before["lag"], before["members"], before["subscription_check"]) == (0, [], "refuse")
+    assert "would skip 0 messages and gets 6 once more" in preview.out
+    assert sum(document["repeated"] for document in moved.documents) == 6
+    assert after["lag"] == 6
+    assert after["finished_per_s"] == 0
+    assert all(queue["oldest_unread_ms"] > 0 for queue in after["queues"] if queue["lag"])
+    assert "nobody has joined" in shown.out
+    assert "6 messages" in shown.out
+
+
+def test_what_cannot_be_described_or_set_is_said(call: Call) -> None:
+    call("group", "create", "idle", "--subscriptions", "warn")
+    call("topic", "create", "Idle", "--queues", "2")
+    reset = ["group", "reset-offset", "idle", "--topic", "Idle"]
+
+    assert call("group", "describe", "nobody", "--interval", "0s").code == 3
+    assert call("group", "describe", "idle", "--interval", "soon").code == 2
+    assert call(*reset).code == 2
+    assert call(*reset, "--to-first", "--to-last").code == 2
+    assert call(*reset, "--to-time", "once").code == 2
+    assert call(*reset, "--to-last", "--queue", "x").code == 2
+    assert call(*reset, "--to-last", "--queue", "7").code == 3
+    (one,) = call(*reset, "--to-last", "--queue", "broker-a:1", "--json").documents
+    assert (one["queue"], one["to"], one["dry_run"]) == (1, 0, False)
+    (described,) = call("group", "describe", "idle", "--interval", "0s", "--json").documents
+    assert described["subscription_check"] == "warn"
+
+
 # ---------------------------------------------------------------- messages
 
 

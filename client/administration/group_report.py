@@ -1,0 +1,216 @@
+"""What an admin tells of a group at work: members, queues, how far behind it is, when it will have caught up.
+
+Plain values, and how they are put together from what the brokers answered. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..queue import Queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member, as the group's coordinator knows it."""
+
+    member_id: str
+    #: Of a static member; "" for others.
+    instance_id: str
+    #: Its address.
+    peer: str
+    #: "push" or "pull".
+    kind: str
+    #: Its machine room, if it said one.
+    room: str
+    #: What it reads: "orders", "orders: a || b".
+    subscriptions: tuple[str, ...]
+    joined_ms: int
+    last_heard_ms: int
+    is_leader: bool
+    #: Its share of the plan; where each allocates for itself, what it last said that it holds.
+    queues: tuple[Queue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQueue:
+    """How a group stands in one queue."""
+
+    queue: Queue
+    #: The next offset to consume; −1: never committed.
+    offset: int
+    min_offset: int
+    max_offset: int
+    #: Since when the oldest unread message has lain there; 0: all are read.
+    oldest_unread_ms: int
+    #: Messages a second that were finished, and that came, between two looks; None: there was one look.
+    finished_per_s: float | None
+    arrived_per_s: float | None
+    #: The member that holds the queue, by its broker; "": nobody.
+    holder: str
+    #: The member that is to read it, by the plan; "": nobody.
+    assigned_to: str
+    #: Messages that filters stepped over, since the broker started.
+    filtered_count: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and not finished."""
+        return self.max_offset - max(self.offset, self.min_offset)
+
+    @property
+    def catches_up_s(self) -> float | None:
+        """Seconds until nothing is left, if all goes on as between the two looks; None: never, or not known."""
+        return catches_up_s(self.lag, self.finished_per_s, self.arrived_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """A group at work."""
+
+    name: str
+    #: The broker that coordinates it; "": nobody has joined.
+    coordinator: str
+    generation: int
+    leader: str
+    strategy: str
+    #: Does every member allocate by itself?
+    each_for_itself: bool
+    #: Generations that began at the coordinator.
+    rebalance_count: int
+    #: What becomes of members that want different things: "refuse" or "warn".
+    subscription_check: str
+    members: tuple[GroupMember, ...]
+    queues: tuple[GroupQueue, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and not finished."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def oldest_unread_ms(self) -> int:
+        """Since when the oldest unread message has lain there; 0: all are read."""
+        return max((queue.oldest_unread_ms for queue in self.queues), default=0)
+
+    @property
+    def finished_per_s(self) -> float | None:
+        return _sum(queue.finished_per_s for queue in self.queues)
+
+    @property
+    def arrived_per_s(self) -> float | None:
+        return _sum(queue.arrived_per_s for queue in self.queues)
+
+    @property
+    def catches_up_s(self) -> float | None:
+        """Seconds until nothing is left in any queue; None: never, or not known."""
+        times = [queue.catches_up_s for queue in self.queues]
+        return None if None in times else max((one for one in times if one is not None), default=0)
+
+
+def catches_up_s(
+    lag: int, finished_per_s: float | None, arrived_per_s: float | None
+) -> float | None:
+    """Return in how many seconds LAG messages are finished while others arrive; None: never, or not known."""
+    if lag == 0:
+        return 0.0
+    if finished_per_s is None or arrived_per_s is None or finished_per_s <= arrived_per_s:
+        return None
+    return lag / (finished_per_s - arrived_per_s)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if known or not found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the brokers answered at one instant, by queue."""
+
+    #: By broker, by the asker's clock.
+    at_ms: Mapping[str, int]
+    committed: Mapping[Queue, int]
+    bounds: Mapping[Queue, tuple[int, int]]
+    #: Only of the first look.
+    oldest_unread_ms: Mapping[Queue, int]
+
+
+def coordinating(states: Mapping[str, pb.GroupStateReply]) -> str:
+    """Return the broker of STATES that coordinates the group: the one whose members were heard of last; "": none."""
+    heard = {
+        broker: max(member.last_heard_ms for member in state.members)
+        for broker, state in states.items()
+        if state.members
+    }
+    return max(heard, key=heard.__getitem__, default="")
+
+
+def members_of(state: pb.GroupStateReply) -> tuple[GroupMember, ...]:
+    """Return the members that STATE tells of."""
+    shares = {share.member_id: share.queues for share in state.shares}
+    return tuple(
+        GroupMember(
+            member_id=one.member_id,
+            instance_id=one.instance_id,
+            peer=one.peer,
+            kind=one.kind,
+            room=one.room,
+            subscriptions=tuple(map(_words, one.subscriptions)),
+            joined_ms=one.joined_ms,
+            last_heard_ms=one.last_heard_ms,
+            is_leader=one.member_id == state.leader,
+            queues=tuple(map(_queue, shares.get(one.member_id, one.held))),
+        )
+        for one in state.members
+    )
+
+
+def queues_of(
+    states: Mapping[str, pb.GroupStateReply], looks: Sequence[Look]
+) -> tuple[GroupQueue, ...]:
+    """Return how the group stands in each queue, by one look or two."""
+    holders: dict[Queue, str] = {}
+    assigned: dict[Queue, str] = {}
+    filtered: dict[Queue, int] = {}
+    for broker, state in states.items():
+        holders |= {Queue(one.topic, broker, one.queue): one.member_id for one in state.leases}
+        filtered |= {Queue(one.topic, broker, one.queue): one.count for one in state.filtered}
+    chosen = states.get(coordinating(states))
+    for share in chosen.shares if chosen is not None else ():
+        assigned |= {_queue(one): share.member_id for one in share.queues}
+    first, last = looks[0], looks[-1]
+    found = []
+    for queue in sorted(first.committed.keys() & last.committed.keys()):
+        low, high = last.bounds[queue]
+        seconds = (last.at_ms[queue.broker] - first.at_ms[queue.broker]) / 1000
+        finished = last.committed[queue] - max(first.committed[queue], 0)
+        arrived = high - first.bounds[queue][1]
+        found.append(
+            GroupQueue(
+                queue=queue,
+                offset=last.committed[queue],
+                min_offset=low,
+                max_offset=high,
+                oldest_unread_ms=first.oldest_unread_ms[queue],
+                finished_per_s=max(0, finished) / seconds if seconds > 0 else None,
+                arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
+                holder=holders.get(queue, ""),
+                assigned_to=assigned.get(queue, ""),
+                filtered_count=filtered.get(queue, 0),
+            )
+        )
+    return tuple(found)
+
+
+def _queue(held: pb.HeldQueue) -> Queue:
+    return Queue(held.topic, held.broker_name, held.queue)
+
+
+def _words(subscription: pb.Subscription) -> str:
+    if subscription.filter.kind == pb.Filter.ALL:
+        return subscription.topic
+    return f"{subscription.topic}: {subscription.filter.expression}"

@@ -1,0 +1,367 @@
+"""The part of an admin that deals with groups: made, described at work, sent elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from ...proto.clock import Clock
+from ...proto.errors import (
+    GroupInUse,
+    GroupNotFound,
+    InvalidArgument,
+    RouteNotFound,
+    TopicNotFound,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import check_group, check_topic
+from ..queue import Queue
+from .brokers import Brokers
+from .dead_letters import DeadLetterAdmin
+from .descriptions import (
+    GroupDescription,
+    GroupPosition,
+    QueueDescription,
+    group_description,
+    queue_description,
+)
+from .group_report import GroupReport, Look, coordinating, members_of, queues_of
+from .offset_moves import OffsetMove, OffsetTarget, chosen, move
+
+#: Members that an error names.
+_NAMED_MAX: Final = 3
+#: Queues in one question.
+_QUEUES_AT_ONCE: Final = 10_000
+
+
+class GroupAdmin(DeadLetterAdmin):
+    """Groups and their offsets on BROKERS; CLOCK is that of the asker."""
+
+    def __init__(self, brokers: Brokers, clock: Clock) -> None:
+        super().__init__(brokers)
+        self._clock = clock
+
+    async def _described(self, name: str) -> dict[str, pb.DescribeTopicReply]:
+        return await self._brokers.ask_all(
+            "DescribeTopic",
+            pb.DescribeTopicRequest(topic=check_topic(name)),
+            pb.DescribeTopicReply,
+            passing=TopicNotFound,
+        )
+
+    async def queue_offsets(
+        self, topic: str, *, time_ms: int | None = None
+    ) -> list[QueueDescription]:
+        """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
+        found: list[QueueDescription] = []
+        addresses = await self._brokers.addresses()
+        for broker, described in (await self._described(topic)).items():
+            queues = [pb.QueueId(topic=topic, queue=item.queue) for item in described.queues]
+            request = pb.QueueOffsetsRequest(queues=queues, time_ms=time_ms)
+            reply = await self._brokers.ask(
+                addresses[broker], "QueueOffsets", request, pb.QueueOffsetsReply
+            )
+            found += [queue_description(broker, offsets) for offsets in reply.offsets]
+        return found
+
+    async def create_group(
+        self,
+        name: str,
+        *,
+        retry_max_times: int = 16,
+        retry_queues: int = 1,
+        retry_intervals_ms: Sequence[int] = (),
+        order: bool = False,
+        consume_enable: bool = True,
+        update: bool = False,
+    ) -> GroupDescription:
+        """Create group NAME on every broker, or with UPDATE change it. ORDER: first in, first out.
+
+        RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
+        most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
+        """
+        group = pb.GroupConfig(
+            name=check_group(name),
+            retry_max_times=retry_max_times,
+            retry_queues=retry_queues,
+            retry_intervals_ms=retry_intervals_ms,
+            order=order,
+            consume_enable=consume_enable,
+        )
+        request = pb.CreateGroupRequest(group=group, update=update)
+        replies = await self._brokers.ask_all("CreateGroup", request, pb.GroupReply)
+        return group_description(next(iter(replies.values())).group)
+
+    async def delete_group(self, name: str) -> None:
+        """Delete group NAME and its offsets on every broker."""
+        request = pb.DeleteGroupRequest(group=check_group(name))
+        await self._brokers.ask_all(
+            "DeleteGroup", request, pb.DeleteGroupReply, passing=GroupNotFound
+        )
+
+    async def groups(self) -> list[GroupDescription]:
+        """Return all groups by name."""
+        replies = await self._brokers.ask_all(
+            "ListGroups", pb.GroupListRequest(), pb.GroupListReply
+        )
+        found = {group.name: group for reply in replies.values() for group in reply.groups}
+        return [group_description(found[name]) for name in sorted(found)]
+
+    async def group_offsets(self, group: str, topic: str | None = None) -> list[GroupPosition]:
+        """Return how far GROUP has come: in every queue of TOPIC, or wherever it has ever committed."""
+        addresses = await self._brokers.addresses()
+        found: list[GroupPosition] = []
+        for broker, address in addresses.items():
+            queues = [] if topic is None else await self._queue_ids(address, topic)
+            if topic is not None and not queues:
+                continue
+            request = pb.GroupOffsetsRequest(group=check_group(group), queues=queues)
+            reply = await self._brokers.ask(address, "GroupOffsets", request, pb.GroupOffsetsReply)
+            found += await self._with_bounds(broker, address, reply.offsets)
+        return found
+
+    async def set_group_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Have GROUP go on at OFFSETS. Raises LeaseLost where a member holds one of the queues.
+
+        A consumer that reads without being a member does not notice, and may overwrite them.
+        """
+        await self._commit(group, offsets, force=False)
+
+    async def _commit(self, group: str, offsets: Mapping[Queue, int], *, force: bool) -> None:
+        addresses = await self._brokers.addresses()
+        for broker in sorted({queue.broker for queue in offsets}):
+            if broker not in addresses:
+                raise RouteNotFound(
+                    f"broker {broker!r} is not registered (known: {', '.join(addresses)})",
+                    broker=broker,
+                )
+            own = [(queue, offset) for queue, offset in offsets.items() if queue.broker == broker]
+            request = pb.CommitOffsetsRequest(
+                group=check_group(group),
+                offsets=[
+                    pb.GroupOffset(topic=queue.topic, queue=queue.number, offset=offset)
+                    for queue, offset in own
+                ],
+                force=force,
+            )
+            await self._brokers.ask(
+                addresses[broker], "CommitOffsets", request, pb.CommitOffsetsReply
+            )
+
+    async def _queue_ids(self, address: str, topic: str) -> list[pb.QueueId]:
+        request = pb.DescribeTopicRequest(topic=check_topic(topic))
+        try:
+            reply = await self._brokers.ask(
+                address, "DescribeTopic", request, pb.DescribeTopicReply
+            )
+        except TopicNotFound:
+            return []
+        return [pb.QueueId(topic=topic, queue=item.queue) for item in reply.queues]
+
+    async def _with_bounds(
+        self, broker: str, address: str, offsets: Iterable[pb.GroupOffset]
+    ) -> list[GroupPosition]:
+        by_place = {(item.topic, item.queue): item.offset for item in offsets}
+        if not by_place:
+            return []
+        queues = [pb.QueueId(topic=topic, queue=queue) for topic, queue in sorted(by_place)]
+        request = pb.QueueOffsetsRequest(queues=queues)
+        reply = await self._brokers.ask(address, "QueueOffsets", request, pb.QueueOffsetsReply)
+        described = [queue_description(broker, item) for item in reply.offsets]
+        return [
+            GroupPosition(
+                queue=item.queue,
+                offset=by_place[item.queue.topic, item.queue.number],
+                min_offset=item.min_offset,
+                max_offset=item.max_offset,
+            )
+            for item in described
+        ]
+
+    # ------------------------------------------------------------ subscriptions
+
+    async def set_subscription_check(self, name: str, check: str) -> GroupDescription:
+        """Say what becomes of a member of group NAME that wants something else than the others.
+
+        CHECK: "refuse" (it gets SubscriptionMismatch) or "warn" (both are told, and it joins). Raises GroupNotFound.
+        """
+        replies = await self._brokers.ask_all(
+            "ListGroups", pb.GroupListRequest(), pb.GroupListReply
+        )
+        changed: pb.GroupConfig | None = None
+        addresses = await self._brokers.addresses()
+        for broker, reply in replies.items():
+            for group in (one for one in reply.groups if one.name == name):
+                group.subscription_check = check
+                request = pb.CreateGroupRequest(group=group, update=True)
+                answer = await self._brokers.ask(
+                    addresses[broker], "CreateGroup", request, pb.GroupReply
+                )
+                changed = answer.group
+        if changed is None:
+            raise _not_found(name)
+        return group_description(changed)
+
+    # ------------------------------------------------------------ at work
+
+    async def describe_group(
+        self, group: str, *, topic: str | None = None, interval_ms: int = 0
+    ) -> GroupReport:
+        """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
+
+        INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
+        short interval tells little. Raises GroupNotFound.
+        """
+        if interval_ms < 0:
+            raise InvalidArgument(
+                f"interval_ms is {interval_ms}: must not be negative", field="interval_ms", limit=0
+            )
+        known = {one.name: one for one in await self.groups()}
+        states = await self._states(group)
+        if group not in known and not coordinating(states):
+            raise _not_found(group)
+        queues = await self._queues_of(group, states, topic)
+        looks = [await self._look(group, queues, with_times=True)]
+        if interval_ms:
+            await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
+            looks.append(await self._look(group, queues, with_times=False))
+        coordinator = coordinating(states)
+        state = states.get(coordinator, pb.GroupStateReply())
+        return GroupReport(
+            name=group,
+            coordinator=coordinator,
+            generation=state.generation,
+            leader=state.leader,
+            strategy=state.strategy,
+            each_for_itself=state.each_for_itself,
+            rebalance_count=state.rebalance_count,
+            subscription_check=known[group].subscription_check if group in known else "refuse",
+            members=members_of(state),
+            queues=queues_of(states, looks),
+        )
+
+    async def _states(self, group: str) -> dict[str, pb.GroupStateReply]:
+        request = pb.GroupStateRequest(group=check_group(group))
+        return await self._brokers.ask_all("GroupState", request, pb.GroupStateReply)
+
+    async def _queues_of(
+        self, group: str, states: Mapping[str, pb.GroupStateReply], topic: str | None
+    ) -> dict[str, set[tuple[str, int]]]:
+        """Return the queues, (topic, number) by broker, of TOPIC, or of all topics that GROUP reads or ever did."""
+        request = pb.GroupOffsetsRequest(group=group)
+        committed = await self._brokers.ask_all("GroupOffsets", request, pb.GroupOffsetsReply)
+        topics = (
+            {topic}
+            if topic is not None
+            else {
+                subscription.topic
+                for state in states.values()
+                for member in state.members
+                for subscription in member.subscriptions
+            }
+            | {one.topic for reply in committed.values() for one in reply.offsets}
+        )
+        found: dict[str, set[tuple[str, int]]] = {}
+        for name in sorted(topics):
+            try:
+                described = await self._described(name)
+            except TopicNotFound:
+                if topic is not None:
+                    raise
+                continue  # A retry topic that nothing was ever sent back to.
+            for broker, reply in described.items():
+                found.setdefault(broker, set()).update((name, one.queue) for one in reply.queues)
+        return found
+
+    async def _look(
+        self, group: str, queues: Mapping[str, Collection[tuple[str, int]]], *, with_times: bool
+    ) -> Look:
+        addresses = await self._brokers.addresses()
+        committed: dict[Queue, int] = {}
+        bounds: dict[Queue, tuple[int, int]] = {}
+        unread_ms: dict[Queue, int] = {}
+        at_ms: dict[str, int] = {}
+        for broker, wanted in queues.items():
+            ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
+            for begin in range(0, len(ids), _QUEUES_AT_ONCE):
+                some = ids[begin : begin + _QUEUES_AT_ONCE]
+                ask = self._brokers.ask
+                offsets = await ask(
+                    addresses[broker],
+                    "GroupOffsets",
+                    pb.GroupOffsetsRequest(group=group, queues=some, with_times=with_times),
+                    pb.GroupOffsetsReply,
+                )
+                now = await ask(addresses[broker], "Now", pb.ClockRequest(), pb.ClockReply)
+                ends = await ask(
+                    addresses[broker],
+                    "QueueOffsets",
+                    pb.QueueOffsetsRequest(queues=some),
+                    pb.QueueOffsetsReply,
+                )
+                at_ms.setdefault(broker, self._clock.now_ms())
+                for one in offsets.offsets:
+                    queue = Queue(one.topic, broker, one.queue)
+                    committed[queue] = one.offset
+                    is_unread = with_times and one.unread_store_time_ms >= 0
+                    age_ms = now.now_ms - one.unread_store_time_ms if is_unread else 0
+                    unread_ms[queue] = max(0, age_ms)
+                for end in ends.offsets:
+                    bounds[Queue(end.topic, broker, end.queue)] = (end.min_offset, end.max_offset)
+        return Look(at_ms=at_ms, committed=committed, bounds=bounds, oldest_unread_ms=unread_ms)
+
+    # ------------------------------------------------------------ elsewhere
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        target: OffsetTarget,
+        *,
+        queues: Collection[Queue | int] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[OffsetMove]:
+        """Have GROUP go on at TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
+
+        Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupInUse while members are on;
+        with FORCE they lose their queues in the same step, and go on at the new offsets once they have them again.
+        """
+        if not force and not dry_run:
+            await self._check_unused(group)
+        positions = await self.group_offsets(group, topic)
+        if not positions:
+            await self._described(topic)  # Raises what is wrong with it.
+        times = {
+            one.queue: one.offset_at_time
+            for one in await self.queue_offsets(topic, time_ms=target.time_ms)
+        }
+        wanted = chosen([position.queue for position in positions], queues)
+        moves = [
+            move(position, target, times[position.queue])
+            for position in positions
+            if position.queue in wanted
+        ]
+        if not dry_run:
+            await self._commit(group, {one.queue: one.to_offset for one in moves}, force=force)
+        return moves
+
+    async def _check_unused(self, group: str) -> None:
+        states = await self._states(group)
+        members = {member.member_id for state in states.values() for member in state.members}
+        members |= {lease.member_id for state in states.values() for lease in state.leases}
+        if members:
+            named = ", ".join(sorted(members)[:_NAMED_MAX])
+            more = "" if len(members) <= _NAMED_MAX else f" and {len(members) - _NAMED_MAX} more"
+            raise GroupInUse(
+                f"group {group!r} has members that are on: {named}{more}: stop them, or force it, and they go on at"
+                " the new offsets",
+                group=group,
+                members=len(members),
+            )
+
+
+def _not_found(group: str) -> GroupNotFound:
+    return GroupNotFound(
+        f"group {group!r} does not exist: create it, or check the name", group=group
+    )

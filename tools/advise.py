@@ -1,0 +1,189 @@
+"""`pocketmq advise`: run a listener on real messages, measure it, and propose threads, processes and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ..client import Admin, ReceivedMessage
+from ..client.received_message import FetchedRun
+from ..proto.errors import InvalidArgument, MessageNotFound
+from ..proto.record import NO_HOST
+from ..proto.record_run import encode_run
+from .advice import USE, Advice, advice
+from .bench.stopwatch import Lap, async_lap, lap
+from .options import json_option, nameserver_option
+from .output import print_json, print_pairs
+
+Listener = Callable[[ReceivedMessage], object]
+
+_MESSAGES_MAX: Final = 100_000
+#: One call in so many is for warming up, and does not count.
+_WARM_UP: Final = 10
+#: The last instant of which messages are looked for.
+_EVER_MS: Final = 1 << 52
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h))?")
+_SECONDS: Final = {"s": 1, "min": 60, "h": 3_600}
+
+
+@click.command()
+@click.argument("listener", metavar="MODULE:FUNCTION")
+@click.option("--topic", help="Whose oldest messages it is run on; nothing is committed.")
+@click.option(
+    "--body",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Run it on this file as a message's body instead.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, _MESSAGES_MAX),
+    default=200,
+    show_default=True,
+    help="Calls that are measured; one more in ten warms up.",
+)
+@click.option(
+    "--peak", metavar="5000/s", help="Messages that come at the busiest time, per s, min or h."
+)
+@click.option(
+    "--cores",
+    type=click.IntRange(1, 10_000),
+    help="Of a node.  [default: of this machine]",
+)
+@json_option("one document")
+@nameserver_option
+def advise(
+    listener: str,
+    *,
+    messages: int,
+    peak: str | None,
+    cores: int | None,
+    as_json: bool,
+    nameserver: str,
+    **source: Any,
+) -> None:
+    """Run MODULE:FUNCTION on messages, one after the other, and propose how many threads, processes and nodes it needs.
+
+    The function runs for real, with all that it does; it is called with a received message, as a push consumer calls
+    it. It may be a coroutine function.
+    """
+    topic: str | None = source["topic"]
+    if (topic is None) == (source["body"] is None):
+        raise click.UsageError("Give either --topic or --body.")
+    function = load(listener)
+    peak_per_s = None if peak is None else rate_of(peak)
+    queues: int | None = None
+    if topic is None:
+        found = [message_of(source["body"].read_bytes())]
+    else:
+        queues, found = _stored(nameserver, topic, messages)
+    laps = measure(function, found, messages)
+    told = advice(laps, cores=cores or os.cpu_count() or 1, peak_per_s=peak_per_s)
+    if as_json:
+        print_json(
+            {"listener": listener} | asdict(told) | {"members": told.members, "queues": queues}
+        )
+    else:
+        print_pairs(words(listener, told, topic, queues))
+
+
+def _stored(nameserver: str, topic: str, count: int) -> tuple[int, list[ReceivedMessage]]:
+    """Return how many queues TOPIC has, and COUNT of its messages, the oldest; fewer if there are not so many."""
+    with Admin(nameserver) as admin:
+        queues = len(admin.describe_topic(topic).queues)
+        found = admin.lookup_time(topic, 0, _EVER_MS, max_messages=count)
+    if not found:
+        raise MessageNotFound(
+            f"topic {topic!r} holds no message: send some, or give a body with --body", topic=topic
+        )
+    return queues, found
+
+
+def load(name: str) -> Listener:
+    """Return the function that NAME says, "module:function"; modules of the present folder are found."""
+    module_name, colon, path = name.partition(":")
+    if not (module_name and colon and path):
+        raise InvalidArgument(f"{name!r} is not module:function", field="listener", value=name)
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(f"{name}: {error}", field="listener", value=name) from error
+    finally:
+        sys.path.remove(os.getcwd())
+    if not callable(found):
+        raise InvalidArgument(
+            f"{name} is {type(found).__name__}, not a function", field="listener", value=name
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def rate_of(text: str) -> float:
+    """Return the messages a second that TEXT says: "5000/s", "90000/min", "5000"."""
+    match = _RATE.fullmatch(text.replace(" ", "").replace(",", ""))
+    if match is None or not float(match[1]):
+        raise InvalidArgument(
+            f"--peak {text[:64]!r}: write 5000/s, 90000/min or 1000000/h",
+            field="peak",
+            value=text[:64],
+        )
+    return float(match[1]) / _SECONDS[match[2] or "s"]
+
+
+def message_of(body: bytes) -> ReceivedMessage:
+    """Return a message with BODY as a consumer gets it."""
+    records, _ = encode_run("advise", 0, [(body, b"")], born_timestamp_ms=0, born_host=NO_HOST)
+    return FetchedRun("", records).messages()[0]
+
+
+def measure(function: Listener, found: Sequence[ReceivedMessage], calls: int) -> list[Lap]:
+    """Return how long CALLS calls of FUNCTION take, on the messages FOUND in turn, once it is warm."""
+    extra = -(-calls // _WARM_UP)
+    chosen = [found[number % len(found)] for number in range(calls + extra)]
+    if inspect.iscoroutinefunction(function):
+        return asyncio.run(_measure_async(function, chosen))[extra:]
+    return [lap(lambda one=message: function(one)) for message in chosen][extra:]  # type: ignore[misc]
+
+
+async def _measure_async(
+    function: Callable[[ReceivedMessage], Awaitable[object]], chosen: Sequence[ReceivedMessage]
+) -> list[Lap]:
+    return [await async_lap(lambda one=message: function(one)) for message in chosen]  # type: ignore[misc]
+
+
+def words(listener: str, told: Advice, topic: str | None, queues: int | None) -> dict[str, str]:
+    """Return TOLD for people."""
+    total = told.cores * told.threads
+    found = {
+        "listener": f"{listener}, {told.calls:,} calls measured, {told.failed:,} of them failed",
+        "T1": f"{told.cpu_s * 1e3:.3f} ms of CPU time a message",
+        "T2": f"{told.waiting_s * 1e3:.3f} ms of waiting a message; the slowest took {told.slowest_s * 1e3:.1f} ms",
+        "threads": f"{told.threads} in a process: (T1 + T2) / T1 keep its core busy"
+        + ("; it would take more: write it for asyncio" if told.is_cut else ""),
+        "processes": f"{told.cores} on a node of {told.cores} cores, Python runs one thread of each at a time:"
+        f" {total:,} threads, C·(T1 + T2) / T1",
+        "a node does": f"{told.node_per_s:,.0f} messages/s with its cores in use for {USE:.0%} of the time",
+    }
+    if told.nodes is not None:
+        found["nodes"] = (
+            f"{told.nodes:,} for {told.peak_per_s:,.0f} messages/s: {told.members:,} processes"
+        )
+    if queues is not None:
+        enough = (
+            "enough"
+            if queues >= told.members
+            else f"too few: {told.members - queues} would read none; give it {told.members}"
+        )
+        found["queues"] = f"{topic} has {queues} for {told.members} processes, {enough}"
+    return found

@@ -1,0 +1,191 @@
+"""`pocketmq group describe`: who is in a group, which queues it reads, how far behind it is and how fast."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from ..client import Admin, GroupMember, GroupQueue, GroupReport, Queue
+from ..proto.duration import format_duration, parse_duration
+from .options import json_option, nameserver_option
+from .output import instant, print_json, print_pairs, print_table
+
+#: Consumers commit every 5 s by default: what is shorter sees bursts or nothing.
+_INTERVAL: Final = "5s"
+
+
+@click.command()
+@click.argument("name")
+@click.option("--topic", help="Queues of this topic alone.  [default: all that it reads]")
+@click.option(
+    "--interval",
+    default=_INTERVAL,
+    show_default=True,
+    metavar="5s",
+    help="Look twice, so long apart, to tell how fast it is; 0s: once.",
+)
+@json_option("one document")
+@nameserver_option
+def describe(
+    name: str, *, topic: str | None, interval: str, as_json: bool, nameserver: str
+) -> None:
+    """Show who is in group NAME, how far it has come in each queue, how fast it is, and when it will have caught up."""
+    interval_ms = parse_duration(interval, field="--interval")
+    with Admin(nameserver) as admin:
+        found = admin.describe_group(name, topic=topic, interval_ms=interval_ms)
+    if as_json:
+        print_json(document(found))
+        return
+    print_pairs(_summary(found))
+    if found.members:
+        click.echo()
+        titles = ["member", "instance", "kind", "address", "room", "queues", "heard", "reads"]
+        print_table(titles, [_member_row(one) for one in found.members])
+    if found.queues:
+        click.echo()
+        print_table(_QUEUE_TITLES, [_queue_row(one) for one in found.queues])
+
+
+def document(found: GroupReport) -> dict[str, Any]:
+    """Return FOUND as JSON shows it."""
+    return {
+        "group": found.name,
+        "coordinator": found.coordinator or None,
+        "generation": found.generation,
+        "leader": found.leader or None,
+        "strategy": found.strategy or None,
+        "each_for_itself": found.each_for_itself,
+        "rebalances": found.rebalance_count,
+        "subscription_check": found.subscription_check,
+        "lag": found.lag,
+        "oldest_unread_ms": found.oldest_unread_ms,
+        "finished_per_s": found.finished_per_s,
+        "arrived_per_s": found.arrived_per_s,
+        "catches_up_s": found.catches_up_s,
+        "members": [
+            {
+                "member_id": one.member_id,
+                "instance_id": one.instance_id or None,
+                "address": one.peer,
+                "kind": one.kind,
+                "room": one.room or None,
+                "is_leader": one.is_leader,
+                "subscriptions": list(one.subscriptions),
+                "joined_ms": one.joined_ms,
+                "last_heard_ms": one.last_heard_ms,
+                "queues": [_place(queue) for queue in one.queues],
+            }
+            for one in found.members
+        ],
+        "queues": [
+            _place(one.queue)
+            | {
+                "offset": one.offset,
+                "min_offset": one.min_offset,
+                "max_offset": one.max_offset,
+                "lag": one.lag,
+                "oldest_unread_ms": one.oldest_unread_ms,
+                "finished_per_s": one.finished_per_s,
+                "arrived_per_s": one.arrived_per_s,
+                "catches_up_s": one.catches_up_s,
+                "holder": one.holder or None,
+                "assigned_to": one.assigned_to or None,
+                "stepped_over": one.filtered_count,
+            }
+            for one in found.queues
+        ],
+    }
+
+
+def _place(queue: Queue) -> dict[str, Any]:
+    return {"topic": queue.topic, "broker": queue.broker, "queue": queue.number}
+
+
+def _summary(found: GroupReport) -> dict[str, str]:
+    who = "each for itself" if found.each_for_itself else f"by {found.leader or 'nobody'}"
+    shared = (
+        f"generation {found.generation} at {found.coordinator}, {found.strategy or 'no strategy'}, {who}"
+        if found.coordinator
+        else "nobody has joined"
+    )
+    rates = (
+        f", {found.finished_per_s:,.1f}/s finished, {found.arrived_per_s:,.1f}/s arrive"
+        if found.finished_per_s is not None and found.arrived_per_s is not None
+        else ""
+    )
+    return {
+        "group": f"{found.name}, {len(found.members)} members, other subscriptions are"
+        f" {'warned of' if found.subscription_check == 'warn' else 'refused'}",
+        "shared": shared,
+        "rebalances": str(found.rebalance_count),
+        "lag": f"{found.lag:,} messages{rates}",
+        "oldest unread": _age(found.oldest_unread_ms),
+        "catches up": _in(found.lag, found.catches_up_s, found.finished_per_s),
+    }
+
+
+def _member_row(one: GroupMember) -> list[object]:
+    return [
+        one.member_id + (" (leader)" if one.is_leader else ""),
+        one.instance_id or "-",
+        one.kind or "-",
+        one.peer,
+        one.room or "-",
+        len(one.queues),
+        instant(one.last_heard_ms),
+        ", ".join(one.subscriptions) or "-",
+    ]
+
+
+_QUEUE_TITLES: Final = [
+    "topic",
+    "broker",
+    "queue",
+    "offset",
+    "min",
+    "max",
+    "lag",
+    "oldest unread",
+    "finished/s",
+    "catches up",
+    "stepped over",
+    "holder",
+]
+
+
+def _queue_row(one: GroupQueue) -> list[object]:
+    holder = one.holder or "-"
+    if one.assigned_to and one.assigned_to != one.holder:
+        holder += f" (to be {one.assigned_to})"
+    return [
+        one.queue.topic,
+        one.queue.broker,
+        one.queue.number,
+        one.offset,
+        one.min_offset,
+        one.max_offset,
+        one.lag,
+        _age(one.oldest_unread_ms),
+        "-" if one.finished_per_s is None else f"{one.finished_per_s:.1f}",
+        _in(one.lag, one.catches_up_s, one.finished_per_s),
+        one.filtered_count,
+        holder,
+    ]
+
+
+def _age(age_ms: int) -> str:
+    """Return AGE_MS for people: seconds from a second on."""
+    if not age_ms:
+        return "-"
+    return format_duration(age_ms if age_ms < 1_000 else age_ms // 1_000 * 1_000)
+
+
+def _in(lag: int, seconds: float | None, rate: float | None) -> str:
+    if lag == 0:
+        return "done"
+    if rate is None:
+        return "-"
+    return (
+        "not at this rate" if seconds is None else f"in {format_duration(round(seconds) * 1_000)}"
+    )
