@@ -42,7 +42,7 @@ from ..session import Session
 from .accumulator import Accumulator
 from .counters import ProducerCounters
 from .receipt import ACKS_CODES
-from .refusals import Remedy, may_have_stored, remedy_for, split_point
+from .refusals import Remedy, may_have_stored, remedy_for, split_point, was_never_stored
 from .run import Origin, Run
 from .sequences import Sequences
 
@@ -193,7 +193,10 @@ class Delivery:
         """Do what the ERROR that ended a try of RUN asks for."""
         run.attempts += 1
         run.last_error = error
-        run.maybe_stored = run.maybe_stored or may_have_stored(run, error)
+        if was_never_stored(error):
+            run.maybe_stored = False
+        elif may_have_stored(run, error):
+            run.maybe_stored = True
         latest_epoch = self._sequences.latest_epoch if self._sequences is not None else 0
         remedy = remedy_for(run, error, latest_epoch)
         if not run.maybe_stored:
@@ -204,7 +207,7 @@ class Delivery:
         elif remedy is Remedy.END:
             self.fatal = error
             self._accumulator.finished(run)
-            self._accumulator.fail_all(error)
+            self.end(error)
         elif (final := self._final(run, error, remedy)) is not None:
             self._accumulator.finished(run)
             self._give_up(run, final)
@@ -291,6 +294,11 @@ class Delivery:
     def _expire(self, run: Run) -> None:
         self._counters.expired += 1
         self._give_up(run, self._failed(run, DeliveryTimeout))
+
+    def end(self, error: PocketMQError) -> None:
+        """Give up everything that is not acknowledged, because of ERROR."""
+        self._counters.messages_failed += self._accumulator.message_count
+        self._accumulator.fail_all(error)
 
     def _give_up(self, run: Run, error: PocketMQError) -> None:
         """Tell the senders of RUN, which neither waits nor travels any more; leave no gap in its queue's numbers."""

@@ -12,9 +12,10 @@
     ProducerFenced, in the newest epoch       no           the producer is at its end
     any other                                 (see below)  the senders get the error
 
-"Perhaps" holds on: what one try may have stored, a later refusal does not undo. Of other errors, DiskFailure and those
-without a class of their own leave it open whether the run was stored; and a run that the broker stores in parts,
-because some of its messages wait, may have been stored in part by any error of the store. Pure.
+"Perhaps" holds on: what one try may have stored, a later refusal does not undo, unless it is for what the run is: then
+every try was refused, heard or not (but not for its size or its time: limits and clocks change). Of other errors,
+DiskFailure and those without a class of their own leave it open whether the run was stored; and a run that the broker
+stores in parts, because some of its messages wait, may have been stored in part by any error of the store. Pure.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ...proto.errors import (
     DiskFailure,
     FlushTimeout,
     InvalidArgument,
+    InvalidDelay,
     MessageTooLarge,
     NotWritable,
     PocketMQError,
@@ -69,6 +71,13 @@ def may_have_stored(run: Run, error: PocketMQError) -> bool:
     if isinstance(error, _OPEN) or type(error) is PocketMQError:
         return True
     return run.scattered and isinstance(error, StoreError)
+
+
+def was_never_stored(error: PocketMQError) -> bool:
+    """Tell whether ERROR says that no try of the same run can have been stored."""
+    if isinstance(error, MessageTooLarge | InvalidDelay):
+        return False
+    return isinstance(error, InvalidArgument)
 
 
 def split_point(run: Run, error: PocketMQError) -> int:

@@ -365,8 +365,8 @@ class Sender:
         )
         for parcel in waiting:
             self._fail(parcel, error)
-        self._counters.messages_failed += self._accumulator.message_count
-        self._accumulator.fail_all(error)
+        if self._delivery is not None:
+            self._delivery.end(error)
 
 
 def _closed_before() -> ClientClosed:

@@ -63,6 +63,8 @@ class FakeBroker:
     runs: list[tuple[str, int, int]] = field(default_factory=list)
     #: Set: replies to runs wait for it.
     gate: asyncio.Event | None = None
+    #: Over gRPC: runs are stored and not answered.
+    holding: bool = False
     #: Set when a run is stored.
     stored: asyncio.Event = field(default_factory=asyncio.Event)
     log_size: int = 0
@@ -91,6 +93,8 @@ class FakeBroker:
         sizes = list(run.sizes)
         check_run(run.records, sizes, run.topic, run.queue)
         queue = self.queues.setdefault((run.topic, run.queue), [])
+        if part := self.sequences.first_part(run):
+            return self._in_parts(run, part)
         repeated = self.sequences.repeated(run)
         if repeated is not None:
             if fault == "lose":
@@ -119,6 +123,27 @@ class FakeBroker:
         self.runs.append((run.topic, run.queue, len(sizes)))
         if fault == "lose":
             raise Disconnected("the acknowledgement was lost")
+        return reply
+
+    def _in_parts(self, run: pb.ProduceRun, part: int) -> pb.ProduceReply:
+        """Store RUN, of which the first PART records are stored."""
+        size = sum(run.sizes[:part])
+        replies = []
+        for begin, end, rows in ((0, size, slice(0, part)), (size, None, slice(part, None))):
+            half = pb.ProduceRun()
+            half.CopyFrom(run)
+            half.records = run.records[begin:end]
+            half.sizes[:] = run.sizes[rows]
+            half.first_sequence += rows.start
+            replies.append(self.produce(half))
+        first, second = replies
+        count = len(run.sizes) - part
+        reply = pb.ProduceReply()
+        reply.CopyFrom(first)
+        begin = second.first_queue_offset
+        reply.queue_offsets.extend(second.queue_offsets or range(begin, begin + count))
+        reply.log_offsets.extend(second.log_offsets or [second.first_log_offset] * count)
+        del reply.due_ms[:]
         return reply
 
     def _take_delayed(
@@ -334,7 +359,9 @@ class _Produce:
 
     def on_message(self, message: pb.ProduceRun) -> None:
         try:
-            self._stream.send(self._broker.produce(message))
+            reply = self._broker.produce(message)
+            if not self._broker.holding and not message.no_reply:
+                self._stream.send(reply)
         except Disconnected as error:
             self._stream.fail(error)
         except PocketMQError as error:

@@ -25,7 +25,7 @@ class SequenceTable:
     def repeated(self, run: pb.ProduceRun) -> pb.ProduceReply | None:
         """Return the answer to RUN if it was stored before, None if it is to be stored; raise what it is refused with.
 
-        A run of which a part was stored is one that the tests do not make.
+        Of a run of which only the first records were stored, `first_part` makes two.
         """
         if not run.producer_id:
             return None
@@ -57,6 +57,21 @@ class SequenceTable:
             store_host="127.0.0.1:8081",
             repeated_count=count,
         )
+
+    def first_part(self, run: pb.ProduceRun) -> int:
+        """Return how many of the first records of RUN were stored, if others of it were not; else 0."""
+        known = self._sequences.get(_key(run))
+        if known is None or not run.producer_id or run.producer_epoch != known.epoch:
+            return 0
+        stored = len(known.offsets) - run.first_sequence
+        return stored if 0 < stored < len(run.sizes) else 0
+
+    def knows(self, run: pb.ProduceRun) -> bool:
+        """Tell whether the first record of RUN was stored before."""
+        known = self._sequences.get(_key(run))
+        if known is None or not run.producer_id:
+            return False
+        return run.producer_epoch == known.epoch and run.first_sequence < len(known.offsets)
 
     def stored(self, run: pb.ProduceRun, reply: pb.ProduceReply) -> None:
         """Note that RUN was stored as REPLY says."""

@@ -17,8 +17,11 @@ from pocketmq.proto.errors import (
     NotServed,
     OffsetOutOfRange,
     Overloaded,
+    PocketMQError,
     RequestTimeout,
+    ShuttingDown,
     TopicNotFound,
+    Unreachable,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST
@@ -124,6 +127,67 @@ async def test_a_broken_stream_fails_what_waits_and_the_next_request_opens_anoth
         reply = await connections.to(address).produce(run(), 5_000)
 
     assert reply.first_queue_offset >= 1
+
+
+async def test_what_could_not_leave_is_told_from_what_was_not_answered() -> None:
+    cluster = FakeCluster.of_one("orders")
+    cluster.broker.faults.append("lose")
+    cluster.broker.faults.append(ShuttingDown("the broker stops"))
+
+    def refused(error: PocketMQError) -> None:
+        raise AssertionError("nothing was sent") from error
+
+    async with connecting() as connections:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+            await connections.to("127.0.0.1:1").produce(run(), 5_000)
+        with pytest.raises(Unreachable, match="nothing could be sent within 1 ms"):
+            await connections.to("192.0.2.1:1").produce(run(), 1)
+        with pytest.raises(Unreachable):
+            await connections.to("127.0.0.1:1").post(run(), 5_000, refused)
+        async with serving(cluster) as address:
+            with pytest.raises(Disconnected) as caught:
+                await connections.to(address).produce(run(), 5_000)
+            with pytest.raises(ShuttingDown):
+                await connections.to(address).produce(run(), 5_000)
+
+    assert not isinstance(caught.value, Unreachable)
+    assert len(cluster.broker.queues["orders", 0]) == 1
+
+
+async def test_a_stream_that_a_stopping_broker_ends_leaves_runs_unanswered() -> None:
+    cluster = FakeCluster.of_one("orders")
+    cluster.broker.holding = True
+    carrier, port = await serve(cluster)
+
+    async with connecting() as connections:
+        connection = connections.to(f"127.0.0.1:{port}")
+        produced = asyncio.ensure_future(connection.produce(run(), 5_000))
+        await cluster.broker.stored.wait()
+        await carrier.stop(0)
+        with pytest.raises(Disconnected) as caught:
+            await produced
+
+    assert not isinstance(caught.value, Unreachable)
+
+
+async def test_a_posted_run_is_not_answered_and_its_refusal_is_heard() -> None:
+    cluster = FakeCluster.of_one("orders")
+    refusals: list[PocketMQError] = []
+    heard = asyncio.Event()
+
+    def refused(error: PocketMQError) -> None:
+        refusals.append(error)
+        heard.set()
+
+    silent, bad = run(), run("nowhere")
+    silent.no_reply = bad.no_reply = True
+    async with serving(cluster) as address, connecting() as connections:
+        await connections.to(address).post(silent, 5_000, refused)
+        await connections.to(address).post(bad, 5_000, refused)
+        await heard.wait()
+
+    assert [type(error) for error in refusals] == [TopicNotFound]
+    assert len(cluster.broker.queues["orders", 0]) == 1
 
 
 async def test_a_silent_broker_is_given_up() -> None:

@@ -1,0 +1,64 @@
+"""Numbers of idempotent sending, against what a broker would make of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.client import Queue
+from pocketmq.client.producing.sequences import Numbers, Sequences
+
+ONE, OTHER = Queue("orders", "a", 0), Queue("orders", "a", 1)
+
+
+def test_numbers_of_a_queue_follow_each_other() -> None:
+    sequences = Sequences(7)
+
+    given = [sequences.give(ONE, 3), sequences.give(OTHER, 1), sequences.give(ONE, 2)]
+
+    assert given == [Numbers(0, 0), Numbers(0, 0), Numbers(0, 3)]
+
+
+def test_only_the_last_numbers_can_be_given_back() -> None:
+    sequences = Sequences(7)
+    first, second = sequences.give(ONE, 3), sequences.give(ONE, 2)
+
+    assert not sequences.give_back(ONE, first, 3)
+    assert sequences.give_back(ONE, second, 2)
+    assert not sequences.give_back(ONE, second, 2)
+    assert sequences.give(ONE, 1) == second
+
+
+def test_a_new_epoch_begins_at_zero_and_leaves_other_queues_alone() -> None:
+    sequences = Sequences(7)
+    old, other = sequences.give(ONE, 3), sequences.give(OTHER, 3)
+
+    sequences.begin_anew(ONE)
+
+    assert sequences.give(ONE, 1) == Numbers(1, 0)
+    assert sequences.give(OTHER, 1) == Numbers(0, 3)
+    assert not sequences.give_back(ONE, old, 3)
+    assert not sequences.is_current(ONE, old)
+    assert sequences.is_current(OTHER, other)
+    assert sequences.latest_epoch == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["give", "back", "anew"]), st.integers(1, 5))))
+def test_what_is_kept_has_no_gaps(steps: list[tuple[str, int]]) -> None:
+    sequences = Sequences(7)
+    kept: list[tuple[Numbers, int]] = []
+    for step, count in steps:
+        if step == "give":
+            kept.append((sequences.give(ONE, count), count))
+        elif step == "anew":
+            sequences.begin_anew(ONE)
+        elif kept and sequences.give_back(ONE, *kept[-1]):
+            kept.pop()
+
+    epoch, following = 0, 0
+    for numbers, count in kept:
+        assert numbers.epoch >= epoch
+        if numbers.epoch > epoch:
+            following = 0
+        assert numbers.first == following
+        epoch, following = numbers.epoch, following + count
