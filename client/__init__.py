@@ -25,8 +25,10 @@ from .administration.descriptions import (
 )
 from .administration.group_report import GroupMember, GroupQueue, GroupReport
 from .administration.offset_moves import OffsetMove, OffsetTarget
+from .async_pull_consumer import AsyncPullConsumer
 from .clock import AsyncClocks, BrokerClock
-from .consuming.reading import Pulled
+from .consuming.counts import Counts
+from .consuming.pulling import Pulled
 from .consuming.sending_back import SentBack
 from .draft import Draft
 from .filtering import Filter, Sql
@@ -37,11 +39,12 @@ from .producer import AsyncProducer, Producer
 from .producing.interceptors import Interceptor
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
-from .pull_consumer import AsyncPullConsumer, PullConsumer
 from .push_consumer import AsyncPushConsumer, PushConsumer
 from .pushing.listening import Reject, Retry
 from .pushing.metrics import PushMetrics
+from .pull_consumer import PullConsumer
 from .queue import Queue
+from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
 
 __all__ = [
@@ -63,6 +66,8 @@ __all__ = [
     "Reject",
     "Once",
     "PushMetrics",
+    "RebalanceListener",
+    "Counts",
     "ReceivedMessage",
     "MessageBatch",
     "Filter",

@@ -19,13 +19,23 @@ from .producing.compression import Compression, check_compression
 from .producing.interceptors import check_interceptors
 from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
 from .producing.receipt import ACKS_CODES, Acks
-from .serialization import KeySerializer, ValueSerializer, key_encoder, value_encoder
+from .serialization import (
+    KeySerializer,
+    ValueDeserializer,
+    ValueSerializer,
+    key_encoder,
+    value_decoder,
+    value_encoder,
+)
 
 #: Where a consumer starts reading a queue; `committed` falls back to `earliest` for a group that never committed.
 Start = Literal["committed", "committed-or-latest", "earliest", "latest"] | datetime | int
 #: More tries than there is time for.
 RETRIES_MAX: Final = 2**31 - 1
 STARTS: Final = ("committed", "committed-or-latest", "earliest", "latest")
+#: What a pull consumer promises: see ConsumerConfig.
+PullDelivery = Literal["at_most_once", "at_least_once"]
+PULL_DELIVERIES: Final = ("at_most_once", "at_least_once")
 #: Who divides the queues of a group.
 Rebalance = Literal["group", "client"]
 
@@ -214,6 +224,7 @@ class ReadingSettings(TypedDict, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     auto_commit_interval_ms: int
+    value_deserializer: ValueDeserializer
     broadcasting: bool
     strategy: str | type[Strategy] | Strategy
     rebalance: Rebalance
@@ -247,6 +258,8 @@ class ReadingConfig(ClientConfig):
     retry_backoff_max_ms: int = 1_000
     #: What is finished is committed this often.
     auto_commit_interval_ms: int = 5_000
+    #: What `message.value` is: the body as bytes, text or JSON, or what an own function or object makes of it.
+    value_deserializer: ValueDeserializer = "bytes"
     #: Every member reads all queues for itself, with offsets of its own in a local file; nothing is retried.
     broadcasting: bool = False
     #: How the queues are divided among the members, by name, class or object (client/allocation); all members say the
@@ -275,6 +288,7 @@ class ReadingConfig(ClientConfig):
                 value=self.start,
             )
         strategy_named(self.strategy)
+        value_decoder(self.value_deserializer)
         if self.rebalance not in ("group", "client"):
             raise ConfigError(
                 f'rebalance is {self.rebalance!r}, but must be "group" or "client"',
@@ -286,15 +300,45 @@ class ReadingConfig(ClientConfig):
 class ConsumerSettings(ReadingSettings, total=False):
     """The keyword arguments of a pull consumer: see ConsumerConfig."""
 
+    delivery: PullDelivery
     auto_commit: bool
+    max_poll_records: int | None
+    max_poll_interval_ms: int
     prefetch_bytes_max: int
+    offsets_folder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ReadingConfig):
     """Settings of a pull consumer."""
 
+    #: What becomes of a message when the application dies at it: "at_least_once" hands it out again; "at_most_once"
+    #: commits before it hands out, so that nothing comes twice.
+    delivery: PullDelivery = "at_least_once"
     #: Commit what was handed out and finished, every auto_commit_interval_ms and at the end.
     auto_commit: bool = True
+    #: Messages of one poll; None: all that one fetch brought.
+    max_poll_records: int | None = None
+    #: An application that does not come for more for so long leaves the group until it does; what it was handed may
+    #: come again elsewhere.
+    max_poll_interval_ms: int = 300_000
     #: Messages fetched ahead of the application stop at this size.
     prefetch_bytes_max: int = 16 * 1024 * 1024
+    #: Where the offsets of broadcasting lie; empty: .rocketmq_offsets in the user's home.
+    offsets_folder: str = ""
+
+    def __post_init__(self) -> None:
+        # slots=True makes the class anew, which the short form of super() does not see.
+        ReadingConfig.__post_init__(self)
+        if self.delivery not in PULL_DELIVERIES:
+            raise ConfigError(
+                f"delivery is {self.delivery!r}, but must be one of {', '.join(PULL_DELIVERIES)}",
+                field="delivery",
+                value=self.delivery,
+            )
+        if self.delivery == "at_most_once" and not self.auto_commit:
+            raise ConfigError(
+                'delivery is "at_most_once", which commits before it hands out: leave auto_commit on',
+                field="auto_commit",
+                value=self.auto_commit,
+            )

@@ -1,14 +1,17 @@
-"""Pull consumers: the asyncio face and the synchronous one over the same core (reading.py).
+"""Pull consumers: the synchronous face here, the asyncio one in async_pull_consumer.py, over the same core.
 
     with PullConsumer("billing", "orders") as consumer:
         for message in consumer:
             handle(message.body)
 
-A consumer reads *all* queues of its topics: there is no sharing of queues within a group yet, so run one consumer a
-group. At least once: the broker keeps for each queue the offset below which the group is finished. A message is
-finished when the application asks for the next one (or the next batch), when it calls `commit`, or when it leaves the
-`with` block without an error; finished offsets are committed every auto_commit_interval_ms and at the end. After a
-crash, what was not committed comes again.
+The members of a group share the queues of their topics: each queue is read by one of them at a time, and moves when
+members come and go (see sharing.py). With `broadcasting` every consumer reads all queues for itself; `assign` reads
+queues of one's own choice.
+
+At least once: the broker keeps for each queue the offset below which the group is finished. A message is finished when
+the application asks for the next one (or the next batch), when it calls `commit`, or when it leaves the `with` block
+without an error; finished offsets are committed every auto_commit_interval_ms, when a queue goes, and at the end. After
+a crash, what was not committed comes again. `delivery="at_most_once"` commits before it hands out.
 
 A topic that does not exist yet is waited for. Messages of one queue come in order; queues interleave by the run.
 
@@ -19,153 +22,26 @@ in the group's retry topic, which is read too unless `retries` is off: `reconsum
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from random import Random
+from collections.abc import Collection, Coroutine, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
-from ..proto.clock import Clock, SystemClock
-from ..proto.topics import check_group, check_topic
+from .async_pull_consumer import AsyncPullConsumer, CommitCallback, tell
 from .config import ConsumerConfig, ConsumerSettings
-from .connections import Connections, GrpcConnections
-from .consuming.offsets import Cursor
-from .consuming.reading import Pull, Pulled, Reading
+from .consuming.counts import Counts
+from .consuming.prefetch import Rebalanced
+from .consuming.pulling import Pulled
 from .consuming.sending_back import SentBack
+from .consuming.wishes import Topics
+from .message_batch import MessageBatch
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .queue import Queue
+from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
-from .session import Session
 
-
-def _checked_topics(topics: str | Iterable[str]) -> tuple[str, ...]:
-    return tuple(map(check_topic, (topics,) if isinstance(topics, str) else topics))
-
-
-class AsyncPullConsumer:
-    """Reads topics for GROUP, from coroutines. Settings are those of ConsumerConfig.
-
-    Not thread-safe: it belongs to the event loop on which it was started.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        topics: str | Iterable[str] = (),
-        nameservers: str = DEFAULT_NAME_SERVERS,
-        *,
-        clock: Clock | None = None,
-        connections: Connections | None = None,
-        **settings: Unpack[ConsumerSettings],
-    ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CLOCK and CONNECTIONS are for tests."""
-        self.config = ConsumerConfig(nameservers=nameservers, **settings)
-        session = Session(
-            self.config, connections or GrpcConnections(), clock or SystemClock(), Random()
-        )
-        self._reading = Reading(check_group(group), _checked_topics(topics), self.config, session)
-        self._cursor = Cursor()
-
-    async def start(self) -> None:
-        """Begin to read ahead; `async with` does so."""
-        self._reading.start(self._cursor.before)
-
-    async def poll(
-        self, max_messages: int | None = None, timeout_ms: int | None = 1_000
-    ) -> list[ReceivedMessage]:
-        """Return the next messages, of one queue: all of one fetch, or at most MAX_MESSAGES.
-
-        The list is empty if none comes within TIMEOUT_MS (None: wait on). What earlier polls returned is finished.
-        Raises an error that the broker answers to fetches and that no repetition heals.
-        """
-        self._reading.check_open()
-        if messages := self._cursor.hand_out(max_messages):
-            return messages
-        await self._next_batch(timeout_ms)
-        return self._cursor.hand_out(max_messages)
-
-    async def messages(self, timeout_ms: int | None = None) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never)."""
-        cursor = self._cursor
-        while True:
-            for message in cursor.rest:
-                cursor.first = cursor.last = message
-                yield message
-            if not await self._next_batch(timeout_ms):
-                return
-
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        return self.messages()
-
-    async def _next_batch(self, timeout_ms: int | None) -> bool:
-        batch = await self._reading.next(self._cursor.behind(), timeout_ms)
-        if batch is not None:
-            self._cursor.open(batch)
-        return batch is not None
-
-    async def pull(
-        self,
-        topic: str,
-        queue: Queue | int,
-        offset: int,
-        *,
-        max_messages: int = 0,
-        max_bytes: int = 0,
-        wait_ms: int = 0,
-    ) -> Pulled:
-        """Return the messages of QUEUE from OFFSET on, waiting up to WAIT_MS for one; positions do not move.
-
-        MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
-        """
-        pull = Pull(
-            topic=topic,
-            queue=queue,
-            offset=offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            wait_ms=wait_ms,
-        )
-        return await self._reading.pull(pull)
-
-    async def send_back(
-        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
-    ) -> SentBack:
-        """Give MESSAGE back: it comes again later, or lies in the group's dead letters; return what it will be.
-
-        DELAY_LEVEL: 1 s to 2 h for 1 to 18; 0: longer with each retry, as the group is set; below 0: dead at once.
-        REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises
-        MessageNotFound for one that the broker does not have (any more).
-        """
-        return await self._reading.send_back(message, delay_level=delay_level, reason=reason)
-
-    async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read."""
-        return await self._reading.queues(topic)
-
-    async def commit(self) -> None:
-        """Finish what was handed out, and have the brokers keep how far the group is."""
-        self._reading.check_open()
-        await self._reading.commit(self._cursor.behind())
-
-    async def close(self, *, finished: bool = True) -> None:
-        """Commit, unless auto_commit is off, and disconnect. FINISHED: what was handed out counts as done.
-
-        Raises what kept a broker from taking the offsets; the consumer is closed all the same.
-        """
-        position = self._cursor.behind() if finished else self._cursor.before()
-        await self._reading.close(position, failing=not finished)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close(finished=error is None)
+Value = TypeVar("Value")
 
 
 class PullConsumer:
@@ -174,45 +50,58 @@ class PullConsumer:
     def __init__(
         self,
         group: str,
-        topics: str | Iterable[str] = (),
+        topics: Topics = (),
         nameservers: str = DEFAULT_NAME_SERVERS,
+        *,
+        listener: RebalanceListener | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         """NAMESERVERS: host:port, separated by commas. Starts at once; close it, or use it in a `with` block."""
         self.config = ConsumerConfig(nameservers=nameservers, **settings)
-        names = check_group(group), _checked_topics(topics)
-        self._cursor = Cursor()
+        self._listener = listener
+        core = AsyncPullConsumer(group, topics, nameservers, listener=listener, **settings)
+        self._core = core
+        self._cursor = core.cursor
         self._closed = False
         self._portal = Portal.hold()
-        self._reading = self._portal.run(self._start(*names))
+        try:
+            self._portal.run(core.start())
+        except BaseException:
+            self._portal.release()
+            raise
 
-    async def _start(self, group: str, topics: tuple[str, ...]) -> Reading:
-        session = Session(self.config, GrpcConnections(), SystemClock(), Random())
-        reading = Reading(group, topics, self.config, session)
-        # The cursor is the caller's thread's, so that regular commits count whole batches only.
-        reading.start()
-        return reading
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        try:
+            self._core.check_open()
+        except BaseException:
+            work.close()
+            raise
+        return self._portal.run(work)
 
-    def poll(
-        self, max_messages: int | None = None, timeout_ms: int | None = 1_000
-    ) -> list[ReceivedMessage]:
-        """Return the next messages, of one queue: all of one fetch, or at most MAX_MESSAGES.
+    # ------------------------------------------------------------ messages
 
-        The list is empty if none comes within TIMEOUT_MS (None: wait on). What earlier polls returned is finished.
-        Raises an error that the broker answers to fetches and that no repetition heals.
+    def poll(self, max_messages: int | None = None, timeout_ms: int | None = 1_000) -> MessageBatch:
+        """Return the next messages, of one queue: max_poll_records, or all of one fetch, but at most MAX_MESSAGES.
+
+        The batch is empty if none comes within TIMEOUT_MS (None: wait on). What earlier polls returned is finished.
+        Raises what the coordinator refuses this member with, and errors of fetches that no repetition heals.
         """
-        self._reading.check_open()
-        if messages := self._cursor.hand_out(max_messages):
-            return messages
-        self._next_batch(timeout_ms)
-        return self._cursor.hand_out(max_messages)
+        self._core.check_open()
+        most = max_messages or self.config.max_poll_records
+        if not (messages := self._cursor.hand_out(most)) and self._next_batch(timeout_ms):
+            messages = self._cursor.hand_out(most)
+        return messages
 
     def messages(self, timeout_ms: int | None = None) -> Iterator[ReceivedMessage]:
         """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never)."""
         cursor = self._cursor
         while True:
-            for message in cursor.rest:
-                cursor.first = cursor.last = message
+            for message in cursor.rest():
+                assert cursor.batch is not None
+                if cursor.batch.stretch.ended:
+                    break
+                cursor.begin = cursor.end
+                cursor.end += 1
                 yield message
             if not self._next_batch(timeout_ms):
                 return
@@ -221,11 +110,14 @@ class PullConsumer:
         return self.messages()
 
     def _next_batch(self, timeout_ms: int | None) -> bool:
-        self._reading.check_open()
-        batch = self._portal.run(self._reading.next(self._cursor.behind(), timeout_ms))
-        if batch is not None:
-            self._cursor.open(batch)
-        return batch is not None
+        while isinstance(taken := self._run(self._core.take(timeout_ms)), Rebalanced):
+            try:
+                tell(self._listener, taken)
+            finally:
+                self._portal.run(self._core.heard(taken))
+        if taken is not None:
+            self._cursor.open(taken)
+        return taken is not None
 
     def pull(
         self,
@@ -241,16 +133,16 @@ class PullConsumer:
 
         MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
         """
-        self._reading.check_open()
-        pull = Pull(
-            topic=topic,
-            queue=queue,
-            offset=offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            wait_ms=wait_ms,
+        return self._run(
+            self._core.pull(
+                topic,
+                queue,
+                offset,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                wait_ms=wait_ms,
+            )
         )
-        return self._portal.run(self._reading.pull(pull))
 
     def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""
@@ -261,32 +153,100 @@ class PullConsumer:
         REASON stays with a dead letter, up to 1 KiB. The message counts as handled when the application goes on. Raises
         MessageNotFound for one that the broker does not have (any more).
         """
-        self._reading.check_open()
-        return self._portal.run(
-            self._reading.send_back(message, delay_level=delay_level, reason=reason)
-        )
+        return self._run(self._core.send_back(message, delay_level=delay_level, reason=reason))
+
+    # ------------------------------------------------------------ what is read
+
+    def subscribe(self, topics: Topics) -> None:
+        """Read TOPICS from now on, and no others; the group divides their queues anew."""
+        self._run(self._core.subscribe(topics))
+
+    def assign(self, queues: Collection[Queue]) -> None:
+        """Read QUEUES from now on, and no others, beside the group: nothing is shared, nobody else is kept away.
+
+        Offsets are the group's; a queue that a member of the group holds cannot be committed.
+        """
+        self._run(self._core.assign(queues))
+
+    def assignment(self) -> list[Queue]:
+        """Return the queues that are read at present."""
+        return self._run(self._core.assignment())
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read."""
-        self._reading.check_open()
-        return self._portal.run(self._reading.queues(topic))
+        """Return the queues of TOPIC that can be read, whoever reads them."""
+        return self._run(self._core.queues(topic))
+
+    # ------------------------------------------------------------ where
+
+    def position(self, queue: Queue) -> int:
+        """Return the offset of the next message of QUEUE that will be handed out."""
+        return self._run(self._core.position(queue))
+
+    def committed(self, queue: Queue) -> int | None:
+        """Return the offset that the group has committed of QUEUE; None: none."""
+        return self._run(self._core.committed(queue))
+
+    def seek(self, queue: Queue, offset: int) -> None:
+        """Go on at OFFSET of QUEUE, which must be one of ours; what was handed out of it does not count any more."""
+        self._run(self._core.seek(queue, offset))
+
+    def seek_to_first(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
+        """Go to the first message of each of QUEUES, None: of all of ours; return the offsets."""
+        return self._run(self._core.seek_to_first(queues))
+
+    def seek_to_last(self, queues: Collection[Queue] | None = None) -> dict[Queue, int]:
+        """Go behind the last message of each of QUEUES, None: of all of ours; return the offsets."""
+        return self._run(self._core.seek_to_last(queues))
+
+    def seek_to_time(
+        self, queues: Collection[Queue] | None, when: datetime | int
+    ) -> dict[Queue, int]:
+        """Go to the first message stored at WHEN (a datetime, or Unix milliseconds) or later; return the offsets."""
+        return self._run(self._core.seek_to_time(queues, when))
+
+    def pause(self, queues: Collection[Queue]) -> None:
+        """Hand out nothing of QUEUES until they are resumed, also when they go and come again."""
+        self._run(self._core.pause(queues))
+
+    def resume(self, queues: Collection[Queue]) -> None:
+        """Go on with QUEUES."""
+        self._run(self._core.resume(queues))
+
+    # ------------------------------------------------------------ commits
 
     def commit(self) -> None:
         """Finish what was handed out, and have the brokers keep how far the group is."""
-        self._reading.check_open()
-        self._portal.run(self._reading.commit(self._cursor.behind()))
+        self._run(self._core.commit())
+
+    def commit_sync(self, offsets: Mapping[Queue, int] | None = None) -> None:
+        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`."""
+        self._run(self._core.commit_sync(offsets))
+
+    def commit_async(
+        self,
+        callback: CommitCallback | None = None,
+        offsets: Mapping[Queue, int] | None = None,
+    ) -> None:
+        """Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the client's own thread."""
+        self._run(self._core.commit_async(callback, offsets))
+
+    def metrics(self) -> Counts:
+        """Return what was counted so far."""
+        return self._run(self._core.metrics())
 
     def close(self, *, finished: bool = True) -> None:
-        """Commit, unless auto_commit is off, and disconnect. FINISHED: what was handed out counts as done.
+        """Commit, unless auto_commit is off, give the queues back, and disconnect.
 
-        Raises what kept a broker from taking the offsets; the consumer is closed all the same.
+        FINISHED: what was handed out counts as done. Raises what kept a broker from taking the offsets; the consumer is
+        closed all the same.
         """
         if self._closed:
             return
         self._closed = True
-        position = self._cursor.behind() if finished else self._cursor.before()
         try:
-            self._portal.run(self._reading.close(position, failing=not finished))
+            if (news := self._portal.run(self._core.farewell())) is not None:
+                tell(self._listener, news)
+            self._portal.run(self._core.disconnect(finished=finished))
         finally:
             self._portal.release()
 

@@ -9,8 +9,9 @@ Cost: 0.4 µs a message to walk, parse and make, 0.2 µs to read a body. A messa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,17 +46,26 @@ def _number(text: str | None) -> int:
     return min(int(text), INSTANT_MAX_MS)
 
 
+#: Makes a value of a topic and a body.
+Decode: TypeAlias = Callable[[str, bytes], Any]
+
+
+def _as_is(topic: str, body: bytes) -> bytes:
+    return body
+
+
 def _ints(column: NDArray[np.int32] | NDArray[np.int64]) -> list[int]:
     values: list[int] = column.tolist()
     return values
 
 
 class FetchedRun:
-    """Records of one fetch or look-up from BROKER, end to end in DATA."""
+    """Records of one fetch or look-up from BROKER, end to end in DATA. DECODE makes values of (topic, body)."""
 
-    def __init__(self, broker: str, data: bytes) -> None:
+    def __init__(self, broker: str, data: bytes, decode: Decode = _as_is) -> None:
         self.broker = broker
         self.data = data
+        self.decode = decode
         starts, end = walk(data)
         self.columns = parse_run(data, starts)
         if end != len(data) or not self.columns.well_formed.all():
@@ -169,6 +179,14 @@ class ReceivedMessage:
     def body(self) -> bytes:
         """The body as it was sent. Raises CorruptRecord or NotServed when it cannot be decompressed."""
         return self._run.body(self._index)
+
+    @property
+    def value(self) -> Any:
+        """What the consumer's `value_deserializer` makes of the body. Made anew at each access.
+
+        Raises NotSerializable, and what reading the body raises.
+        """
+        return self._run.decode(self.topic, self.body)
 
     @property
     def properties(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import click
 
-from ..client import PullConsumer, ReceivedMessage
+from ..client import MessageBatch, PullConsumer, ReceivedMessage
 from ..proto.errors import RequestTimeout
 from .options import json_option, nameserver_option
 from .output import message_document, print_json
@@ -79,7 +79,7 @@ def _interrupts_held() -> Iterator[None]:
 
 def _batches(
     consumer: PullConsumer, count: int | None, timeout_s: float | None
-) -> Iterator[list[ReceivedMessage]]:
+) -> Iterator[MessageBatch]:
     timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
     while count is None or count > 0:
         messages = consumer.poll(count, timeout_ms)

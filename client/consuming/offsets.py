@@ -1,75 +1,122 @@
-"""How far a consumer has come in each queue: handed out, finished, committed. Pure.
+"""How far a consumer has come in each queue: handed out, finished. Pure.
 
 A message is *handed out* when the application gets it and *finished* when the application comes back for more (or
 commits, or closes without an error). Only what is finished is committed, so that a crash in between delivers it again.
 Offsets are those of the next message.
+
+A *stretch* is the reading of one queue from where it began to where it ends: because the queue goes to another member,
+or because the application goes elsewhere in it. What is handed out of a stretch that has ended can still be finished;
+of one that is void nothing counts any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from operator import length_hint
 from typing import NamedTuple
 
+from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
-from ..received_message import ReceivedMessage
+from .held_queue import HeldQueue
+
+
+class Stretch:
+    """Reading HELD in one go. The loop writes it, faces look."""
+
+    __slots__ = ("ended", "held", "void")
+
+    def __init__(self, held: HeldQueue) -> None:
+        self.held = held
+        #: Nothing more of it is handed out.
+        self.ended = False
+        #: Nothing of it is finished any more.
+        self.void = False
+
+    @property
+    def queue(self) -> Queue:
+        return self.held.queue
+
+    def annul(self) -> None:
+        """End it, and have what is handed out of it not count."""
+        self.ended = self.void = True
 
 
 class Position(NamedTuple):
-    """The next message of a queue."""
+    """The next message of a stretch."""
 
-    queue: Queue
+    stretch: Stretch
     offset: int
 
 
 class Batch(NamedTuple):
     """Messages of one queue, and the queue offset behind them."""
 
-    queue: Queue
-    messages: list[ReceivedMessage]
+    stretch: Stretch
+    messages: MessageBatch
     next_offset: int
+
+    def offset_at(self, index: int) -> int:
+        """Return the queue offset of message INDEX, or what is behind the last one."""
+        if index >= len(self.messages):
+            return self.next_offset
+        return self.messages[index].queue_offset
+
+    def offset_behind(self, count: int) -> int:
+        """Return the queue offset behind the first COUNT messages, of which there are as many at least."""
+        if count >= len(self.messages):
+            return self.next_offset
+        return self.messages[count - 1].queue_offset + 1
 
 
 class Cursor:
     """Where the application stands in the batch that it goes through. Not thread-safe: the face owns it."""
 
-    __slots__ = ("_batch", "first", "last", "rest")
+    __slots__ = ("batch", "begin", "end")
 
     def __init__(self) -> None:
-        self._batch: Batch | None = None
-        #: What is not handed out yet.
-        self.rest: Iterator[ReceivedMessage] = iter(())
-        #: The first and the last message that are handed out and not finished.
-        self.first: ReceivedMessage | None = None
-        self.last: ReceivedMessage | None = None
+        self.batch: Batch | None = None
+        #: Of the messages of the batch: the first that is handed out and not finished, and the first that is not
+        #: handed out.
+        self.begin = 0
+        self.end = 0
 
     def open(self, batch: Batch) -> None:
         """Begin BATCH; the one before is finished."""
-        self._batch = batch
-        self.rest = iter(batch.messages)
-        self.first = self.last = None
+        self.begin = self.end = 0
+        # Last: whoever looks from another thread must not find an old place in a new batch.
+        self.batch = batch
 
-    def hand_out(self, max_messages: int | None) -> list[ReceivedMessage]:
+    def hand_out(self, max_messages: int | None) -> MessageBatch:
         """Return the next messages, at most MAX_MESSAGES; those before are finished."""
-        messages = list(islice(self.rest, max_messages))
-        if messages:
-            self.first, self.last = messages[0], messages[-1]
-        return messages
+        rest = self.rest(max_messages)
+        if rest:
+            self.begin = self.end
+            self.end += len(rest)
+        return rest
+
+    def rest(self, max_messages: int | None = None) -> MessageBatch:
+        """Return what is not handed out yet, at most MAX_MESSAGES; nothing of a stretch that has ended."""
+        if self.batch is None or self.batch.stretch.ended:
+            return NO_MESSAGES
+        messages = self.batch.messages
+        if max_messages is None:
+            return messages[self.end :]
+        return messages[self.end : self.end + max_messages]
+
+    def finish(self) -> Position | None:
+        """Have all that is handed out be finished; return the position behind it."""
+        self.begin = self.end
+        return self.behind()
 
     def behind(self) -> Position | None:
         """Return the position behind what is handed out; None: nothing is."""
-        if self._batch is None or self.last is None:
+        if self.batch is None or not self.end:
             return None
-        if not length_hint(self.rest):
-            return Position(self._batch.queue, self._batch.next_offset)
-        return Position(self._batch.queue, self.last.queue_offset + 1)
+        return Position(self.batch.stretch, self.batch.offset_behind(self.end))
 
     def before(self) -> Position | None:
-        """Return the position of what is handed out, from where it comes again if the application fails."""
-        if self._batch is None or self.first is None:
+        """Return the position of what is handed out and not finished, from where it comes again after a failure."""
+        if self.batch is None or not self.end:
             return None
-        return Position(self._batch.queue, self.first.queue_offset)
+        return Position(self.batch.stretch, self.batch.offset_at(self.begin))
 
 
 class Positions:
@@ -77,12 +124,32 @@ class Positions:
 
     def __init__(self) -> None:
         self._finished: dict[Queue, int] = {}
+        #: Of queues that went: what was committed then, and up to where they were finished.
+        self._left: dict[Queue, tuple[int, int]] = {}
 
     def finish(self, position: Position | None) -> None:
         """Note that the application is done with what stands before POSITION."""
-        if position is not None:
-            self._finished[position.queue] = position.offset
+        if position is not None and not position.stretch.void:
+            self._finished[position.stretch.queue] = position.offset
 
     def finished(self) -> dict[Queue, int]:
         """Return up to where each queue is finished."""
         return dict(self._finished)
+
+    def leave(self, queue: Queue, committed: int | None) -> None:
+        """Forget QUEUE but for what was finished of it and not COMMITTED; None: nothing was."""
+        finished = self._finished.pop(queue, None)
+        known = -1 if committed is None else committed
+        if finished is not None and finished != known:
+            self._left[queue] = known, finished
+
+    def resume(self, held: HeldQueue) -> int | None:
+        """Return where to go on with a queue that has come back; None: where it was committed.
+
+        If nobody has committed since we had it last, what we had finished then is finished.
+        """
+        committed, finished = self._left.pop(held.queue, (-2, 0))
+        if committed != held.committed:
+            return None
+        self._finished[held.queue] = finished
+        return finished

@@ -1,29 +1,62 @@
 """Messages fetched ahead of the application: runs in the order of their arrival, bounded by bytes.
 
 Readers wait while it is full; a run that makes it overflow is still taken in, so one run of each queue may stand above
-the bound. Not thread-safe: the consumer's event loop owns it.
+the bound. What a filter stepped over stands between them as a run without messages, one for each gap. Not thread-safe:
+the consumer's event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
+from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
+from ..alarm import Alarm
+from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun
-from .offsets import Batch
+from ..tasks import Tasks
+from .offsets import Batch, Stretch
+
+
+@dataclass(slots=True, eq=False)
+class Rebalanced:
+    """What a rebalance listener is to hear: queues that came, that go, or that are lost already."""
+
+    kind: str
+    queues: list[Queue]
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+ASSIGNED: Final = "assigned"
+REVOKED: Final = "revoked"
+LOST: Final = "lost"
+
+
+@dataclass(slots=True)
+class _Entry:
+    stretch: Stretch
+    messages: MessageBatch
+    next_offset: int
+    size_bytes: int
 
 
 class Prefetch:
     """Holds runs up to LIMIT_BYTES."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, clock: Clock, tasks: Tasks) -> None:
         self._limit_bytes = limit_bytes
+        self._clock = clock
         self._held_bytes = 0
-        self._runs: deque[tuple[Queue, FetchedRun, int, int]] = deque()
+        self._entries: deque[_Entry] = deque()
+        self._latest: dict[Queue, _Entry] = {}
         self._errors: deque[PocketMQError] = deque()
-        self._ready = asyncio.Event()
+        self._news: deque[Rebalanced] = deque()
+        self._ready = Alarm(clock, tasks)
         self._room = asyncio.Event()
         self._room.set()
 
@@ -31,45 +64,117 @@ class Prefetch:
         """Return once another run may be put in."""
         await self._room.wait()
 
-    def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
+    def put(self, stretch: Stretch, run: FetchedRun, begin: int, next_offset: int) -> None:
         """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
-        self._runs.append((queue, run, begin, next_offset))
-        self._held_bytes += len(run.data)
-        if self._held_bytes >= self._limit_bytes:
+        self._append(_Entry(stretch, MessageBatch(run, begin), next_offset, len(run.data)))
+
+    def skip(self, stretch: Stretch, next_offset: int) -> None:
+        """Note that nothing more is wanted before NEXT_OFFSET."""
+        latest = self._latest.get(stretch.queue)
+        if latest is not None and latest.stretch is stretch:
+            latest.next_offset = next_offset
+        else:
+            self._append(_Entry(stretch, NO_MESSAGES, next_offset, 0))
+
+    def _append(self, entry: _Entry) -> None:
+        self._entries.append(entry)
+        self._latest[entry.stretch.queue] = entry
+        self._count(entry.size_bytes)
+        self._ready.ring()
+
+    def _count(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        if self._held_bytes < self._limit_bytes:
+            self._room.set()
+        else:
             self._room.clear()
-        self._ready.set()
 
-    def started(self, queue: Queue, offset: int) -> None:
-        """Nothing is here yet."""
+    def drop(self, stretch: Stretch) -> None:
+        """Take out what is here of STRETCH."""
+        kept = deque(entry for entry in self._entries if entry.stretch is not stretch)
+        if len(kept) < len(self._entries):
+            self._entries = kept
+            self._latest.pop(stretch.queue, None)
+            self._held_bytes = 0
+            self._count(sum(entry.size_bytes for entry in kept))
 
-    def skip(self, queue: Queue, next_offset: int) -> None:
-        """Nothing is filtered."""
+    def put_back(self, batch: Batch) -> None:
+        """Have BATCH, which was taken last, be the next one."""
+        self._entries.appendleft(_Entry(*batch, 0))
+        self._ready.ring()
 
     def fail(self, error: PocketMQError) -> None:
         """Have the application meet ERROR, once, after the runs that are here."""
         if not self._errors:
             self._errors.append(error)
-        self._ready.set()
+        self._ready.ring()
 
-    async def take(self, timeout_ms: int | None) -> Batch | None:
-        """Return the oldest run's messages, or None if none comes within TIMEOUT_MS (None: wait on)."""
-        if not self._ready.is_set():
-            try:
-                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                    await self._ready.wait()
-            except TimeoutError:
+    def tell(self, kind: str, queue: Queue) -> Rebalanced:
+        """Have a listener hear, before anything else comes, that QUEUE came or goes; return what it will hear."""
+        if not self._news or self._news[-1].kind != kind:
+            self._news.append(Rebalanced(kind, []))
+        self._news[-1].queues.append(queue)
+        self._ready.ring()
+        return self._news[-1]
+
+    async def take(self, timeout_ms: int | None) -> Batch | Rebalanced | None:
+        """Return the oldest run's messages, or None if none comes within TIMEOUT_MS (None: wait on).
+
+        News come first, errors last: they are raised.
+        """
+        deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
+        while not (self._news or self._entries or self._errors):
+            if deadline_ms is None:
+                await self._ready.wait()
+            elif self._clock.now_ms() < deadline_ms:
+                await self._ready.wait_until(deadline_ms)
+            else:
                 return None
-        try:
-            if not self._runs:
-                raise self._errors.popleft()
-            queue, run, begin, next_offset = self._runs.popleft()
-            self._held_bytes -= len(run.data)
-            return Batch(queue, run.messages(begin), next_offset)
-        finally:
-            self._settle()
+        if self._news:
+            return self._news.popleft()
+        if not self._entries:
+            raise self._errors.popleft()
+        entry = self._entries.popleft()
+        queue = entry.stretch.queue
+        if self._latest.get(queue) is entry:
+            del self._latest[queue]
+        self._count(-entry.size_bytes)
+        return Batch(entry.stretch, entry.messages, entry.next_offset)
 
-    def _settle(self) -> None:
-        if not self._runs and not self._errors:
-            self._ready.clear()
-        if self._held_bytes < self._limit_bytes:
-            self._room.set()
+
+class PrefetchSink:
+    """What the reader of STRETCH puts its runs into; STARTED hears where it began."""
+
+    def __init__(
+        self, prefetch: Prefetch, stretch: Stretch, started: Callable[[Stretch, int], None]
+    ) -> None:
+        self._prefetch = prefetch
+        self._stretch = stretch
+        self._started = started
+        self._has_started = False
+
+    async def room(self) -> None:
+        """Return once there is room for another run."""
+        await self._prefetch.room()
+
+    def started(self, queue: Queue, offset: int) -> None:
+        """Hear where reading begins; again, where it goes on elsewhere."""
+        if self._has_started:
+            self._prefetch.skip(self._stretch, offset)
+        else:
+            self._has_started = True
+            self._started(self._stretch, offset)
+
+    def put(self, queue: Queue, run: FetchedRun, begin: int, next_offset: int) -> None:
+        """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
+        if not self._stretch.ended:
+            self._prefetch.put(self._stretch, run, begin, next_offset)
+
+    def skip(self, queue: Queue, next_offset: int) -> None:
+        """Hear that the filter wants nothing of what is before NEXT_OFFSET and was not put in."""
+        if not self._stretch.ended:
+            self._prefetch.skip(self._stretch, next_offset)
+
+    def fail(self, error: PocketMQError) -> None:
+        """Have the application meet ERROR."""
+        self._prefetch.fail(error)

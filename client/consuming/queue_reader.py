@@ -28,6 +28,7 @@ from ..config import Start
 from ..connections import BROKER, Connection
 from ..queue import Queue
 from ..received_message import FetchedRun
+from ..serialization import value_decoder
 from .held_queue import HeldQueue, QueueSource
 from .parts import ConsumerParts
 
@@ -80,6 +81,7 @@ class QueueReader:
         self._config = parts.config
         self._session = parts.session
         self._counts = parts.counts
+        self._decode = value_decoder(parts.config.value_deserializer)
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
@@ -107,7 +109,7 @@ class QueueReader:
             await self._sink.room()
             try:
                 if self._offset is None:
-                    self._offset = await self._first_offset()
+                    self._offset = await self.first_offset()
                     self._sink.started(self._queue, self._offset)
                 self._offset = await self._read(self._offset)
                 self._failures = 0
@@ -145,7 +147,7 @@ class QueueReader:
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.records:
-            run = FetchedRun(queue.broker, reply.records)
+            run = FetchedRun(queue.broker, reply.records, self._decode)
             self._sink.put(queue, run, run.first_at_or_after(offset), reply.next_offset)
         elif reply.next_offset > offset:
             self._sink.skip(queue, reply.next_offset)
@@ -181,7 +183,8 @@ class QueueReader:
         clock = self._session.clock
         await clock.sleep_until(clock.now_ms() + pause_ms)
 
-    async def _first_offset(self) -> int:
+    async def first_offset(self) -> int:
+        """Return where reading begins, as the settings say."""
         held, start = self.held, self._config.start
         if self._queue.topic == retry_topic(self._group):
             # Whatever the consumer skips of its topics, what it sent back itself comes again, and only once.

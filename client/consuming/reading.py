@@ -1,112 +1,194 @@
-"""The core of both pull consumers: reads all queues of the topics ahead, keeps and commits the positions.
+"""The core of both pull consumers: reads its queues ahead, keeps and commits the positions.
 
-Not thread-safe: the consumer's event loop owns it. The faces (pull_consumer.py) hold the cursor, and say with each
-call how far the application has come.
+The faces (pull_consumer.py, async_pull_consumer.py) hold the cursor, and say with each call how far the application
+has come. Not thread-safe: the consumer's event loop owns it.
+
+A queue that is to go waits until the application has come back from what it was handed of it: then that is finished,
+committed, and the queue is released. What lies fetched ahead is dropped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.topics import check_topic, retry_topic
 from ..config import ConsumerConfig
-from ..queue import Queue, find_queue
-from ..received_message import FetchedRun, ReceivedMessage
+from ..queue import Queue
 from ..session import Session
-from .commits import Commits, commit_regularly
-from .held_queue import HeldQueue, QueueSource
-from .offsets import Batch, Position, Positions
+from .commits import commit_regularly
+from .held_queue import HeldQueue, Subscriptions
+from .offsets import Batch, Cursor, Position, Positions, Stretch
 from .parts import ConsumerParts
-from .prefetch import Prefetch
+from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
 from .queue_reader import QueueReader
-from .sending_back import SentBack, send_back
-from .whole_topics import WATCH_UNKNOWN_MS, WholeTopics, committed_offsets
+from .supply import Supply
 
 logger = logging.getLogger(__name__)
 
-#: How often a retry queue that a broker has just made is looked for, before it is left to the regular look.
-_LOOKS_FOR_RETRIES = 60
+#: Pause between tries to commit a queue that is to go.
+_COMMIT_PAUSE_MS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What `pull` brought: messages, where to go on, and what the queue holds."""
+@dataclass(slots=True)
+class Active:
+    """A queue that is read."""
 
-    messages: list[ReceivedMessage]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pull:
-    """What `pull` asks for; sizes of 0 stand for the consumer's settings."""
-
-    topic: str
-    queue: Queue | int
-    offset: int
-    max_messages: int = 0
-    max_bytes: int = 0
-    wait_ms: int = 0
+    held: HeldQueue
+    stretch: Stretch
+    reader: QueueReader
+    #: Behind what was given to the face; None: where reading began is not known yet.
+    offset: int | None = None
+    is_paused: bool = False
 
 
 class Reading:
-    """Reads TOPICS for GROUP."""
+    """Reads for the group what its supply gives it."""
 
     def __init__(
-        self, group: str, topics: tuple[str, ...], config: ConsumerConfig, session: Session
+        self, group: str, config: ConsumerConfig, session: Session, cursor: Cursor
     ) -> None:
-        self._group = group
-        self._topics = topics
-        self._retry_topic = retry_topic(group) if config.retries and topics else ""
-        if self._retry_topic in topics:
-            self._retry_topic = ""
-        #: Brokers of which a retry queue is looked for.
-        self._looking: set[str] = set()
-        self._config = config
+        self.config = config
+        self.parts = ConsumerParts(group, config, session)
+        self.counts = self.parts.counts
         self._session = session
-        self._positions = Positions()
-        self._prefetch = Prefetch(config.prefetch_bytes_max)
-        self._readers: dict[Queue, QueueReader] = {}
-        self._parts = parts = ConsumerParts(group, config, session)
-        all_topics = [*topics, self._retry_topic] if self._retry_topic else topics
-        self._source: QueueSource = WholeTopics(
-            all_topics, self, parts, partial(committed_offsets, parts)
-        )
-        self._commits = Commits(parts, self._source)
-        #: Tells how far the application has finished, in the middle of a batch too.
-        self._progress: Callable[[], Position | None] = lambda: None
+        self.positions = Positions()
+        self._prefetch = Prefetch(config.prefetch_bytes_max, session.clock, session.tasks)
+        self.subscriptions: Subscriptions = {}
+        self.supply: Supply | None = None
+        #: What is read, by queue.
+        self.active: dict[Queue, Active] = {}
+        self._paused: set[Queue] = set()
+        #: What the face has; it may be handed out.
+        self._handed: Batch | None = None
+        self._returned = asyncio.Event()
+        #: What the listener has not heard yet, and an end waits for.
+        self._untold: set[Rebalanced] = set()
+        #: Somebody wants to hear of queues that come and go.
+        self.has_listener = False
+        #: The face's: where the application stands. Another thread may write it.
+        self._cursor = cursor
+        self.calls = 0
+        self.is_waiting = False
+        #: It was too long at its messages, and is out of the group until it comes for more.
+        self.is_away = False
         self._started = self._closed = False
 
-    def start(self, progress: Callable[[], Position | None] | None = None) -> None:
-        """Begin to read ahead. PROGRESS, called on the loop, says what is finished between the calls of `next`."""
+    def start(self) -> None:
+        """Serve messages from now on."""
         self._started = True
-        if progress is not None:
-            self._progress = progress
-        if self._topics:
-            self._source.start()
-            if self._config.auto_commit:
-                interval_ms = self._config.auto_commit_interval_ms
-                self._session.tasks.spawn(
-                    commit_regularly(self._session, self._commits, interval_ms, self._finished)
+
+    def use(self, supply: Supply) -> None:
+        """Read what SUPPLY gives."""
+        self.supply = supply
+        supply.source.start()
+        if self.config.auto_commit:
+            self._session.tasks.spawn(
+                commit_regularly(
+                    self._session,
+                    supply.keeper,
+                    self.config.auto_commit_interval_ms,
+                    self._finished,
                 )
+            )
 
     # ------------------------------------------------------------ as the user of queues
 
     def begin(self, held: HeldQueue) -> None:
         """Read a queue from now on."""
-        reader = QueueReader(held, None, self._prefetch, self._source, self._parts)
-        self._readers[held.queue] = reader
-        reader.start()
+        assert self.supply is not None, "a supply gives queues"
+        self.supply.keeper.begin(held)
+        stretch = Stretch(held)
+        active = Active(held, stretch, self._reader(stretch))
+        self.active[held.queue] = active
+        active.offset = self.positions.resume(held)
+        if held.queue in self._paused:
+            active.is_paused = True
+        else:
+            active.reader.start(active.offset)
+        if self.has_listener:
+            self._prefetch.tell(ASSIGNED, held.queue)
+
+    def _reader(self, stretch: Stretch) -> QueueReader:
+        assert self.supply is not None
+        sink = PrefetchSink(self._prefetch, stretch, self._note_start)
+        wanted = self.subscriptions.get(stretch.queue.topic)
+        return QueueReader(stretch.held, wanted, sink, self.supply.source, self.parts)
+
+    def _note_start(self, stretch: Stretch, offset: int) -> None:
+        active = self.active.get(stretch.queue)
+        if active is None or active.stretch is not stretch:
+            return
+        active.offset = offset
+        if stretch.held.committed >= 0 and offset != stretch.held.committed:
+            # The settings passed over what was committed: from now on the group stands here.
+            self.positions.finish(Position(stretch, offset))
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
-        """Read QUEUE no more."""
-        self._readers.pop(queue).stop()
+        """Read QUEUE no more; have what was handed out finished and committed, unless it is LOST."""
+        active = self.active.pop(queue)
+        self._cut(active)
+        try:
+            if not lost and not self._closed:
+                await self._until_returned(queue)
+            if self.has_listener and not self._closed:
+                await self._tell_end(queue, lost or self.is_away)
+            if not lost and self.config.auto_commit:
+                await self._commit_at_last(queue)
+        finally:
+            self._forget(active)
+
+    async def _tell_end(self, queue: Queue, lost: bool) -> None:
+        """Have the listener hear that QUEUE goes, and wait for it unless QUEUE is LOST."""
+        news = self._prefetch.tell(LOST if lost else REVOKED, queue)
+        if not lost:
+            self._untold.add(news)
+            await news.told.wait()
+            self._untold.discard(news)
+
+    def _cut(self, active: Active) -> None:
+        """End the stretch that is read."""
+        active.stretch.ended = True
+        active.reader.stop()
+        self._prefetch.drop(active.stretch)
+
+    async def _until_returned(self, queue: Queue) -> None:
+        """Return when the application is not at messages of QUEUE."""
+        while self._handed is not None and self._is_of(self._handed, queue):
+            self._returned.clear()
+            await self._returned.wait()
+
+    def _is_of(self, batch: Batch, queue: Queue) -> bool:
+        return batch.stretch.queue == queue and not batch.stretch.void
+
+    async def _commit_at_last(self, queue: Queue) -> None:
+        """Commit what is finished of QUEUE, again and again if need be: it is about to go."""
+        clock = self._session.clock
+        while True:
+            offset = self._finished().get(queue)
+            try:
+                if offset is not None and self.supply is not None:
+                    await self.supply.keeper.commit({queue: offset})
+                return
+            except PocketMQError as error:
+                if self._closed or not error.retriable:
+                    logger.warning(
+                        "offset not committed, what was handled comes again",
+                        extra={"queue": str(queue), "error": str(error)},
+                    )
+                    return
+            await clock.sleep_until(clock.now_ms() + _COMMIT_PAUSE_MS)
+
+    def _forget(self, active: Active) -> None:
+        queue = active.held.queue
+        if self._handed is not None and self._is_of(self._handed, queue):
+            self.give_up_handed()  # The application is still at it.
+        active.stretch.annul()
+        assert self.supply is not None
+        self.positions.leave(queue, self.supply.keeper.committed(queue))
+        self.supply.keeper.forget(queue)
 
     def fail(self, error: PocketMQError) -> None:
         """Have the application meet ERROR."""
@@ -114,94 +196,124 @@ class Reading:
 
     # ------------------------------------------------------------ as the application's
 
-    async def _look_for_retries(self, broker: str) -> None:
-        """Read the retry queues of BROKER as soon as a name server knows them."""
-        clock = self._session.clock
-        for _ in range(_LOOKS_FOR_RETRIES):
-            if self._reads_retries(broker):
-                break
-            self._session.routes.forget(self._retry_topic)
-            self._source.look_again()
-            await clock.sleep_until(clock.now_ms() + WATCH_UNKNOWN_MS)
-        self._looking.discard(broker)
-
-    def _reads_retries(self, broker: str) -> bool:
-        return any(
-            queue.topic == self._retry_topic and queue.broker == broker for queue in self._readers
-        )
-
-    async def next(self, finished: Position | None, timeout_ms: int | None) -> Batch | None:
-        """Return the next batch, or None if none comes in TIMEOUT_MS (None: wait on).
+    async def next(
+        self, finished: Position | None, timeout_ms: int | None
+    ) -> Batch | Rebalanced | None:
+        """Return the next batch, or None if none comes in TIMEOUT_MS (None: wait on); news of queues come first.
 
         FINISHED is how far the application has come with the batch before.
         """
         self.check_open()
-        self._positions.finish(finished)
-        return await self._prefetch.take(timeout_ms)
+        self.come_back(finished)
+        if self.is_away and self.supply is not None:
+            self.is_away = False
+            self.supply.source.start()
+        clock = self._session.clock
+        deadline_ms = None if timeout_ms is None else clock.now_ms() + timeout_ms
+        self.is_waiting = True
+        try:
+            while True:
+                left_ms = None if deadline_ms is None else max(0, deadline_ms - clock.now_ms())
+                taken = await self._prefetch.take(left_ms)
+                if not isinstance(taken, Batch) or await self._hand_out(taken):
+                    return taken
+        finally:
+            self.is_waiting = False
 
-    async def pull(self, pull: Pull) -> Pulled:
-        """Fetch once, at a place of the caller's choice."""
-        self.check_open()
-        route = await self._session.routes.find(check_topic(pull.topic))
-        place = find_queue(pull.queue, pull.topic, route.readable)
-        request = pb.FetchRequest(
-            topic=pull.topic,
-            queue=place.number,
-            offset=pull.offset,
-            max_messages=pull.max_messages or self._config.fetch_messages_max,
-            max_bytes=pull.max_bytes or self._config.fetch_bytes_max,
-            min_bytes=1 if pull.wait_ms else 0,
-            max_wait_ms=pull.wait_ms,
-            group=self._group,
-        )
-        connection = self._session.connections.to(self._session.routes.address(place.broker))
-        reply = await connection.fetch(request, pull.wait_ms + self._config.request_timeout_ms)
-        messages: list[ReceivedMessage] = []
-        if reply.records:
-            run = FetchedRun(place.broker, reply.records)
-            messages = run.messages(run.first_at_or_after(pull.offset))
-        return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)
+    async def _hand_out(self, batch: Batch) -> bool:
+        """Have the face have BATCH; return False if there is nothing in it for the application."""
+        if batch.stretch.ended:
+            return False
+        if not batch.messages:
+            self.positions.finish(Position(batch.stretch, batch.next_offset))
+        elif self.config.delivery == "at_most_once" and not await self._commit_first(batch):
+            return False
+        if batch.stretch.ended or not batch.messages:
+            return False
+        self.active[batch.stretch.queue].offset = batch.next_offset
+        self._handed = batch
+        self.counts.handed_out += len(batch.messages)
+        return True
 
-    async def send_back(
-        self, message: ReceivedMessage, *, delay_level: int, reason: str
-    ) -> SentBack:
-        """Give MESSAGE back to its broker; see pull_consumer.py."""
-        self.check_open()
-        if not self._config.retries and delay_level >= 0:
-            raise InvalidArgument(
-                "this consumer has retries off, as one that reads everything for itself: a retry would come to its"
-                " group and not to it; turn retries on, or give the message up with delay_level=-1",
-                field="retries",
-                value=False,
-            )
-        sent = await send_back(
-            self._session,
-            self._group,
-            message,
-            delay_level=delay_level,
-            reason=reason,
-            timeout_ms=self._config.request_timeout_ms,
-        )
-        broker = message.broker
-        known = broker in self._looking or self._reads_retries(broker)
-        if self._retry_topic and not sent.dead and not known:
-            self._looking.add(broker)
-            self._session.tasks.spawn(self._look_for_retries(broker))
-        return sent
+    async def _commit_first(self, batch: Batch) -> bool:
+        """Commit BATCH before anybody sees it; return False if it is not ours any more."""
+        assert self.supply is not None
+        keeper, queue = self.supply.keeper, batch.stretch.queue
+        try:
+            await keeper.commit({queue: batch.next_offset})
+        except PocketMQError:
+            self._prefetch.put_back(batch)
+            raise
+        self.positions.finish(Position(batch.stretch, batch.next_offset))
+        return keeper.committed(queue) == batch.next_offset
 
-    async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues of TOPIC that can be read."""
-        self.check_open()
-        return (await self._session.routes.find(check_topic(topic))).readable
+    def give_up_handed(self) -> None:
+        """Have what the application was handed not count any more: it takes too long."""
+        if self._handed is not None:
+            self.counts.repeats += len(self._handed.messages)
+            self._handed.stretch.annul()
+            self._handed = None
+            self._returned.set()
+
+    def come_back(self, finished: Position | None) -> None:
+        """Note that the application has come for more, and how far it is: what it was handed is FINISHED."""
+        self.calls += 1
+        self.positions.finish(finished)
+        self._handed = None
+        self._returned.set()
+
+    def _finished(self) -> Mapping[Queue, int]:
+        # First the batch, then the place in it: the face writes them in the other order. Between two batches it still
+        # stands in the one before.
+        cursor = self._cursor
+        batch, begin = cursor.batch, cursor.begin
+        if batch is not None and batch is self._handed and self.config.delivery != "at_most_once":
+            self.positions.finish(Position(batch.stretch, batch.offset_at(begin)))
+        return self.positions.finished()
 
     async def commit(self, finished: Position | None) -> None:
         """Have the brokers keep how far the group is; FINISHED as in `next`."""
-        self._positions.finish(finished)
-        await self._commits.commit(self._positions.finished())
+        self.calls += 1
+        if self.config.delivery != "at_most_once" or (finished and finished.stretch.ended):
+            self.positions.finish(finished)
+        if self._handed is not None and self._handed.stretch.ended:
+            self.come_back(finished)
+        if self.supply is not None:
+            await self.supply.keeper.commit(self.positions.finished())
 
-    def _finished(self) -> Mapping[Queue, int]:
-        self._positions.finish(self._progress())
-        return self._positions.finished()
+    def active_queue(self, queue: Queue) -> Active:
+        """Return what is known of QUEUE; raise InvalidArgument if it is not read here."""
+        self.check_open()
+        active = self.active.get(queue)
+        if active is None:
+            here = ", ".join(map(str, sorted(self.active)[:32])) or "none"
+            raise InvalidArgument(
+                f"queue {queue} is not read by this consumer at present: it has {here}",
+                field="queue",
+                value=queue,
+            )
+        return active
+
+    def go(self, active: Active, offset: int | None) -> None:
+        """Read on at OFFSET, None: where the settings say; what lies ahead is dropped, what is handed out counts."""
+        self._cut(active)
+        active.stretch = Stretch(active.held)
+        active.reader = self._reader(active.stretch)
+        active.offset = offset
+        if not active.is_paused:
+            active.reader.start(offset)
+
+    def set_paused(self, queue: Queue, paused: bool) -> None:
+        """Remember whether QUEUE is read, also when it goes and comes again."""
+        if paused:
+            self._paused.add(queue)
+        else:
+            self._paused.discard(queue)
+
+    @property
+    def is_open(self) -> bool:
+        """Are messages served?"""
+        return self._started and not self._closed
 
     def check_open(self) -> None:
         """Raise ClientClosed unless messages are served."""
@@ -218,14 +330,25 @@ class Reading:
         if self._closed:
             return
         self._closed = True
+        self.come_back(finished)
+        for news in list(self._untold):
+            news.told.set()
         try:
-            if self._config.auto_commit:
-                await self.commit(finished)
-        except PocketMQError as error:
-            if not failing:
-                raise
-            logger.warning(
-                "offsets not committed", extra={"group": self._group, "error": str(error)}
-            )
+            if self.supply is not None:
+                await self._let_go(self.supply, failing)
         finally:
             await self._session.close()
+
+    async def _let_go(self, supply: Supply, failing: bool) -> None:
+        trouble: PocketMQError | None = None
+        if self.config.auto_commit:
+            try:
+                await supply.keeper.commit(self.positions.finished())
+            except PocketMQError as error:
+                trouble = error
+        await supply.source.close()
+        if trouble is not None and not failing:
+            raise trouble
+        if trouble is not None:
+            group = self.parts.group
+            logger.warning("offsets not committed", extra={"group": group, "error": str(trouble)})

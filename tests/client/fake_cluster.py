@@ -539,7 +539,7 @@ class FakeConnection:
                 "max_offset": str(reply.max_offset),
             }
             raise error
-        if not reply.records and request.max_wait_ms:
+        if reply.next_offset == request.offset and request.max_wait_ms:
             stored = asyncio.Event()
             broker.waiting.append(stored.set)
             await stored.wait()

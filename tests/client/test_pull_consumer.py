@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def store(broker: FakeBroker, count: int, topic: str = "orders", queue: int = 0)
     broker.produce(pb.ProduceRun(topic=topic, queue=queue, records=records, sizes=sizes))
 
 
-def numbers(messages: list[Any]) -> list[int]:
+def numbers(messages: Sequence[Any]) -> list[int]:
     return [int(message.body) for message in messages]
 
 
@@ -65,7 +66,7 @@ async def test_poll_returns_what_is_there_in_order() -> None:
 
 async def test_poll_is_empty_when_nothing_comes_in_time() -> None:
     async with consumer(FakeCluster.of_one("orders")) as reading:
-        assert await reading.poll(timeout_ms=1) == []
+        assert await reading.poll(timeout_ms=0) == []
 
 
 async def test_all_queues_of_all_topics_and_brokers_are_read() -> None:
@@ -103,9 +104,10 @@ async def test_prefetching_stops_at_its_bound_and_goes_on() -> None:
 
     async with consumer(cluster, fetch_messages_max=10, prefetch_bytes_max=2_000) as reading:
         await reading.poll()
+        cluster.asked.clear()
         await settle()
         ahead = sum(1 for address in cluster.asked if address == cluster.broker.address)
-        assert ahead < 8
+        assert ahead < 4
         rest = [await reading.poll() for _ in range(9)]
 
     assert sum(map(len, rest)) == 90
@@ -239,7 +241,7 @@ async def test_a_topic_that_comes_late_is_warned_of_once_and_read(
     clock = VirtualClock()
 
     async with consumer(cluster, clock=clock) as reading:
-        assert await reading.poll(timeout_ms=1) == []
+        assert await reading.poll(timeout_ms=0) == []
         await clock.advance(5_000)
         assert [record.message for record in caplog.records] == ["waiting for topic"]
         add_topic(cluster.broker, "orders", 1)
@@ -253,7 +255,7 @@ async def test_queues_that_are_added_are_read() -> None:
     clock = VirtualClock()
 
     async with consumer(cluster, clock=clock) as reading:
-        assert await reading.poll(timeout_ms=1) == []
+        assert await reading.poll(timeout_ms=0) == []
         add_topic(cluster.broker, "orders", 2)
         store(cluster.broker, 2, queue=1)
         await clock.advance(60_000)
@@ -268,7 +270,7 @@ async def test_a_lost_broker_is_read_again_when_it_is_back() -> None:
 
     async with consumer(cluster, clock=clock) as reading:
         await clock.advance(3_000)
-        assert await reading.poll(timeout_ms=1) == []
+        assert await reading.poll(timeout_ms=0) == []
         cluster.lost.clear()
         await clock.advance(3_000)
         assert numbers(await reading.poll()) == [0, 1, 2, 3, 4]

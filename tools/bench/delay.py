@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -207,7 +207,7 @@ async def _receive(
         return took
 
 
-def _add(deliveries: Deliveries, messages: list[ReceivedMessage], now_ms: int) -> None:
+def _add(deliveries: Deliveries, messages: Sequence[ReceivedMessage], now_ms: int) -> None:
     indices = [index_of(message.body) for message in messages]
     deliveries.add(indices, [message.store_timestamp_ms for message in messages], now_ms)
 
