@@ -39,10 +39,10 @@ from .producer import AsyncProducer, Producer
 from .producing.interceptors import Interceptor
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
+from .pull_consumer import PullConsumer
 from .push_consumer import AsyncPushConsumer, PushConsumer
 from .pushing.listening import Reject, Retry
 from .pushing.metrics import PushMetrics
-from .pull_consumer import PullConsumer
 from .queue import Queue
 from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage

@@ -21,7 +21,14 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final, Protocol
 
-from ...proto.errors import MemberFenced, NotServed, PocketMQError
+from ...proto.errors import (
+    Disconnected,
+    MemberFenced,
+    NotServed,
+    PocketMQError,
+    RequestTimeout,
+    ShuttingDown,
+)
 from ...proto.errors_wire import from_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..alarm import Alarm
@@ -40,6 +47,8 @@ _HEARTBEATS: Final = 3
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 1_000
 _LEAVE_TIMEOUT_S: Final = 1.0
+#: A broker that cannot be reached, or does not coordinate: the next one of the ring does.
+_ASK_ANOTHER: Final = (Disconnected, RequestTimeout, ShuttingDown, NotServed)
 
 _Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
 
@@ -156,23 +165,31 @@ class Membership:
 
     async def _try_each(self) -> None:
         """Stay at the first broker of the ring that takes this member."""
+        not_served: NotServed | None = None
         for address in await self._ring():
             self._is_in = False
             try:
                 await self._stay(address)
             except MemberFenced as error:
-                if error.details.get("because") not in ("session", "stream"):
-                    self._follower.on_replaced(error)
-                    await asyncio.Event().wait()  # Until it is closed.
-                logger.warning("member has to join again", extra={"reason": error.message})
+                await self._fenced(error)
                 return
             except PocketMQError as error:
-                if not self._is_in and not error.retriable and not isinstance(error, NotServed):
+                if not self._is_in and not isinstance(error, _ASK_ANOTHER):
                     await self._refused(error)
                     return
+                not_served = error if isinstance(error, NotServed) else None
                 logger.info("coordinator lost", extra={"address": address, "reason": error.message})
             if self._is_in or self._is_leaving:
                 return
+        if not_served is not None:
+            await self._refused(not_served)
+
+    async def _fenced(self, error: MemberFenced) -> None:
+        """Go, and come back unless another has this member's place."""
+        if error.details.get("because") not in ("session", "stream"):
+            self._follower.on_replaced(error)
+            await asyncio.Event().wait()  # Until it is closed.
+        logger.warning("member has to join again", extra={"reason": error.message})
 
     async def _ring(self) -> list[str]:
         try:

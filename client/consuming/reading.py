@@ -129,7 +129,7 @@ class Reading:
     async def end(self, queue: Queue, *, lost: bool) -> None:
         """Read QUEUE no more; have what was handed out finished and committed, unless it is LOST."""
         active = self.active.pop(queue)
-        self._cut(active)
+        self.halt(active)
         try:
             if not lost and not self._closed:
                 await self._until_returned(queue)
@@ -148,8 +148,8 @@ class Reading:
             await news.told.wait()
             self._untold.discard(news)
 
-    def _cut(self, active: Active) -> None:
-        """End the stretch that is read."""
+    def halt(self, active: Active) -> None:
+        """End the stretch that is read: nothing more of it is handed out."""
         active.stretch.ended = True
         active.reader.stop()
         self._prefetch.drop(active.stretch)
@@ -296,7 +296,7 @@ class Reading:
 
     def go(self, active: Active, offset: int | None) -> None:
         """Read on at OFFSET, None: where the settings say; what lies ahead is dropped, what is handed out counts."""
-        self._cut(active)
+        self.halt(active)
         active.stretch = Stretch(active.held)
         active.reader = self._reader(active.stretch)
         active.offset = offset

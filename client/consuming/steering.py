@@ -57,7 +57,9 @@ class Steering:
             )
         source.replace_subscriptions(with_retries(subscriptions, self._parts))
         for queue, active in list(reading.active.items()):
-            if before.get(queue.topic) != subscriptions.get(queue.topic):
+            if queue.topic in before and queue.topic not in subscriptions:
+                reading.halt(active)  # It is about to go.
+            elif before.get(queue.topic) != subscriptions.get(queue.topic):
                 reading.go(active, self._offset(active, position))
 
     def _begin(self, subscriptions: Subscriptions) -> None:

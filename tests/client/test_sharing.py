@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.config import ReadingConfig
+from pocketmq.client.consuming.coordinators import coordinators
 from pocketmq.client.consuming.held_queue import HeldQueue
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.consuming.sharing import Sharing
@@ -21,6 +22,7 @@ from pocketmq.proto.errors import (
     ConfigError,
     MemberFenced,
     NotServed,
+    Overloaded,
     PocketMQError,
     SubscriptionMismatch,
 )
@@ -380,13 +382,35 @@ async def test_whose_session_is_over_joins_again_and_keeps_its_queues() -> None:
 async def test_a_broker_without_groups_is_passed_over() -> None:
     brokers = two_brokers()
     async with world(*brokers) as here:
-        for broker in brokers:
-            broker.sharing.refusals = [NotServed("no groups here")]
+        rightful = coordinators("billing", {broker.name: broker.address for broker in brokers})[0]
+        here.cluster.brokers[rightful].sharing.refusals = [NotServed("no groups here")]
         member = await here.join()
-        await here.clock.advance(1_000)
 
         assert len(member.reader.held) == 4
         assert member.reader.errors == []
+
+
+@pytest.mark.parametrize("kind", [NotServed, Overloaded])
+async def test_that_nobody_coordinates_reaches_the_application(kind: type[PocketMQError]) -> None:
+    async with world() as here:
+        here.groups.refusals = [kind("not here")]
+        member = await here.join()
+        await here.clock.advance(1_000)
+
+        assert [type(error) for error in member.reader.errors] == [kind]
+        assert len(here.groups.joins) == 1
+
+
+def test_all_members_find_the_same_coordinator_in_a_ring_of_brokers() -> None:
+    addresses = {"c": "3", "a": "1", "b": "2"}
+
+    found = {group: coordinators(group, addresses) for group in ("billing", "g", "x" * 100)}
+
+    assert found == {group: coordinators(group, dict(sorted(addresses.items()))) for group in found}
+    assert all(
+        ring in (["1", "2", "3"], ["2", "3", "1"], ["3", "1", "2"]) for ring in found.values()
+    )
+    assert coordinators("billing", {}) == []
 
 
 async def test_heartbeats_go_out_three_times_a_session_and_say_what_changed() -> None:
