@@ -75,7 +75,7 @@ class _Plan:
         self.listener = listener
         self.config = config
 
-    def pushing(self, connections: Connections, clock: Clock) -> Pushing:
+    def pushing(self, connections: Connections, clock: Clock, random: Random) -> Pushing:
         """Return a started core; on its loop only."""
         if self.listener is None:
             raise ConfigError(
@@ -83,7 +83,7 @@ class _Plan:
                 field="listener",
             )
         self._check_delivery(self.listener)
-        session = Session(self.config, connections, clock, Random())
+        session = Session(self.config, connections, clock, random)
         pushing = Pushing(
             self.group, self.subscriptions, self.listener, self.config, session, supply_of
         )
@@ -115,13 +115,15 @@ class AsyncPushConsumer:
         *,
         clock: Clock | None = None,
         connections: Connections | None = None,
+        random: Random | None = None,
         **settings: Unpack[PushSettings],
     ) -> None:
-        """SUBSCRIPTIONS: topics, or by topic what is wanted of it. CLOCK and CONNECTIONS are for tests."""
+        """SUBSCRIPTIONS: topics, or by topic what is wanted of it. CLOCK, CONNECTIONS, RANDOM: for tests."""
         self.config = PushConfig(nameservers=nameservers, **settings)
         self._plan = _Plan(group, subscriptions, listener, self.config)
         self._clock = clock
         self._connections = connections
+        self._random = random or Random()
         self._pushing: Pushing | None = None
 
     def listener(self, function: AnyListener) -> AnyListener:
@@ -131,9 +133,14 @@ class AsyncPushConsumer:
 
     async def start(self) -> None:
         """Begin; `async with` and `run` do so."""
-        if self._pushing is None:
-            connections = self._connections or GrpcConnections()
-            self._pushing = self._plan.pushing(connections, self._clock or SystemClock())
+        if self._pushing is not None:
+            self._pushing.check_open()
+        else:
+            connections, clock = (
+                self._connections or GrpcConnections(),
+                self._clock or SystemClock(),
+            )
+            self._pushing = self._plan.pushing(connections, clock, self._random)
 
     async def wait(self) -> None:
         """Return once it is closed. Raises what the group refused it with."""
@@ -199,6 +206,8 @@ class PushConsumer:
 
     def start(self) -> None:
         """Begin; `with` and `run` do so."""
+        if self._closed:
+            raise ClientClosed("the consumer was closed; make a new one to go on")
         if self._portal is None:
             portal = Portal.hold()
             try:
@@ -209,7 +218,7 @@ class PushConsumer:
             self._portal = portal
 
     async def _begin(self) -> Pushing:
-        return self._plan.pushing(GrpcConnections(), SystemClock())
+        return self._plan.pushing(GrpcConnections(), SystemClock(), Random())
 
     def _started(self) -> tuple[Portal, Pushing]:
         if self._portal is None or self._pushing is None:

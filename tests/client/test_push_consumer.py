@@ -612,4 +612,5 @@ def test_both_faces_offer_the_same() -> None:
     assert ours - set(inspect.signature(PushConsumer.__init__).parameters) == {
         "clock",
         "connections",
+        "random",
     }
