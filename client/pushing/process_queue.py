@@ -146,6 +146,11 @@ class Portion:
         count = self.left + at_work + len(self.unresolved) + self.end - self.dropped_from
         return min(count, self.end - self.begin)
 
+    @property
+    def handled(self) -> int:
+        """How many messages were handled, about."""
+        return max(0, self.end - self.begin - self.unfinished - self.failed_count)
+
     def lowest(self) -> int:
         """Return the index of the lowest unfinished message; END: there is none."""
         lowest = self.end - length_hint(self.row)
@@ -250,6 +255,11 @@ class ProcessQueue:
                 del self._portions[offset]
                 handled += portion.end - portion.begin - portion.failed_count
         return handled
+
+    @property
+    def handled(self) -> int:
+        """How many messages were handled that `settle` has not counted yet, about."""
+        return sum(portion.handled for portion in self._in_order())
 
     def lowest_unfinished(self) -> int:
         """Return the queue offset that may be committed: of the lowest unfinished message, or behind all."""

@@ -209,6 +209,7 @@ class Pushing:
                 await self._commit_last(intake)
         finally:
             intake.lost = True
+            self._counts.handled += intake.messages.handled
             if self._ordered is not None:
                 self._ordered.forget(intake.messages)
             del self._intakes[queue]
@@ -336,7 +337,7 @@ class Pushing:
         counts, times = self._counts, self._workers.times
         messages = [intake.messages for intake in self._intakes.values()]
         return PushMetrics(
-            handled=counts.handled,
+            handled=counts.handled + sum(one.handled for one in messages),
             failed=counts.failed,
             sent_back=counts.sent_back,
             dead=counts.dead,

@@ -31,6 +31,7 @@ from .process_queue import Portion
 logger = logging.getLogger(__name__)
 
 TICK_MS: Final = 10
+_TICK_MS_MAX: Final = 640
 SLOW_PER_MS: Final = 10
 QUICK_PER_MS: Final = 40
 #: How long idle threads are waited for at the end, in real time.
@@ -157,14 +158,17 @@ class _Adapting:
         raise NotImplementedError
 
     async def _tick(self) -> None:
-        clock = self._parts.clock
-        left = self._backlog.left
-        while left or self._staff.busy:
-            before, self._added = left, 0
-            await clock.sleep_until(clock.now_ms() + TICK_MS)
-            left = self._backlog.left
-            self._staff.adapt(before + self._added - left, left)
-            self._call_in(left)
+        """Look again and again as long as messages are left over; less often when all workers stand still."""
+        clock, pause_ms = self._parts.clock, TICK_MS
+        while left := self._backlog.left:
+            self._added = 0
+            await clock.sleep_until(clock.now_ms() + pause_ms)
+            still_left = self._backlog.left
+            taken = left + self._added - still_left
+            self._staff.adapt(taken * TICK_MS // pause_ms, still_left)
+            self._call_in(still_left)
+            stuck = not taken and self._staff.busy >= self._parts.limit
+            pause_ms = min(2 * pause_ms, _TICK_MS_MAX) if stuck else TICK_MS
         self._ticking = False
 
 

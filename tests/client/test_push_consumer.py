@@ -79,13 +79,15 @@ async def test_a_message_that_is_at_work_holds_the_offset(world: World, seen: Se
     store(world.broker, 100)
     event = seen.gate(3)
 
-    async with world.consumer(seen):
+    async with world.consumer(seen) as consumer:
         await world.pass_ms(10_000)
         assert sorted(seen.numbers) == list(range(100))
         assert world.broker.committed_of() == 3
+        assert consumer.metrics().handled == 99
         event.set()
         await world.pass_ms(5_000)
         assert world.broker.committed_of() == 100
+        assert consumer.metrics().handled == 100
 
 
 async def test_listeners_that_wait_are_called_beside_each_other_up_to_the_bound(
