@@ -34,6 +34,8 @@ TICK_MS: Final = 10
 _TICK_MS_MAX: Final = 640
 SLOW_PER_MS: Final = 10
 QUICK_PER_MS: Final = 40
+#: A listener that never waits lets the loop turn this often.
+_TURN_S: Final = 0.001
 #: How long idle threads are waited for at the end, in real time.
 _THREADS_END_S: Final = 2.0
 
@@ -198,14 +200,16 @@ class TaskWorkers(_Adapting):
         portion, stopwatch = job.portion, self._loop.time
         place = portion.join()
         try:
-            began = stopwatch()
+            began = turned = stopwatch()
             while not portion.dropped and (count := await self._spell(job, place)):
                 now = stopwatch()
                 self.times.add((now - began) * 1000, count)
-                await asyncio.sleep(0)
-                began = stopwatch()
+                began = now
                 if job.suspended:
                     break
+                if now - turned >= _TURN_S:
+                    await asyncio.sleep(0)
+                    began = turned = stopwatch()
         finally:
             portion.leave(place)
             self._backlog.give_back(job)
