@@ -30,6 +30,7 @@ bench: $(VENV)/.dev
 campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.kill_campaign --kills 200
 	$(BIN)/python -m tests.crash.timer_campaign --kills 100
+	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	for trouble in members name-server broker links all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --trouble $$trouble || exit 1; done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.half_messages import prepare
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Overloaded, PocketMQError
+from pocketmq.proto.errors import Overloaded, PocketMQError, TopicExists
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.message_store import MessageStore
@@ -29,19 +30,24 @@ TOPIC = "T"
 
 
 class Rig:
-    """Sends over a small store whose flushing thread reports only when the test says so."""
+    """Sends over a small store whose flushing thread reports only when the test says so; or without that thread."""
 
-    def __init__(self, path: Path, *, flush: str = "async", **settings: object) -> None:
+    def __init__(
+        self, path: Path, *, flush: str = "async", threads: bool = True, **settings: object
+    ) -> None:
         self.clock = VirtualClock()
         self.disk = FaultyDisk()
         config = small_config(path / "store", flush=flush)
         self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.now_ms)
         self.reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.store.start(self.reports.put)
+        if threads:
+            self.store.start(self.reports.put)
         broker = BrokerConfig(**settings)  # type: ignore[arg-type]
         file = StateFile(self.disk, self.store.config.path, "topics.json")
         self.topics = Topics(file, broker, self.clock.now_ms)
-        self.topics.create(TopicConfig(name=TOPIC, read_queues=4, write_queues=4), update=False)
+        with contextlib.suppress(TopicExists):
+            topic = TopicConfig(name=TOPIC, read_queues=4, write_queues=4)
+            self.topics.create(topic, update=False)
         self.timers = Timers(self.clock)
         self.notified: list[object] = []
         self.slots: dict[int, int] = {}
@@ -90,3 +96,13 @@ class Rig:
     def close(self) -> None:
         self.disk.heal()
         self.store.close()
+
+    async def stop(self) -> None:
+        """Stop cleanly."""
+        self.disk.heal()
+        await self.producers.close()
+        self.store.close()
+
+    def kill(self) -> None:
+        """Leave everything as a kill does."""
+        self.store._close_files()
