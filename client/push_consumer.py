@@ -49,7 +49,6 @@ from .pushing.config import PushConfig, PushSettings
 from .pushing.listening import Listener
 from .pushing.metrics import PushMetrics
 from .pushing.pushing import Pushing
-from .pushing.supply import supply_of
 from .session import Session
 
 #: Topics, or what is wanted of each: tags ("a || b"), or Sql(…).
@@ -84,9 +83,7 @@ class _Plan:
             )
         self._check_delivery(self.listener)
         session = Session(self.config, connections, clock, random)
-        pushing = Pushing(
-            self.group, self.subscriptions, self.listener, self.config, session, supply_of
-        )
+        pushing = Pushing(self.group, self.subscriptions, self.listener, self.config, session)
         pushing.start()
         return pushing
 

@@ -16,19 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from ...proto.errors import ClientClosed, PocketMQError
-from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..alarm import finished_within
-from ..consuming.commits import OffsetKeeper, commit_regularly
-from ..consuming.held_queue import HeldQueue, QueueSource, QueueUser, Subscriptions
+from ..consuming.commits import commit_regularly
+from ..consuming.held_queue import HeldQueue, Subscriptions
 from ..consuming.parts import ConsumerParts
 from ..consuming.queue_reader import QueueReader
 from ..consuming.sending_back import SentBack
+from ..consuming.supply import Supply, broadcast_supply, group_supply
 from ..queue import Queue
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
@@ -50,25 +50,6 @@ _LOOK_MS_MAX: Final = 60_000
 _SLOW_DELAY_LEVEL: Final = 3
 
 
-def _with_retries(subscriptions: Subscriptions, group: str, config: PushConfig) -> Subscriptions:
-    """Return SUBSCRIPTIONS and that of the group's retry topic, if messages come again there."""
-    if config.broadcasting or not config.retries:
-        return subscriptions
-    return {**subscriptions, retry_topic(group): pb.Filter()}
-
-
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """Where queues come from, and where their offsets are kept."""
-
-    source: QueueSource
-    keeper: OffsetKeeper
-
-
-#: Makes the supply of a consumer whose core is the QueueUser.
-SupplyOf: TypeAlias = Callable[[QueueUser, ConsumerParts, Subscriptions], Supply]
-
-
 class Pushing:
     """Handles the messages of SUBSCRIPTIONS for GROUP by LISTENER."""
 
@@ -79,7 +60,6 @@ class Pushing:
         listener: Listener,
         config: PushConfig,
         session: Session,
-        supply_of: SupplyOf,
     ) -> None:
         self._group = group
         self._subscriptions = subscriptions
@@ -89,7 +69,7 @@ class Pushing:
         self._config = config
         self._session = session
         self._parts = ConsumerParts(group, config, session)
-        self._supply = supply_of(self, self._parts, _with_retries(subscriptions, group, config))
+        self._supply = self._make_supply()
         self._counts = PushCounts()
         self._intakes: dict[Queue, Intake] = {}
         self._ordered = OrderedBacklog() if config.ordered else None
@@ -103,6 +83,12 @@ class Pushing:
         self._ended = asyncio.Event()
 
     # ------------------------------------------------------------ the parts
+
+    def _make_supply(self) -> Supply:
+        subscriptions, parts, config = self._subscriptions, self._parts, self._config
+        if config.broadcasting:
+            return broadcast_supply(subscriptions, self, parts, config.offsets_folder)
+        return group_supply(subscriptions, self, parts, "push")
 
     def _make_workers(self, listener: Listener) -> Workers:
         config, session = self._config, self._session
