@@ -25,6 +25,7 @@ from .administration.descriptions import (
 )
 from .administration.group_report import GroupMember, GroupQueue, GroupReport
 from .administration.offset_moves import OffsetMove, OffsetTarget
+from .async_producer import AsyncProducer
 from .async_pull_consumer import AsyncPullConsumer
 from .clock import AsyncClocks, BrokerClock
 from .consuming.counts import Counts
@@ -35,7 +36,7 @@ from .filtering import Filter, Sql
 from .message import Message
 from .message_batch import MessageBatch
 from .once import Once
-from .producer import AsyncProducer, Producer
+from .producer import Producer
 from .producing.interceptors import Interceptor
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction

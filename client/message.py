@@ -43,6 +43,16 @@ class MessageParts(TypedDict, total=False):
     sharding_key: str | None
 
 
+class ManyParts(TypedDict, total=False):
+    """What the messages of `send_many(topic, values, …)` may have: KEYS one each, the others the same for all."""
+
+    keys: Iterable[Any] | None
+    tag: str | None
+    properties: Mapping[str, str]
+    queue: Queue | int | None
+    sharding_key: str | None
+
+
 _TIMES: Final = {"delay_level", "delay", "deliver_at"}
 
 

@@ -1,4 +1,4 @@
-"""Producers: the asyncio face and the synchronous one over the same core (sender.py).
+"""The producer for ordinary threads, over the same core as the one for coroutines (async_producer.py).
 
     with Producer() as producer:
         receipt = producer.send(Message("orders", b"...", key="order-1"))
@@ -15,170 +15,26 @@ A message of a transaction becomes visible when its outcome is told (transaction
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from random import Random
 from typing import Any, Unpack, overload
 
-from ..proto.clock import Clock, SystemClock
+from ..proto.clock import SystemClock
+from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings
-from .connections import Connections, GrpcConnections
+from .connections import GrpcConnections
 from .draft import NO_VALUE, Draft
-from .faces import AsyncFace, Face
-from .message import Message, MessageParts
+from .faces import Face
+from .message import ManyParts, Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .producing.checking import Checker, check_checker
 from .producing.handover import Handover
 from .producing.receipt import Receipt, Receipts
 from .producing.road import Road
-from .producing.transaction import AsyncTransaction, Transaction, Verdict
+from .producing.transaction import Transaction, Verdict
 from .session import Session
-
-CLOSE_TIMEOUT_MS = 30_000
-
-
-class AsyncProducer(AsyncFace):
-    """Sends messages, from coroutines. Settings are those of ProducerConfig.
-
-    Not thread-safe: it belongs to the event loop on which it was started.
-    """
-
-    def __init__(
-        self,
-        nameservers: str = DEFAULT_NAME_SERVERS,
-        *,
-        checker: Checker | None = None,
-        clock: Clock | None = None,
-        connections: Connections | None = None,
-        random: Random | None = None,
-        **settings: Unpack[ProducerSettings],
-    ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CHECKER says what became of a transaction (see checking.py).
-
-        CLOCK, CONNECTIONS and RANDOM are for tests.
-        """
-        self.config = ProducerConfig(nameservers=nameservers, **settings)
-        session = Session(
-            self.config,
-            connections or GrpcConnections(),
-            clock or SystemClock(),
-            random or Random(),
-        )
-        self._road = Road(self.config, session, checker)
-        self._sender = self._road.sender
-        self._plain_bytes = self._road.intake.plain_bytes
-
-    async def start(self) -> None:
-        """Get ready to send; `async with` does so."""
-        await self._road.start()
-
-    @overload
-    async def send(self, message: Message, /) -> Receipt: ...
-    @overload
-    async def send(self, topic: str, value: Any, /, **parts: Unpack[MessageParts]) -> Receipt: ...
-    async def send(
-        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
-    ) -> Receipt:
-        """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged.
-
-        A cancelled `send` may still be delivered.
-        """
-        if (
-            type(message) is Message
-            and len(message.body) <= self._plain_bytes
-            and value is NO_VALUE
-            and not parts
-        ):
-            return await self._sender.send(message)
-        return await self._road.send(message, value, parts)
-
-    @overload
-    def send_nowait(self, message: Message, /) -> asyncio.Future[Receipt]: ...
-    @overload
-    def send_nowait(
-        self, topic: str, value: Any, /, **parts: Unpack[MessageParts]
-    ) -> asyncio.Future[Receipt]: ...
-    def send_nowait(
-        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
-    ) -> asyncio.Future[Receipt]:
-        """Take MESSAGE, or VALUE for a topic, and return a future of its receipt.
-
-        Raises BufferFull at once if there is no room. It does not wait for a route either before it serializes VALUE.
-        """
-        sender, intake = self._sender, self._road.intake
-        sender.check_open()
-        sending = intake.offered(message, value, parts)
-        with intake.telling(sending):
-            taken = intake.message(sending)
-            size_bytes = sender.size_of(taken)
-            if not sender.budget.take(size_bytes):
-                raise sender.budget.full("now")
-        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        sender.accept(taken, size_bytes, intake.watched(sending, outcome))
-        return outcome
-
-    async def send_many(self, messages: Iterable[Message]) -> Receipts:
-        """Send MESSAGES, in runs, and return their receipts in order: the fastest way.
-
-        The queue is chosen once for each run (see queue_choice.py). If some messages cannot be delivered the first
-        error is raised once all others have been dealt with: some may have been stored.
-        """
-        return await self.send_many_nowait(messages)
-
-    def send_many_nowait(self, messages: Iterable[Message]) -> asyncio.Future[Receipts]:
-        """Start to send MESSAGES, as the buffer allows, and return a future of their receipts."""
-        self._sender.check_open()
-        outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
-        offered, taken = self._road.taken(messages)
-        watched = self._road.intake.interceptors.watched(offered, outcome)
-        self._sender.accept_many(taken, watched)
-        return outcome
-
-    async def recall(self, handle: str | Receipt) -> str:
-        """Take back a message that waits for its time, by its receipt or the receipt's recall_handle; return its id.
-
-        Any producer of the cluster may. Raises TooLate if it is due, MessageNotFound if none waits there (any more),
-        InvalidArgument for what is no handle, RouteNotFound if its broker is not there. Where the answer was lost
-        (Disconnected, RequestTimeout) it may be recalled: a second call then raises MessageNotFound.
-        """
-        return await self._sender.recall(handle)
-
-    @overload
-    def transaction(self, message: Message, /) -> AsyncTransaction: ...
-    @overload
-    def transaction(
-        self, topic: str, value: Any, /, **parts: Unpack[MessageParts]
-    ) -> AsyncTransaction: ...
-    def transaction(
-        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
-    ) -> AsyncTransaction:
-        """Return a transaction to be used in an `async with` block: its message becomes visible if the block ends well.
-
-        An exception in the block takes it back. Raises ConfigError without a `group`.
-        """
-        return self._road.transaction(message, value, parts)
-
-    async def send_in_transaction(
-        self, message: Message, local: Callable[[Message], Awaitable[Verdict]]
-    ) -> AsyncTransaction:
-        """Send MESSAGE as a half message, await LOCAL of it, and do as that says: True commits, False rolls back.
-
-        None leaves it open: the broker asks a checker. An exception of LOCAL rolls back, and is raised. Return the
-        transaction.
-        """
-        async with self.transaction(message) as transaction:
-            await transaction.decide(await local(message))
-        return transaction
-
-    async def flush(self) -> None:
-        """Return once everything that was sent before has been acknowledged or has failed."""
-        await self._sender.flush()
-
-    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
-        await self._road.close(timeout_ms)
 
 
 class Producer(Face):
@@ -275,18 +131,49 @@ class Producer(Face):
         if not budget.take(size_bytes):
             self._portal.run(budget.take_within(size_bytes, self.config.max_block_ms))
 
-    def send_many(self, messages: Iterable[Message]) -> Receipts:
-        """Send MESSAGES, in runs, and return their receipts in order: the fastest way.
+    @overload
+    def send_many(self, messages: Iterable[Message], /) -> Receipts: ...
+    @overload
+    def send_many(
+        self, topic: str, values: Iterable[Any], /, **parts: Unpack[ManyParts]
+    ) -> Receipts: ...
+    def send_many(
+        self,
+        messages: Iterable[Message] | str,
+        values: Iterable[Any] = NO_VALUE,
+        /,
+        **parts: Unpack[ManyParts],
+    ) -> Receipts:
+        """Send MESSAGES, or VALUES to a topic, in runs, and return their receipts in order: the fastest way.
 
-        The queue is chosen once for each run (see queue_choice.py). If some messages cannot be delivered the first
-        error is raised once all others have been dealt with: some may have been stored.
+        VALUES are the fastest: no message is made for each. They share all PARTS but their keys, and what goes to one
+        queue in one run is stored as a whole or not at all. The queue is chosen once for each run (see
+        queue_choice.py). If some messages cannot be delivered the first error is raised once all others have been dealt
+        with: some may have been stored.
         """
-        return self.send_many_nowait(messages).result()
+        return self._send_many(messages, values, parts).result()
 
-    def send_many_nowait(self, messages: Iterable[Message]) -> Future[Receipts]:
-        """Start to send MESSAGES, as the buffer allows, and return a future of their receipts."""
+    @overload
+    def send_many_nowait(self, messages: Iterable[Message], /) -> Future[Receipts]: ...
+    @overload
+    def send_many_nowait(
+        self, topic: str, values: Iterable[Any], /, **parts: Unpack[ManyParts]
+    ) -> Future[Receipts]: ...
+    def send_many_nowait(
+        self,
+        messages: Iterable[Message] | str,
+        values: Iterable[Any] = NO_VALUE,
+        /,
+        **parts: Unpack[ManyParts],
+    ) -> Future[Receipts]:
+        """Start to send MESSAGES, or VALUES to a topic, as the buffer allows; return a future of their receipts."""
+        return self._send_many(messages, values, parts)
+
+    def _send_many(
+        self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
+    ) -> Future[Receipts]:
         self._sender.check_open()
-        offered, taken = self._road.taken(messages)
+        offered, taken = self._road.many(messages, values, parts)
         outcome: Future[Receipts] = Future()
         outcome.set_running_or_notify_cancel()
         watched = self._road.intake.interceptors.watched(offered, outcome)

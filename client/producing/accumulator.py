@@ -27,6 +27,7 @@ from ...proto.errors import PocketMQError
 from ..config import ProducerConfig
 from ..message import Message
 from ..queue import Queue
+from .bodies import Bodies
 from .outcome import Outcome
 from .rows import MessageRow, Place
 from .run import Run
@@ -117,8 +118,12 @@ class Accumulator:
         now_ms: int,
     ) -> None:
         """Send MESSAGES, of together SIZE_BYTES, to PLACE; OUTCOME gets their receipts, or an error."""
-        lane, run = self._open_run(place.queue, len(messages), size_bytes, now_ms)
+        # What is encoded by the column travels by itself.
+        count = self._messages_max + 1 if isinstance(messages, Bodies) else len(messages)
+        lane, run = self._open_run(place.queue, count, size_bytes, now_ms)
         run.add_many(messages, size_bytes, outcome)
+        if isinstance(messages, Bodies):
+            run.open = False
         self._added(lane, run, place)
 
     def add_row(self, place: Place, row: MessageRow, begin: int, now_ms: int) -> int:

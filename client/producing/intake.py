@@ -7,15 +7,16 @@ serialized for a topic that is not there. A plain message, small and without int
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ...proto.errors import InvalidArgument
 from ..config import ProducerConfig
 from ..draft import NO_VALUE, Draft
-from ..message import Message, MessageParts
+from ..message import ManyParts, Message, MessageParts
 from ..serialization import key_encoder, value_encoder
+from .bodies import Bodies, check_count, checked_bodies
 from .compression import Compressor
 from .interceptors import Interceptors, Sending
 from .outcome import Outcome
@@ -28,6 +29,7 @@ class Intake:
         self.interceptors = Interceptors(config.interceptors)
         self._encode_value = value_encoder(config.value_serializer)
         self._encode_key = key_encoder(config.key_serializer)
+        self._encodes_values = config.value_serializer != "bytes"
         self._compressor = Compressor(config.compression, config.compress_above_bytes)
         #: A Message with a body up to this size is sent as it is.
         self.plain_bytes: float = -1 if self.interceptors else self._compressor.above_bytes
@@ -51,6 +53,28 @@ class Intake:
         key = None if draft.key is None else self._encode_key(draft.topic, draft.key)
         return draft.message(body, key)
 
+    def bodies(self, topic: str, values: Iterable[Any], parts: ManyParts) -> Bodies:
+        """Return VALUES for TOPIC as they go to the broker. Raises NotSerializable, and what Message does."""
+        keys, rest = _without_keys(parts)
+        pattern = Message(topic, b"-", **rest)
+        bodies = list(values)  # A copy: the caller may go on with his list while it is sent.
+        if self._encodes_values or set(map(type, bodies)) - {bytes}:
+            bodies = [self._encode_value(topic, value) for value in bodies]
+        words = None if keys is None else [self._encode_key(topic, key) for key in keys]
+        return checked_bodies(pattern, bodies, words).compressed(self._compressor)
+
+    def drafts(self, topic: str, values: Iterable[Any], parts: ManyParts) -> list[Sending]:
+        """Return VALUES for TOPIC after the interceptors."""
+        keys, rest = _without_keys(parts)
+        row = list(values)
+        words = [None] * len(row) if keys is None else list(keys)
+        check_count(row, words)
+        on_send = self.interceptors.on_send
+        return [
+            on_send(Draft(topic, value, key=key, **rest))
+            for value, key in zip(row, words, strict=True)
+        ]
+
     @contextmanager
     def telling(self, sending: Sending) -> Iterator[None]:
         """Tell the interceptors of an error in the block: SENDING was not sent."""
@@ -63,6 +87,12 @@ class Intake:
     def watched(self, sending: Sending, outcome: Outcome) -> Outcome:
         """Return an outcome that tells the interceptors, then OUTCOME, what became of SENDING."""
         return self.interceptors.watched((sending,), outcome)
+
+
+def _without_keys(parts: ManyParts) -> tuple[Iterable[Any] | None, dict[str, Any]]:
+    """Return the keys in PARTS, and the rest."""
+    rest: dict[str, Any] = {name: part for name, part in parts.items() if name != "keys"}
+    return parts.get("keys"), rest
 
 
 def _asked(message: object, value: Any, parts: MessageParts) -> Sending:

@@ -161,6 +161,12 @@ class Receipts(Sequence[Receipt]):
         """Return the receipts of SEVERAL in one row."""
         return cls([part for receipts in several for part in receipts._parts])
 
+    def singles(self) -> Iterator[tuple[RunReceipts, int, int]]:
+        """Yield each message as a part of its own, in order."""
+        for run, first, count in self._parts:
+            for index in range(first, first + count):
+                yield run, index, 1
+
     def __len__(self) -> int:
         return self._begins[-1]
 

@@ -1,19 +1,19 @@
 """The road of a send, the same for both faces: interceptors, route, serializers, compression, then the sender.
 
-Thread contract: the client's event loop owns it; `taken`, `transaction` and the intake are for any thread.
+Thread contract: the client's event loop owns it; `many`, `transaction` and the intake are for any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from ...proto.errors import InvalidArgument
 from ..config import ProducerConfig
-from ..draft import Draft
-from ..message import Message, MessageParts
+from ..draft import NO_VALUE, Draft
+from ..message import ManyParts, Message, MessageParts
 from ..session import Session
 from .checking import Checker, Transacting
 from .intake import Intake
@@ -90,24 +90,46 @@ class Road:
             size_bytes = await self._room(half)
         return await self._accept(sending, half, size_bytes)
 
-    def taken(self, messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-        """Return MESSAGES after the interceptors, and as they go to the broker: mostly one list.
-
-        Raises InvalidArgument if something else is among them.
+    def many(
+        self, messages: object, values: Any, parts: ManyParts
+    ) -> tuple[Sequence[Sending], Sequence[Message]]:
+        """Return what the arguments of a face's `send_many` ask for, after the interceptors, and as it goes to the
+        broker: mostly one object. Raises InvalidArgument for what is no message.
         """
-        if isinstance(messages, Message):
+        if isinstance(messages, str):
+            return self._many_values(messages, values, parts)
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
             raise InvalidArgument(
                 "send_many takes several messages: write send_many([message]) or send(message)",
+                field="messages",
+            )
+        if values is not NO_VALUE or parts:
+            raise InvalidArgument(
+                "send_many(messages, …): what goes along stands in the messages; write send_many(topic, values, …)",
                 field="messages",
             )
         row = list(messages)  # A copy: the caller may go on with his list while it is sent.
         plain = self.intake.plain_bytes
         for message in row:
             if type(message) is not Message or len(message.body) > plain:
-                return self._taken_singly(row)
+                return self._many_singly(row)
         return row, row
 
-    def _taken_singly(self, row: list[Message]) -> tuple[list[Message], list[Message]]:
+    def _many_values(
+        self, topic: str, values: Any, parts: ManyParts
+    ) -> tuple[Sequence[Sending], Sequence[Message]]:
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise InvalidArgument(
+                f"send_many({topic!r}, …) takes a list of values: write send(topic, value) for a single one",
+                field="values",
+            )
+        if not self.intake.interceptors:
+            bodies = self.intake.bodies(topic, values, parts)
+            return bodies, bodies
+        drafts = self.intake.drafts(topic, values, parts)
+        return drafts, [self.intake.message(draft) for draft in drafts]
+
+    def _many_singly(self, row: list[Message]) -> tuple[Sequence[Sending], Sequence[Message]]:
         for message in row:
             if not isinstance(message, Message):
                 raise InvalidArgument(

@@ -13,19 +13,21 @@ from typing import Final, NamedTuple
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.message_id import UniqueIds
+from ...proto.message_id import UniqueIdRow, UniqueIds
 from ...proto.properties import PRODUCER_SEQUENCE, encode_pair
 from ...proto.record import Host
 from ...proto.record_run import encode_run
 from ..message import UNIQUE_KEY_SIZE, Message
 from ..queue import Queue
+from .bodies import Bodies
 from .outcome import Many, One, Outcome, Row, SendFuture, Waiter
 from .receipt import RunReceipts
 from .sequences import Numbers
 
 _UNIQ_KEY = b"UNIQ_KEY\x01%s\x02%s"
 _NUMBERED = b"UNIQ_KEY\x01%s\x02%s%s"
-_RECORD_OVERHEAD = 91 + UNIQUE_KEY_SIZE
+#: What a record has besides topic, body and the message's own properties.
+RECORD_OVERHEAD = 91 + UNIQUE_KEY_SIZE
 #: In the properties of every message that does not simply go to its queue.
 _WAITING: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 
@@ -33,7 +35,7 @@ _WAITING: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 def record_size(message: Message) -> int:
     """Return the bytes of the record of MESSAGE."""
     own = len(message.topic) + len(message.body) + len(message.property_string)
-    return own + _RECORD_OVERHEAD
+    return own + RECORD_OVERHEAD
 
 
 class Origin(NamedTuple):
@@ -75,8 +77,8 @@ class Run:
         self.queue = queue
         self.born_ms = born_ms
         self.on_done = on_done
-        self.messages: list[Message] = []
-        self.ids: list[bytes] = []
+        self.messages: list[Message] | Bodies = []
+        self.ids: Sequence[bytes] = ()
         self.waiters: list[Waiter] = []
         self.size_bytes = 0
         #: Messages may join it.
@@ -104,20 +106,27 @@ class Run:
 
     def add_one(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
         """Take MESSAGE of SIZE_BYTES in; OUTCOME gets its receipt."""
+        assert isinstance(self.messages, list)
         self.waiters.append(One(outcome))
         self.messages.append(message)
         self.size_bytes += size_bytes
 
     def add_many(self, messages: Sequence[Message], size_bytes: int, outcome: Outcome) -> None:
-        """Take MESSAGES of together SIZE_BYTES in; OUTCOME gets their receipts."""
+        """Take MESSAGES of together SIZE_BYTES in; OUTCOME gets their receipts. Bodies have a run to themselves."""
         self.waiters.append(Many(len(messages), outcome))
-        self.messages += messages
+        if isinstance(messages, Bodies):
+            assert not self.messages
+            self.messages = messages
+        else:
+            assert isinstance(self.messages, list)
+            self.messages += messages
         self.size_bytes += size_bytes
 
     def add_row(
         self, messages: Sequence[Message], size_bytes: int, futures: Sequence[SendFuture]
     ) -> None:
         """Take MESSAGES of together SIZE_BYTES in; each of FUTURES gets the receipt of one."""
+        assert isinstance(self.messages, list)
         self.waiters.append(Row(futures))
         self.messages += messages
         self.size_bytes += size_bytes
@@ -129,23 +138,38 @@ class Run:
         self.open = False
         if self._sealed_as == (self.queue, self.numbers):
             return
+        if isinstance(self.messages, Bodies):
+            self._encode_bodies(self.messages, origin)
+        else:
+            self._encode_messages(self.messages, origin)
+        self._sealed_as = self.queue, self.numbers
+
+    def _encode_bodies(self, bodies: Bodies, origin: Origin) -> None:
+        if not isinstance(self.ids, UniqueIdRow):
+            self.ids = origin.ids.row(len(bodies))
+        numbers = b""
+        if self.numbers is not None:
+            numbers = self._sequence(origin.producer_id, 0, len(bodies))
+        born = self.born_ms, origin.host
+        self.records, self.sizes = bodies.encode(self.queue.number, born, self.ids, numbers)
+
+    def _encode_messages(self, messages: list[Message], origin: Origin) -> None:
         if not self.ids:
-            self.ids = origin.ids.many(len(self.messages))
-            strings = b"".join([message.property_string for message in self.messages])
+            self.ids = origin.ids.many(len(messages))
+            strings = b"".join([message.property_string for message in messages])
             self.scattered = any(name in strings for name in _WAITING)
         self.records, self.sizes = encode_run(
             self.queue.topic,
             self.queue.number,
             zip(
-                [message.body for message in self.messages],
+                [message.body for message in messages],
                 self._properties(origin.producer_id),
                 strict=True,
             ),
             born_timestamp_ms=self.born_ms,
             born_host=origin.host,
-            sys_flag=[message.sys_flag for message in self.messages],
+            sys_flag=[message.sys_flag for message in messages],
         )
-        self._sealed_as = self.queue, self.numbers
 
     def _properties(self, producer_id: int) -> list[bytes]:
         """Return the property string of each record."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby, islice
-from operator import attrgetter
+from collections.abc import Coroutine, Iterable, Sequence
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from ...proto.errors import ClientClosed, InvalidArgument, MessageTooLarge, PocketMQError
@@ -23,6 +22,7 @@ from ..session import Session, local_host
 from .accumulator import Accumulator
 from .budget import Budget
 from .counters import ProducerCounters
+from .cutting import PLACE, parts
 from .delivery import Delivery
 from .outcome import Gathered, Outcome, SendFuture
 from .queue_choice import QueueChoice, RoundRobin, queue_for
@@ -30,8 +30,7 @@ from .recall import recall
 from .receipt import Receipt
 from .rows import MessageRow, Place
 from .run import Origin, record_size
-
-_PLACE = attrgetter("topic", "queue", "sharding_key")
+from .spread import spread
 
 
 class _Parcel(NamedTuple):
@@ -145,7 +144,7 @@ class Sender:
     def accept_row(self, row: Iterable[tuple[Message, int, SendFuture]]) -> None:
         """Send messages, for which their sizes were taken from the budget; their futures get their Receipts."""
         messages, sizes, futures = zip(*row, strict=True)
-        if len(set(map(_PLACE, messages))) == 1:
+        if len(set(map(PLACE, messages))) == 1:
             self._accept_alike(messages, sizes, futures)
             return
         by_topic: dict[str, list[tuple[Message, int, SendFuture]]] = {}
@@ -163,7 +162,7 @@ class Sender:
         ends = list(accumulate(sizes, initial=0))
         self._take_in(_RowParcel(MessageRow(messages, ends, futures)))
 
-    def accept_many(self, messages: list[Message], outcome: Outcome) -> None:
+    def accept_many(self, messages: Sequence[Message], outcome: Outcome) -> None:
         """Send MESSAGES as the budget allows; OUTCOME gets Receipts."""
         if self._disconnected:
             outcome.set_exception(_closed_before())
@@ -175,9 +174,9 @@ class Sender:
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
-    async def _feed(self, messages: list[Message], gathered: Gathered) -> None:
+    async def _feed(self, messages: Sequence[Message], gathered: Gathered) -> None:
         try:
-            for part, size_bytes in self._parts(messages):
+            for part, size_bytes in parts(messages, self.config, self.size_of):
                 await self.budget.take_within(size_bytes, self.config.max_block_ms)
                 self._take_in(_Parcel(part, size_bytes, gathered.part(), single=False))
                 await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
@@ -188,37 +187,6 @@ class Sender:
             raise
         else:
             gathered.no_more_parts()
-
-    def _parts(self, messages: list[Message]) -> Iterator[tuple[list[Message], int]]:
-        """Cut MESSAGES into parts for one topic and queue that fit a run; yield them with their sizes."""
-        if not self._choice.for_a_run:
-            for message in messages:
-                yield [message], self.size_of(message)
-            return
-        limit = self.config.run_bytes_max
-        for _, group in groupby(messages, _PLACE):
-            count = self.config.batch_messages_max
-            while part := list(islice(group, count)):
-                size_bytes = sum(map(record_size, part))
-                yield from self._sized(part, size_bytes)
-                # The next part fits at once if its messages are like these.
-                fit = limit * len(part) // size_bytes - 1
-                count = max(1, min(self.config.batch_messages_max, fit))
-
-    def _sized(
-        self, messages: list[Message], size_bytes: int
-    ) -> Iterator[tuple[list[Message], int]]:
-        """Halve MESSAGES, of together SIZE_BYTES, until the parts fit a run."""
-        if len(messages) == 1:
-            yield messages, self.size_of(messages[0])
-            return
-        if size_bytes < self.config.run_bytes_max:
-            yield messages, size_bytes
-            return
-        middle = len(messages) // 2
-        first_bytes = sum(map(record_size, messages[:middle]))
-        yield from self._sized(messages[:middle], first_bytes)
-        yield from self._sized(messages[middle:], size_bytes - first_bytes)
 
     def _take_in(self, parcel: _Parcel | _RowParcel) -> None:
         if self._disconnected:
@@ -245,8 +213,15 @@ class Sender:
 
     def _add(self, parcel: _Parcel, route: Route) -> None:
         messages, size_bytes = parcel.messages, parcel.size_bytes
-        place = self._place_for(messages[0], len(messages), size_bytes, route)
         now_ms = self._session.clock.now_ms()
+        if len(messages) > 1 and not (self._choice.for_a_run or messages[0].placed):
+            for queue, share, size, outcome in spread(
+                messages, route, self._choice, parcel.outcome
+            ):
+                self._accumulator.add_many(Place(queue, True), share, size, outcome, now_ms)
+                self._tell(Place(queue, True), size)
+            return
+        place = self._place_for(messages[0], len(messages), size_bytes, route)
         if parcel.single:
             self._accumulator.add_one(place, messages[0], size_bytes, parcel.outcome, now_ms)
         else:

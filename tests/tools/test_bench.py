@@ -10,7 +10,9 @@ from pocketmq.tools.bench.measure import Conditions, Figure
 
 @pytest.mark.parametrize("name", command.BENCHES)
 def test_every_bench_is_a_function_in_a_module_of_its_name(name: str) -> None:
-    assert callable(getattr(importlib.import_module(f"pocketmq.tools.bench.{name}"), name))
+    module = name.replace("-", "_")
+
+    assert callable(getattr(importlib.import_module(f"pocketmq.tools.bench.{module}"), module))
 
 
 @pytest.fixture

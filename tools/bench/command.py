@@ -15,11 +15,12 @@ from ..options import json_option
 from ..output import print_json, print_table
 from .measure import Conditions, Figure, beside_line, figures_table
 
-#: Name, what it measures; each is a module here with a function of its name.
+#: Name, what it measures; each is a module here with a function of its name, with underscores.
 BENCHES: Final = {
     "store": "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
     "produce": "Our client to our broker on loopback, 128 B, acknowledged in memory.",
-    "sync": "The same, acknowledged on the device, 64 sends in flight.",
+    "send-many": "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
+    "sync": "The same as produce, acknowledged on the device, 64 sends in flight.",
     "consume": "A cold queue to decoded messages, 128 B.",
     "push": "A listener called once a message, 128 B, default settings.",
     "start": "From the start of `pocketmq serve` to the first acknowledged send.",
@@ -88,7 +89,8 @@ def _figures(
 ) -> Iterator[Figure]:
     for name in names:
         measure: Callable[[Conditions], Figure]
-        measure = getattr(importlib.import_module(f".{name}", __package__), name)
+        module = name.replace("-", "_")
+        measure = getattr(importlib.import_module(f".{module}", __package__), module)
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
                 yield measure(Conditions(folder=Path(place), seconds=seconds, pending=pending))

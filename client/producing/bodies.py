@@ -1,0 +1,197 @@
+"""Bodies for one topic that share everything but their keys: messages that are made only when they are looked at.
+
+A list of a hundred thousand bodies travels as slices of itself: no Message is made for a body, its records are encoded
+by the column (proto/body_run.py), and its receipts are made when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Final, overload
+
+import numpy as np
+
+from ...proto.body_run import BodyOrigin, encode_bodies
+from ...proto.errors import InvalidArgument, MessageTooLarge
+from ...proto.message_id import UniqueIdRow
+from ...proto.properties import KEY_SEPARATOR, NAME_END, PAIR_END
+from ...proto.record import Host
+from ...proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
+from ..message import UNIQUE_KEY_SIZE, Message
+from .compression import Compressor
+
+#: The property KEYS, but for the key.
+_KEYS_SIZE: Final = len("KEYS") + 2
+_SEPARATORS: Final = (KEY_SEPARATOR, NAME_END, PAIR_END)
+
+
+class Bodies(Sequence[Message]):
+    """BODIES, with a key each if there are KEYS; all else is that of PATTERN, a message with no key."""
+
+    __slots__ = ("_flags", "_keys", "bodies", "pattern")
+
+    def __init__(
+        self,
+        pattern: Message,
+        bodies: list[bytes],
+        keys: list[bytes] | None = None,
+        flags: list[int] | None = None,
+    ) -> None:
+        """FLAGS: how each body is compressed; None: none is. Nothing is checked here: see `checked_bodies`."""
+        self.pattern = pattern
+        self.bodies = bodies
+        self._keys = keys
+        self._flags = flags
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Bodies: ...
+    def __getitem__(self, index: int | slice) -> Message | Bodies:
+        if isinstance(index, slice):
+            keys, flags = self._keys, self._flags
+            return Bodies(
+                self.pattern,
+                self.bodies[index],
+                None if keys is None else keys[index],
+                None if flags is None else flags[index],
+            )
+        key = None if self._keys is None else self._keys[index]
+        return self._message(self.bodies[index], key, self._flags[index] if self._flags else 0)
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(
+            self._message,
+            self.bodies,
+            repeat(None) if self._keys is None else self._keys,
+            repeat(0) if self._flags is None else self._flags,
+        )
+
+    def _message(self, body: bytes, key: bytes | None, flag: int) -> Message:
+        pattern = self.pattern
+        if key is None:
+            return pattern._replace(body=body, sys_flag=flag)
+        string = pattern.property_string + b"KEYS\x01%s\x02" % key
+        return pattern._replace(
+            body=body, keys=(key.decode(),), property_string=string, sys_flag=flag
+        )
+
+    def taken(self, indexes: Sequence[int]) -> Bodies:
+        """Return the bodies with INDEXES."""
+        keys, flags = self._keys, self._flags
+        return Bodies(
+            self.pattern,
+            [self.bodies[index] for index in indexes],
+            None if keys is None else [keys[index] for index in indexes],
+            None if flags is None else [flags[index] for index in indexes],
+        )
+
+    def compressed(self, compressor: Compressor) -> Bodies:
+        """Return these bodies with those compressed that are large."""
+        if max(map(len, self.bodies), default=0) <= compressor.above_bytes:
+            return self
+        packed = [compressor.packed(body) for body in self.bodies]
+        return Bodies(
+            self.pattern, [body for body, _ in packed], self._keys, [flags for _, flags in packed]
+        )
+
+    def cut(self, overhead: int, bytes_max: int, count_max: int) -> Iterator[tuple[Bodies, int]]:
+        """Yield parts of less than BYTES_MAX, or of one body, and of up to COUNT_MAX bodies, with their sizes.
+
+        A record takes OVERHEAD bytes besides body, key and the pattern's properties.
+        """
+        sizes = np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
+        sizes += overhead + len(self.pattern.property_string)
+        if self._keys is not None:
+            sizes += _KEYS_SIZE + np.fromiter(map(len, self._keys), np.int64, len(sizes))
+        ends = np.cumsum(sizes)
+        begin = before = 0
+        while begin < len(sizes):
+            fit = int(ends.searchsorted(before + bytes_max, "left"))
+            end = max(begin + 1, min(fit, begin + count_max))
+            until = int(ends[end - 1])
+            yield self[begin:end], until - before
+            begin, before = end, until
+
+    def encode(
+        self, queue: int, born: tuple[int, Host], ids: UniqueIdRow, first_extra: bytes
+    ) -> tuple[bytes, list[int]]:
+        """Return the records for QUEUE, BORN then and there, end to end, and their sizes."""
+        origin = BodyOrigin(self.pattern.topic, queue, *born, self.pattern.property_string)
+        return encode_bodies(
+            origin,
+            self.bodies,
+            ids,
+            keys=self._keys,
+            first_extra=first_extra,
+            sys_flags=self._flags,
+        )
+
+
+def checked_bodies(
+    pattern: Message, bodies: list[bytes], keys: Sequence[str] | None = None
+) -> Bodies:
+    """Return BODIES with KEYS, all else from PATTERN. Raises what a Message of each would raise."""
+    sizes = list(map(len, bodies))
+    if bodies and not 0 < min(sizes) <= max(sizes) <= MESSAGE_SIZE_MAX:
+        index = next(i for i, size in enumerate(sizes) if not 0 < size <= MESSAGE_SIZE_MAX)
+        _refuse_body(index, sizes[index])
+    if keys is None:
+        return Bodies(pattern, bodies)
+    check_count(bodies, keys)
+    return Bodies(pattern, bodies, _encoded_keys(pattern, keys))
+
+
+def check_count(bodies: Sequence[object], keys: Sequence[object]) -> None:
+    """Raise InvalidArgument unless there is a key for each of BODIES."""
+    if len(keys) != len(bodies):
+        raise InvalidArgument(
+            f"there are {len(bodies)} bodies and {len(keys)} keys: give one key for each body",
+            field="keys",
+        )
+
+
+def _refuse_body(index: int, size: int) -> None:
+    if size == 0:
+        raise InvalidArgument(
+            f"body {index} is empty: RocketMQ stores no empty message; send at least one byte",
+            field="bodies",
+            index=index,
+        )
+    raise MessageTooLarge(
+        f"body {index} has {size} bytes, the limit is {MESSAGE_SIZE_MAX}: split it, or store it elsewhere and send"
+        " its address",
+        field="bodies",
+        index=index,
+        limit=MESSAGE_SIZE_MAX,
+        value=size,
+    )
+
+
+def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
+    together = "".join(keys)
+    if not all(keys) or any(separator in together for separator in _SEPARATORS):
+        index, word = next(
+            (i, key) for i, key in enumerate(keys) if not key or any(s in key for s in _SEPARATORS)
+        )
+        raise InvalidArgument(
+            f"key {index}, {word!r}: a key is one word without spaces, which separate keys",
+            field="keys",
+            index=index,
+            value=word,
+        )
+    encoded = list(map(str.encode, keys))
+    limit = PROPERTIES_SIZE_MAX - UNIQUE_KEY_SIZE - _KEYS_SIZE - len(pattern.property_string)
+    longest = max(map(len, encoded), default=0)
+    if longest > limit:
+        raise MessageTooLarge(
+            f"a key has {longest} bytes, the limit is {limit} besides tag and properties: move data into the body",
+            field="keys",
+            limit=limit,
+            value=longest,
+        )
+    return encoded
