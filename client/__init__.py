@@ -38,6 +38,7 @@ from .message_batch import MessageBatch
 from .once import Once
 from .producer import Producer
 from .producing.interceptors import Interceptor
+from .producing.metrics import HistogramSnapshot, ProducerMetrics
 from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
 from .pull_consumer import PullConsumer
@@ -52,6 +53,8 @@ __all__ = [
     "Message",
     "Draft",
     "Interceptor",
+    "ProducerMetrics",
+    "HistogramSnapshot",
     "Producer",
     "AsyncProducer",
     "Receipt",

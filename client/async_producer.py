@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from random import Random
 from typing import Any, Final, Unpack, overload
 
@@ -15,6 +15,7 @@ from .faces import AsyncFace
 from .message import ManyParts, Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .producing.checking import Checker
+from .producing.metrics import ProducerMetrics
 from .producing.receipt import Receipt, Receipts
 from .producing.road import Road
 from .producing.transaction import AsyncTransaction, Verdict
@@ -146,9 +147,8 @@ class AsyncProducer(AsyncFace):
     ) -> asyncio.Future[Receipts]:
         self._sender.check_open()
         outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
-        offered, taken = self._road.many(messages, values, parts)
-        watched = self._road.intake.interceptors.watched(offered, outcome)
-        self._sender.accept_many(taken, watched)
+        taken, watch = self._road.many(messages, values, parts)
+        self._sender.accept_many(taken, outcome, watch)
         return outcome
 
     async def recall(self, handle: str | Receipt) -> str:
@@ -186,6 +186,14 @@ class AsyncProducer(AsyncFace):
         async with self.transaction(message) as transaction:
             await transaction.decide(await local(message))
         return transaction
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer did so far: numbers of this moment."""
+        return self._road.metrics()
+
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        return self.metrics().text(labels)
 
     async def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""

@@ -15,7 +15,7 @@ A message of a transaction becomes visible when its outcome is told (transaction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from random import Random
 from typing import Any, Unpack, overload
@@ -31,6 +31,7 @@ from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .producing.checking import Checker, check_checker
 from .producing.handover import Handover
+from .producing.metrics import ProducerMetrics
 from .producing.receipt import Receipt, Receipts
 from .producing.road import Road
 from .producing.transaction import Transaction, Verdict
@@ -173,11 +174,10 @@ class Producer(Face):
         self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
     ) -> Future[Receipts]:
         self._sender.check_open()
-        offered, taken = self._road.many(messages, values, parts)
+        taken, watch = self._road.many(messages, values, parts)
         outcome: Future[Receipts] = Future()
         outcome.set_running_or_notify_cancel()
-        watched = self._road.intake.interceptors.watched(offered, outcome)
-        self._portal.post(self._sender.accept_many, taken, watched)
+        self._portal.post(self._sender.accept_many, taken, outcome, watch)
         return outcome
 
     def recall(self, handle: str | Receipt) -> str:
@@ -215,6 +215,14 @@ class Producer(Face):
         with self.transaction(message) as transaction:
             transaction.decide(local(message))
         return transaction
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer did so far: numbers of this moment."""
+        return self._road.metrics()
+
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        return self.metrics().text(labels)
 
     def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 from ...proto.errors import ConfigError
 from ..draft import Draft
 from ..message import Message
-from .outcome import Outcome
+from .outcome import Outcome, Watch
 from .receipt import Receipt, Receipts
 
 logger = logging.getLogger(__name__)
@@ -114,6 +114,12 @@ class Interceptors:
     def watched(self, messages: Sequence[Sending], outcome: Outcome) -> Outcome:
         """Return an outcome that tells the chain of MESSAGES, then OUTCOME."""
         return _Watched(self, messages, outcome) if self._on_acknowledgement else outcome
+
+    def watch(self, messages: Sequence[Sending]) -> Watch | None:
+        """Return what watches parts of MESSAGES; None: nobody wants to hear."""
+        if not self._on_acknowledgement:
+            return None
+        return lambda first, end, outcome: _Watched(self, messages[first:end], outcome)
 
 
 _FAILED: Final = object()

@@ -129,6 +129,10 @@ class Outcome(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
+#: Returns an outcome for the messages from FIRST up to END of a sending that tells others before the given one.
+Watch: TypeAlias = Callable[[int, int, Outcome], Outcome]
+
+
 class One:
     """Waits for the receipt of one message."""
 

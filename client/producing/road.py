@@ -18,6 +18,8 @@ from ..session import Session
 from .checking import Checker, Transacting
 from .intake import Intake
 from .interceptors import Sending
+from .metrics import ProducerMetrics
+from .outcome import Watch
 from .queue_choice import queue_choice
 from .receipt import Receipt
 from .route_gate import RouteGate
@@ -90,12 +92,23 @@ class Road:
             size_bytes = await self._room(half)
         return await self._accept(sending, half, size_bytes)
 
+    def metrics(self) -> ProducerMetrics:
+        """Return what was done so far."""
+        return ProducerMetrics.of(self.sender.counters, self._config.buffer_memory)
+
     def many(
         self, messages: object, values: Any, parts: ManyParts
-    ) -> tuple[Sequence[Sending], Sequence[Message]]:
-        """Return what the arguments of a face's `send_many` ask for, after the interceptors, and as it goes to the
-        broker: mostly one object. Raises InvalidArgument for what is no message.
+    ) -> tuple[Sequence[Message], Watch | None]:
+        """Return what the arguments of a face's `send_many` ask for, as it goes to the broker, and what tells the
+        interceptors of it. Raises InvalidArgument for what is no message.
         """
+        offered, taken = self._many(messages, values, parts)
+        return taken, self.intake.interceptors.watch(offered)
+
+    def _many(
+        self, messages: object, values: Any, parts: ManyParts
+    ) -> tuple[Sequence[Sending], Sequence[Message]]:
+        """Return them after the interceptors, and as they go to the broker: mostly one object."""
         if isinstance(messages, str):
             return self._many_values(messages, values, parts)
         if isinstance(messages, Message) or not isinstance(messages, Iterable):

@@ -24,7 +24,7 @@ from .budget import Budget
 from .counters import ProducerCounters
 from .cutting import PLACE, parts
 from .delivery import Delivery
-from .outcome import Gathered, Outcome, SendFuture
+from .outcome import Gathered, Outcome, SendFuture, Watch
 from .queue_choice import QueueChoice, RoundRobin, queue_for
 from .recall import recall
 from .receipt import Receipt
@@ -162,28 +162,39 @@ class Sender:
         ends = list(accumulate(sizes, initial=0))
         self._take_in(_RowParcel(MessageRow(messages, ends, futures)))
 
-    def accept_many(self, messages: Sequence[Message], outcome: Outcome) -> None:
-        """Send MESSAGES as the budget allows; OUTCOME gets Receipts."""
-        if self._disconnected:
-            outcome.set_exception(_closed_before())
+    def accept_many(
+        self, messages: Sequence[Message], outcome: Outcome, watch: Watch | None = None
+    ) -> None:
+        """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH hears of each part before."""
+        gathered = Gathered(outcome)
+        if not self._disconnected:
+            self._bring(self._feed(messages, gathered, watch))
         else:
-            self._bring(self._feed(messages, Gathered(outcome)))
+            _refuse_rest(messages, 0, gathered, watch, _closed_before())
 
     def _bring(self, work: Coroutine[object, object, None]) -> None:
         task = self._session.tasks.spawn(work)
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
-    async def _feed(self, messages: Sequence[Message], gathered: Gathered) -> None:
+    async def _feed(
+        self, messages: Sequence[Message], gathered: Gathered, watch: Watch | None
+    ) -> None:
+        begin = 0
         try:
             for part, size_bytes in parts(messages, self.config, self.size_of):
                 await self.budget.take_within(size_bytes, self.config.max_block_ms)
-                self._take_in(_Parcel(part, size_bytes, gathered.part(), single=False))
+                outcome: Outcome = gathered.part()
+                if watch is not None:
+                    outcome = watch(begin, begin + len(part), outcome)
+                begin += len(part)
+                self._take_in(_Parcel(part, size_bytes, outcome, single=False))
                 await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
         except PocketMQError as error:
-            gathered.no_more_parts(error)
+            _refuse_rest(messages, begin, gathered, watch, error)
         except asyncio.CancelledError:
-            gathered.no_more_parts(ClientClosed("the producer was closed while sending"))
+            closed = ClientClosed("the producer was closed while sending")
+            _refuse_rest(messages, begin, gathered, watch, closed)
             raise
         else:
             gathered.no_more_parts()
@@ -342,6 +353,19 @@ class Sender:
             self._fail(parcel, error)
         if self._delivery is not None:
             self._delivery.end(error)
+
+
+def _refuse_rest(
+    messages: Sequence[Message],
+    begin: int,
+    gathered: Gathered,
+    watch: Watch | None,
+    error: PocketMQError,
+) -> None:
+    """Tell the sender of MESSAGES that those from BEGIN on will not be sent, because of ERROR."""
+    if watch is not None:
+        watch(begin, len(messages), gathered.part()).set_exception(error)
+    gathered.no_more_parts(error)
 
 
 def _closed_before() -> ClientClosed:

@@ -125,6 +125,21 @@ async def test_an_error_is_told() -> None:
     assert [told[2] for told in seen.told].count(seen.sent[0]) == 1
 
 
+async def test_of_a_list_that_fails_in_part_each_message_hears_its_own_end() -> None:
+    seen = Recording()
+    cluster = FakeCluster.of_one("orders", queues=1)
+    cluster.broker.faults += ["", StoreLocked("not now"), ""]
+    row = [Message("orders", b"%d" % number) for number in range(6)]
+
+    async with producer(cluster, seen, batch_messages_max=2) as sending:
+        with pytest.raises(StoreLocked):
+            await sending.send_many(row)
+
+    told = {m.body: receipt is not None for receipt, _, m in seen.told if isinstance(m, Message)}
+    assert [told[message.body] for message in row] == [True, True, False, False, True, True]
+    assert len(seen.told) == 6
+
+
 async def test_one_that_raises_is_logged_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
     seen = Recording()
     cluster = FakeCluster.of_one("orders", queues=1)

@@ -1,0 +1,165 @@
+"""What a producer did so far, as a snapshot and as text for Prometheus.
+
+The text is Prometheus' exposition format, version 0.0.4: answer a scrape with it as `text/plain`. Names are
+pocketmq_producer_<noun>_<unit>; counters end in _total, times are in seconds as Prometheus wants them. Counting costs
+something for a run, nothing for a single message; a snapshot copies a hundred numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from .counters import Histogram, ProducerCounters
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX: Final = "pocketmq_producer_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSnapshot:
+    """How many values lay within each of BOUNDS (above the one before); the last of COUNTS is above all bounds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    #: The sum of all values.
+    total: float
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """The mean of all values; 0 if there are none."""
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, share: float) -> float:
+        """Return a bound which SHARE (0 to 1) of the values do not exceed; infinity if it is above all bounds.
+
+        It is as exact as the bounds are close. 0 if there are no values.
+        """
+        wanted = share * self.count
+        for bound, below in zip(self.bounds, accumulate(self.counts), strict=False):
+            if below >= wanted:
+                return bound if self.count else 0.0
+        return float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerMetrics:
+    """The counters of a producer at one moment. A *request* is one try to send one run."""
+
+    messages_sent: int
+    messages_failed: int
+    bytes_sent: int
+    requests: int
+    retries: int
+    #: Runs that were cut in two, because a broker refused them as a whole.
+    splits: int
+    #: Runs that went to another queue than the one that was chosen first.
+    moves: int
+    #: Runs that were given up because delivery_timeout_ms was over.
+    expired: int
+    #: Messages of which an earlier try had been stored: the broker dropped the repeat.
+    repeats_dropped: int
+    #: Messages that may be stored twice: they were sent again when the broker could not tell repeats any more.
+    possible_repeats: int
+    #: New epochs of idempotent sending.
+    epochs: int
+    #: Refusals of runs that nobody waits for (acks="none").
+    refused_unheard: int
+    #: Senders that found the buffer full and had to wait.
+    buffer_waits: int
+    #: Bytes of the messages without an acknowledgement, and their bound (`buffer_memory`).
+    buffer_bytes: int
+    buffer_limit_bytes: int
+    batch_messages: HistogramSnapshot
+    batch_bytes: HistogramSnapshot
+    #: From the first message of a run to its first request.
+    queue_time_ms: HistogramSnapshot
+    #: From a request to its answer.
+    request_latency_ms: HistogramSnapshot
+
+    @classmethod
+    def of(cls, counters: ProducerCounters, buffer_limit_bytes: int) -> ProducerMetrics:
+        """Return what COUNTERS say now."""
+        values = {name: getattr(counters, name) for name in ProducerCounters.__slots__}
+        frozen: dict[str, Any] = {
+            name: _frozen(value) if isinstance(value, Histogram) else value
+            for name, value in values.items()
+        }
+        return cls(buffer_limit_bytes=buffer_limit_bytes, **frozen)
+
+    def text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}."""
+        return "".join(f"{line}\n" for line in _lines(self, labels or {}))
+
+
+def _frozen(histogram: Histogram) -> HistogramSnapshot:
+    return HistogramSnapshot(
+        bounds=histogram.bounds, counts=tuple(histogram.counts), total=histogram.total
+    )
+
+
+#: Field, name, what it counts.
+_COUNTERS: Final = (
+    ("messages_sent", "messages_sent_total", "Messages that were acknowledged."),
+    ("messages_failed", "messages_failed_total", "Messages that were given up."),
+    ("bytes_sent", "sent_bytes_total", "Bytes of the records that were acknowledged."),
+    ("requests", "requests_total", "Tries to send a run."),
+    ("retries", "retries_total", "Tries after the first one."),
+    ("splits", "splits_total", "Runs that were cut in two because a broker refused them."),
+    ("moves", "moves_total", "Runs that went to another queue than the one chosen first."),
+    ("expired", "expired_total", "Runs that were given up because their time was over."),
+    ("repeats_dropped", "repeats_dropped_total", "Messages whose repeat a broker dropped."),
+    ("possible_repeats", "possible_repeats_total", "Messages that may be stored twice."),
+    ("epochs", "epochs_total", "New epochs of idempotent sending."),
+    ("refused_unheard", "refused_unheard_total", "Refusals of runs that nobody waited for."),
+    ("buffer_waits", "buffer_waits_total", "Senders that found the buffer full."),
+)
+_GAUGES: Final = (
+    ("buffer_bytes", "buffer_bytes", "Bytes of the messages without an acknowledgement."),
+    ("buffer_limit_bytes", "buffer_limit_bytes", "Bytes that the buffer may hold."),
+)
+#: Field, name, what it measures, by how much a value is divided.
+_HISTOGRAMS: Final = (
+    ("batch_messages", "batch_messages", "Messages of a run.", 1),
+    ("batch_bytes", "batch_bytes", "Bytes of a run.", 1),
+    ("queue_time_ms", "queue_time_seconds", "From a run's first message to its request.", 1000),
+    ("request_latency_ms", "request_latency_seconds", "From a request to its answer.", 1000),
+)
+
+
+def _lines(metrics: ProducerMetrics, labels: Mapping[str, str]) -> Iterator[str]:
+    pairs = [f'{name}="{_escaped(value)}"' for name, value in labels.items()]
+    plain = _in_braces(pairs)
+    for kind, rows in (("counter", _COUNTERS), ("gauge", _GAUGES)):
+        for field, name, what in rows:
+            yield from _head(name, what, kind)
+            yield f"{_PREFIX}{name}{plain} {getattr(metrics, field)}"
+    for field, name, what, divisor in _HISTOGRAMS:
+        histogram: HistogramSnapshot = getattr(metrics, field)
+        yield from _head(name, what, "histogram")
+        bounds = [*(f"{bound / divisor:g}" for bound in histogram.bounds), "+Inf"]
+        for bound, count in zip(bounds, accumulate(histogram.counts), strict=True):
+            within = _in_braces([*pairs, f'le="{bound}"'])
+            yield f"{_PREFIX}{name}_bucket{within} {count}"
+        yield f"{_PREFIX}{name}_sum{plain} {histogram.total / divisor!r}"
+        yield f"{_PREFIX}{name}_count{plain} {histogram.count}"
+
+
+def _head(name: str, what: str, kind: str) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{name} {what}"
+    yield f"# TYPE {_PREFIX}{name} {kind}"
+
+
+def _in_braces(pairs: list[str]) -> str:
+    return f"{{{','.join(pairs)}}}" if pairs else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
