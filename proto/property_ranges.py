@@ -1,8 +1,9 @@
 """Where the values of properties stand in the records of a run, found for all records at once.
 
 Most runs come from one client: every record has the same names in the same order, with values of the same lengths.
-Then one record's layout is that of all, which one comparison of all property strings with the first one proves.
-Otherwise the strings are split at their separators (see properties.py for the format). Pure.
+Then one record's layout is that of all, which one comparison of all property strings with the first one proves. The
+first record may be longer or shorter than the others, as it is in the runs of a producer that numbers them: it is read
+by itself. Otherwise the strings are split at their separators (see properties.py for the format). Pure.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class PropertyRanges:
         self._sizes = columns.properties_size
         self._count = len(columns)
         self._pairs: Parts | None = None
+        #: How many records at the front are read by themselves: 0 or 1.
+        self._apart = int(self._count > 1 and self._sizes[0] != self._sizes[1])
+        self._first: dict[bytes, tuple[int, int]] = {}
         self._layout = self._common_layout()
         self._found: dict[str, tuple[Longs, Longs]] = {}
 
@@ -68,29 +72,44 @@ class PropertyRanges:
         """Return where each property's value stands in every property string, and its size; None if they differ."""
         if not self._count:
             return None
-        width = int(self._sizes[0])
-        if not 0 < width <= CELLS_MAX // self._count or (self._sizes != width).any():
+        starts, sizes = self._starts[self._apart :], self._sizes[self._apart :]
+        width = int(sizes[0])
+        if not 0 < width <= CELLS_MAX // self._count or (sizes != width).any():
             return None
-        if int(self._starts.max()) + width > len(self._array):
+        if int(starts.max()) + width > len(self._array) or not self._read_first():
             return None
-        strings = windows(self._array, self._starts, width)
+        strings = windows(self._array, starts, width)
         layout: dict[bytes, tuple[int, int]] = {}
         fixed = np.full(width, 0xFF, np.uint8)  # where all strings must have the first one's bytes
         for name, start, size in _pairs_of(strings[0].tobytes()):
             layout[name] = (start, size)
             fixed[start : start + size] = 0
         ends = strings == _END_OF_PAIR
-        if int(np.count_nonzero(ends)) != self._count * int(np.count_nonzero(ends[0])):
+        if int(np.count_nonzero(ends)) != len(strings) * int(np.count_nonzero(ends[0])):
             return None
         strings ^= strings[0].copy()
         strings &= fixed
         return None if strings.any() else layout
 
+    def _read_first(self) -> bool:
+        """Read the first record if it is apart; return False if its properties do not lie inside the data."""
+        if self._apart:
+            start, size = int(self._starts[0]), int(self._sizes[0])
+            if start < 0 or size < 0 or start + size > len(self._array):
+                return False
+            string = self._array[start : start + size].tobytes()
+            self._first = {name: (at, length) for name, at, length in _pairs_of(string)}
+        return True
+
     def _in_layout(self, name: str) -> tuple[Longs, Longs]:
         assert self._layout is not None
         start, size = self._layout.get(name.encode(), (0, -1))
+        starts = self._starts + start
         sizes = np.full(self._count, size, np.int64)
-        return self._starts + start, sizes
+        if self._apart:
+            start, sizes[0] = self._first.get(name.encode(), (0, -1))
+            starts[0] = self._starts[0] + start
+        return starts, sizes
 
     # --- any records ---------------------------------------------------------------------------------------------
 

@@ -66,6 +66,24 @@ def test_values_in_any_strings_are_found(strings: list[bytes]) -> None:
     check(strings)
 
 
+@given(
+    first=st.lists(st.sampled_from([*list("abKEYS\x01\x02"), "KEYS\x01", "TAGS\x01x"])).map(
+        "".join
+    ),
+    count=st.integers(1, 9),
+    other=st.sampled_from(["", "KEYS\x01%04d\x02", "UNIQ_KEY\x01%04d\x02TAGS\x01t\x02"]),
+)
+def test_a_first_record_that_differs_from_the_others_is_read_by_itself(
+    first: str, count: int, other: str
+) -> None:
+    rest = [(other % number if other else "").encode() for number in range(count)]
+
+    ranges = check([first.encode(), *rest])
+
+    if other and len(first) != len(rest[0]):
+        assert ranges._layout is not None
+
+
 def test_a_separator_inside_one_value_ends_the_common_layout() -> None:
     strings = [b"KEYS\x01abcdefgh\x02"] * 9
     strings[5] = b"KEYS\x01a\x02TAGS\x01x\x02"
