@@ -206,7 +206,7 @@ class IdempotenceCampaign:
     async def _send(self, producer: AsyncProducer, queue: int, seed: int) -> None:
         """Send batches to QUEUE until the end, several at a time."""
         chooser = random.Random(seed)
-        under_way: list[asyncio.Future[object]] = []
+        under_way: list[asyncio.Future[None]] = []
         number = 0
         while not self._ending:
             count = chooser.choice((1, 1, RUN_MAX))
