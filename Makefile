@@ -31,8 +31,8 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.kill_campaign --kills 200
 	$(BIN)/python -m tests.crash.timer_campaign --kills 100
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
-	for trouble in members name-server broker links all; do \
-	  $(BIN)/python -m tests.simulation.group_campaign --trouble $$trouble || exit 1; done
+	for kind in pull push ordered; do for trouble in members name-server broker links all; do \
+	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -28,7 +29,7 @@ from pocketmq.proto.errors import PocketMQError
 
 from .cluster import Client, Cluster, SimulatedBroker, SimulatedNameServer, cluster_of
 from .ledger import Ledger
-from .members import GROUP, LEASE_MS, SESSION_MS, TOPIC, CoreMember, Member
+from .members import GROUP, LEASE_MS, SESSION_MS, TOPIC, CoreMember, Member, PullMember, PushMember
 from .virtual_loop import run
 
 QUEUES: Final = 8
@@ -36,7 +37,12 @@ BODY_BYTES: Final = 100
 TICK_MS: Final = 200
 #: What goes wrong besides members.
 TROUBLES: Final = ("members", "name-server", "broker", "links", "all")
-KINDS: Final[dict[str, Callable[[int, Client, Ledger, str], Member]]] = {"core": CoreMember}
+KINDS: Final[dict[str, Callable[[int, Client, Ledger, str], Member]]] = {
+    "core": CoreMember,
+    "pull": PullMember,
+    "push": PushMember,
+    "ordered": partial(PushMember, ordered=True),
+}
 #: Everything must be handled so long after the trouble ended, at the latest.
 SETTLED_MS: Final = 180_000
 
@@ -78,7 +84,7 @@ class Campaign:
         self._plan = plan
         self._cluster = cluster
         self._random = Random(cluster.random.random())
-        self._ledger = Ledger()
+        self._ledger = Ledger(ordered=plan.kind != "push")
         self._numbers = 0
         self._members: dict[int, Member | None] = {}
         self._events: Counter[str] = Counter()
@@ -222,8 +228,6 @@ class Campaign:
         await self._lose_and_return(self._cluster.name_servers, "name server")
 
     async def _trouble_brokers(self) -> None:
-        for broker in self._cluster.brokers:
-            self._ledger.broker_lost(broker.name)
         await self._lose_and_return(self._cluster.brokers, "broker")
 
     async def _lose_and_return(
@@ -240,6 +244,8 @@ class Campaign:
             await server.kill()
             await self._pause(random.uniform(500, 30_000))
             await server.start()
+            if isinstance(server, SimulatedBroker):
+                self._ledger.broker_back(server.name, self._committed())
 
     async def _trouble_links(self) -> None:
         """Cut connections, which come back at once, and hold them up for less than a lease."""
@@ -320,7 +326,7 @@ class Campaign:
         return [
             f"{queue}: committed {committed.get(queue)} of {end} when all had left"
             for queue, end in ends.items()
-            if end and committed.get(queue) != end
+            if end and committed.get(queue) != end and not self._ledger.lost_broker(queue)
         ]
 
 

@@ -5,10 +5,11 @@ An offset that is handled twice is excused where the one who had it first
   killed    died, and had not committed it when it died
   stalled   stood still for so long that it lost its leases, and had not committed it when that began; or who handles it
             again is one that stood still, and goes on with what it held
-  broker    had committed it, or not, to a broker that was killed since: what was not saved is forgotten
-  cut off   could not reach the queue's broker for so long that it lost the lease
+  broker    had committed it to a broker that was killed since, or could not: what was not saved is forgotten, and what
+            was committed when it came back is not
 
-Order: a queue is handled without gaps. Whoever goes on begins at an offset that was handled, or at the next.
+Order, where it is promised: a queue is handled without gaps. Whoever goes on begins at an offset that was handled, or
+at the next.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class _Row:
     last: NDArray[np.int32] = field(default_factory=lambda: np.full(1024, _NOBODY, np.int32))
     #: Behind the last offset that was handled.
     end: int = 0
+    #: Excused by the loss of the broker: what is between, for each loss.
+    forgotten: list[tuple[int, int]] = field(default_factory=list)
 
     def room_for(self, end: int) -> None:
         if end > len(self.last):
@@ -52,11 +55,10 @@ class _Excuse:
 class Ledger:
     """Notes what members, known by numbers, handle."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ordered: bool = True) -> None:
+        self._ordered = ordered
         self._rows: dict[Queue, _Row] = {}
         self._excuses: dict[int, list[_Excuse]] = {}
-        #: Of brokers that were killed: offsets from which on queues were not surely committed on disk.
-        self._brokers_lost: set[str] = set()
         self.handled = 0
         self.repeats: Counter[str] = Counter()
         #: What must not be, a few of them.
@@ -70,14 +72,15 @@ class Ledger:
         """Note that MEMBER has handled COUNT messages of QUEUE from offset FIRST on."""
         row = self._rows.setdefault(queue, _Row())
         row.room_for(first + count)
-        if first > row.end:
+        if first > row.end and self._ordered:
             self._fault(
                 f"{queue}: member {member} goes on at {first}, but only {row.end} are handled"
             )
         before = row.last[first : first + count]
-        for other in np.unique(before[before != _NOBODY]).tolist():
-            offsets = first + np.flatnonzero(before == other)
-            self._repeated(member, other, queue, offsets)
+        if before.max() != _NOBODY:
+            for other in np.unique(before[before != _NOBODY]).tolist():
+                offsets = first + np.flatnonzero(before == other)
+                self._repeated(member, other, queue, offsets)
         row.last[first : first + count] = member
         row.end = max(row.end, first + count)
         self.handled += count
@@ -92,7 +95,7 @@ class Ledger:
         self.seen[numbers] = 1
 
     def _repeated(self, member: int, other: int, queue: Queue, offsets: NDArray[np.int64]) -> None:
-        if queue.broker in self._brokers_lost:
+        if any(low <= offsets[0] and offsets[-1] < end for low, end in self._rows[queue].forgotten):
             self.repeats["broker"] += len(offsets)
             return
         excuses = [*self._excuses.get(other, ()), *self._excuses.get(member, ())]
@@ -116,9 +119,15 @@ class Ledger:
         """Have MEMBER excused, WHY: what it has handled from the COMMITTED offsets on may come again."""
         self._excuses.setdefault(member, []).append(_Excuse(why, dict(committed)))
 
-    def broker_lost(self, broker: str) -> None:
-        """BROKER was killed: it may have forgotten commits."""
-        self._brokers_lost.add(broker)
+    def broker_back(self, broker: str, committed: Mapping[Queue, int]) -> None:
+        """BROKER has come back after a kill, and knows COMMITTED: what was handled beyond may come again."""
+        for queue, row in self._rows.items():
+            if queue.broker == broker:
+                row.forgotten.append((committed.get(queue, 0), row.end))
+
+    def lost_broker(self, queue: Queue) -> bool:
+        """Was the broker of QUEUE killed at some time?"""
+        return queue in self._rows and bool(self._rows[queue].forgotten)
 
     # --- the end
 

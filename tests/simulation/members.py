@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
-from pocketmq.client import Queue, ReceivedMessage
+from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer, Queue, ReceivedMessage
 from pocketmq.client.config import ReadingConfig
 from pocketmq.client.consuming.commits import Commits, commit_regularly
 from pocketmq.client.consuming.held_queue import HeldQueue
@@ -26,6 +27,8 @@ TOPIC = "orders"
 SESSION_MS = 10_000
 LEASE_MS = 15_000
 COMMIT_MS = 1_000
+#: How many of single messages take a while.
+_SLOW = 0.02
 #: Runs that wait for the application.
 _BACKLOG_MAX = 16
 
@@ -55,7 +58,17 @@ class Application:
         self.client = client
         self._ledger = ledger
 
-    async def handle(self, messages: list[ReceivedMessage]) -> None:
+    async def handle_one(self, message: ReceivedMessage) -> None:
+        """Handle MESSAGE."""
+        machine, random = self.client.machine, self.client.random
+        await machine.awake()
+        self._ledger.note_numbers([int(message.body[:10])])
+        queue = Queue(message.topic, message.broker, message.queue)
+        self._ledger.handle(self.number, queue, message.queue_offset, 1)
+        if random.random() < _SLOW:
+            await machine.clock.sleep_until(machine.clock.now_ms() + random.randrange(20))
+
+    async def handle(self, messages: Sequence[ReceivedMessage]) -> None:
         """Handle MESSAGES, which follow each other in one queue."""
         machine, random = self.client.machine, self.client.random
         await machine.awake()
@@ -168,3 +181,82 @@ class CoreMember:
 
     def skip(self, queue: Queue, next_offset: int) -> None:
         """There is no filter."""
+
+
+class PullMember:
+    """An application that polls."""
+
+    def __init__(self, number: int, client: Client, ledger: Ledger, strategy: str) -> None:
+        self.number = number
+        self.client = client
+        self._application = Application(number, client, ledger)
+        self._consumer = AsyncPullConsumer(
+            GROUP,
+            TOPIC,
+            client.cluster.addresses,
+            clock=client.machine.clock,
+            connections=client.connections(),
+            random=client.random,
+            strategy=strategy,
+            session_timeout_ms=SESSION_MS,
+            lease_ms=LEASE_MS,
+            auto_commit_interval_ms=COMMIT_MS,
+        )
+        self._leaves = False
+        self._working: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._consumer.start()
+        self._working = asyncio.ensure_future(self._work())
+
+    async def leave(self) -> None:
+        assert self._working is not None
+        self._leaves = True
+        await self._working
+        await self._consumer.close()
+        self.client.kill()
+
+    def die(self) -> None:
+        assert self._working is not None
+        self._working.cancel()
+
+    async def _work(self) -> None:
+        while not self._leaves:
+            await self.client.machine.awake()
+            if messages := await self._consumer.poll():
+                await self._application.handle(messages)
+
+
+class PushMember:
+    """An application with a listener that is called with one message at a time."""
+
+    def __init__(
+        self, number: int, client: Client, ledger: Ledger, strategy: str, *, ordered: bool = False
+    ) -> None:
+        self.number = number
+        self.client = client
+        application = Application(number, client, ledger)
+        self._consumer = AsyncPushConsumer(
+            GROUP,
+            TOPIC,
+            application.handle_one,
+            client.cluster.addresses,
+            clock=client.machine.clock,
+            connections=client.connections(),
+            random=client.random,
+            strategy=strategy,
+            session_timeout_ms=SESSION_MS,
+            lease_ms=LEASE_MS,
+            auto_commit_interval_ms=COMMIT_MS,
+            ordered=ordered,
+        )
+
+    async def start(self) -> None:
+        await self._consumer.start()
+
+    async def leave(self) -> None:
+        await self._consumer.close()
+        self.client.kill()
+
+    def die(self) -> None:
+        """Its listeners end when they next look at the clock: nothing of it is woken any more."""
