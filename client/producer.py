@@ -75,7 +75,7 @@ class Producer(Face):
         self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
     ) -> Receipt:
         """Send MESSAGE, or VALUE to a topic, and return its receipt once it is acknowledged."""
-        return self._send_nowait(message, value, parts).result()
+        return self.send_nowait(message, value, **parts).result()  # type: ignore[arg-type]
 
     @overload
     def send_nowait(self, message: Message, /) -> Future[Receipt]: ...
@@ -91,46 +91,32 @@ class Producer(Face):
         It waits up to max_block_ms if the buffer is full. The future cannot be cancelled. Its callbacks run on the
         client's own thread: keep them short.
         """
-        return self._send_nowait(message, value, parts)
-
-    def _send_nowait(
-        self, message: Message | str, value: Any, parts: MessageParts
-    ) -> Future[Receipt]:
-        sender = self._sender
-        sender.check_open()
         if (
-            type(message) is not Message
-            or len(message.body) > self._plain_bytes
-            or value is not NO_VALUE
-            or parts
+            type(message) is Message
+            and len(message.body) <= self._plain_bytes
+            and value is NO_VALUE
+            and not parts
         ):
-            return self._send_prepared(message, value, parts)
-        size_bytes = sender.size_of(message)
-        self._take(size_bytes)
-        return self._handover.put(message, size_bytes)
+            return self._handover.put(message)
+        return self._send_prepared(message, value, parts)
 
     def _send_prepared(
         self, message: Message | str, value: Any, parts: MessageParts
     ) -> Future[Receipt]:
         """Send what has to be serialized, compressed or shown to interceptors first."""
+        self._sender.check_open()
         intake, gate = self._road.intake, self._road.gate
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
             if isinstance(sending, Draft) and not gate.is_open(sending.topic):
                 self._portal.run(gate.wait(sending.topic))
             taken = intake.message(sending)
-            size_bytes = self._sender.size_of(taken)
-            self._take(size_bytes)
+            size_bytes = self._handover.take(taken)
         outcome: Future[Receipt] = Future()
         outcome.set_running_or_notify_cancel()
         watched = intake.watched(sending, outcome)
         self._handover.put_watched(taken, size_bytes, watched)
         return outcome
-
-    def _take(self, size_bytes: int) -> None:
-        budget = self._sender.budget
-        if not budget.take(size_bytes):
-            self._portal.run(budget.take_within(size_bytes, self.config.max_block_ms))
 
     @overload
     def send_many(self, messages: Iterable[Message], /) -> Receipts: ...

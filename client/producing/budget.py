@@ -40,13 +40,11 @@ class Budget:
         """Take SIZE_BYTES if they are there and nobody waits for them."""
         if self._waiters:
             return False
-        return self._take(size_bytes)
-
-    def _take(self, size_bytes: int) -> bool:
         with self._lock:
-            if self._taken_bytes and self._taken_bytes + size_bytes > self.limit_bytes:
+            taken_bytes = self._taken_bytes + size_bytes
+            if taken_bytes > self.limit_bytes and self._taken_bytes:
                 return False
-            self._taken_bytes += size_bytes
+            self._taken_bytes = taken_bytes
             return True
 
     async def take_within(self, size_bytes: int, max_block_ms: int) -> None:
@@ -83,10 +81,18 @@ class Budget:
         while self._waiters:
             size_bytes, waiter = self._waiters[0]
             if not waiter.done():
-                if not self._take(size_bytes):
+                if not self._has_room(size_bytes):
                     return
                 waiter.set_result(None)
             self._waiters.popleft()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Take SIZE_BYTES for the one that waits longest, if they are there."""
+        with self._lock:
+            if self._taken_bytes and self._taken_bytes + size_bytes > self.limit_bytes:
+                return False
+            self._taken_bytes += size_bytes
+            return True
 
     def full(self, how_long: str) -> BufferFull:
         """Return the error for a sender that found no room."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from ...proto.errors import DeliveryTimeout, PocketMQError, SendFailed
@@ -83,6 +84,8 @@ class Delivery:
         self._alarm_ms = 0
         #: Why nothing more can be sent at all.
         self.fatal: PocketMQError | None = None
+        #: Called when there is such an error.
+        self.on_fatal: Callable[[], None] = lambda: None
 
     # --- which run, and when
 
@@ -206,6 +209,7 @@ class Delivery:
             self._accumulator.back_in_parts(run, run.split(split_point(run, error)))
         elif remedy is Remedy.END:
             self.fatal = error
+            self.on_fatal()
             self._accumulator.finished(run)
             self.end(error)
         elif (final := self._final(run, error, remedy)) is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from ...proto.body_run import BodyOrigin, encode_bodies
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIdRow, UniqueIds
@@ -28,6 +29,8 @@ _UNIQ_KEY = b"UNIQ_KEY\x01%s\x02%s"
 _NUMBERED = b"UNIQ_KEY\x01%s\x02%s%s"
 #: What a record has besides topic, body and the message's own properties.
 RECORD_OVERHEAD = 91 + UNIQUE_KEY_SIZE
+#: So many records are encoded sooner by the column, if they share their properties.
+_COLUMN_MIN: Final = 128
 #: In the properties of every message that does not simply go to its queue.
 _WAITING: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 
@@ -147,29 +150,37 @@ class Run:
     def _encode_bodies(self, bodies: Bodies, origin: Origin) -> None:
         if not isinstance(self.ids, UniqueIdRow):
             self.ids = origin.ids.row(len(bodies))
-        numbers = b""
-        if self.numbers is not None:
-            numbers = self._sequence(origin.producer_id, 0, len(bodies))
+        numbers = self._sequence(origin.producer_id, 0, len(bodies))
         born = self.born_ms, origin.host
         self.records, self.sizes = bodies.encode(self.queue.number, born, self.ids, numbers)
 
     def _encode_messages(self, messages: list[Message], origin: Origin) -> None:
+        strings = [message.property_string for message in messages]
         if not self.ids:
-            self.ids = origin.ids.many(len(messages))
-            strings = b"".join([message.property_string for message in messages])
-            self.scattered = any(name in strings for name in _WAITING)
-        self.records, self.sizes = encode_run(
-            self.queue.topic,
-            self.queue.number,
-            zip(
-                [message.body for message in messages],
-                self._properties(origin.producer_id),
-                strict=True,
-            ),
-            born_timestamp_ms=self.born_ms,
-            born_host=origin.host,
-            sys_flag=[message.sys_flag for message in messages],
-        )
+            self.ids = origin.ids.row(len(messages))
+            joined = b"".join(strings)
+            self.scattered = any(name in joined for name in _WAITING)
+        bodies = [message.body for message in messages]
+        flags = [message.sys_flag for message in messages]
+        alike = len(messages) >= _COLUMN_MIN and not self.scattered and len(set(strings)) == 1
+        if alike and isinstance(self.ids, UniqueIdRow):
+            topic, _, number = self.queue
+            self.records, self.sizes = encode_bodies(
+                BodyOrigin(topic, number, self.born_ms, origin.host, strings[0]),
+                bodies,
+                self.ids,
+                first_extra=self._sequence(origin.producer_id, 0, len(bodies)),
+                sys_flags=flags if any(flags) else None,
+            )
+        else:
+            self.records, self.sizes = encode_run(
+                self.queue.topic,
+                self.queue.number,
+                zip(bodies, self._properties(origin.producer_id), strict=True),
+                born_timestamp_ms=self.born_ms,
+                born_host=origin.host,
+                sys_flag=flags,
+            )
 
     def _properties(self, producer_id: int) -> list[bytes]:
         """Return the property string of each record."""
@@ -191,7 +202,9 @@ class Run:
         return strings
 
     def _sequence(self, producer_id: int, row: int, count: int) -> bytes:
-        assert self.numbers is not None
+        """Return the property that numbers COUNT records from ROW on; nothing if the run has no numbers."""
+        if self.numbers is None:
+            return b""
         epoch, first = self.numbers
         return encode_pair(PRODUCER_SEQUENCE, f"{producer_id:x}:{epoch}:{first + row}:{count}")
 

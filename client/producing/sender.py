@@ -81,6 +81,8 @@ class Sender:
         self._delivery: Delivery | None = None
         self._closed = False
         self._disconnected = False
+        #: False: `check_open` tells why.
+        self.is_open = False
 
     async def start(self) -> None:
         """Get ready to send; nothing is connected yet."""
@@ -96,7 +98,12 @@ class Sender:
             Origin(host, ids, producer_id),
             getattr(self._choice, "on_result", None),
         )
+        self._delivery.on_fatal = self._end
         self.budget.on_short = self._delivery.wake
+        self.is_open = not self._closed
+
+    def _end(self) -> None:
+        self.is_open = False
 
     @property
     def counters(self) -> ProducerCounters:
@@ -332,6 +339,7 @@ class Sender:
         if self._closed:
             return
         self._closed = True
+        self.is_open = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.flush()
