@@ -15,14 +15,26 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from ..proto.errors import InvalidArgument, MessageTooLarge
-from ..proto.properties import KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, encode_properties
+from ..proto.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    PRODUCER_SEQUENCE,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    encode_properties,
+)
 from ..proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, check_topic
 from .delays import checked_level, delay_in_ms, instant_in_ms
 from .queue import Queue
 from .reserved import refuse_reserved
 
-#: Room that the producer's own property takes: UNIQ_KEY, two separators, 34 digits.
+#: Room that the property UNIQ_KEY takes: its name, two separators, 34 digits.
 UNIQUE_KEY_SIZE: Final = len(UNIQ_KEY) + 1 + 34 + 1
+#: And PRODUCER_SEQUENCE, with the longest numbers: id, epoch, first, count.
+OWN_PROPERTIES_SIZE: Final = (
+    UNIQUE_KEY_SIZE + len(PRODUCER_SEQUENCE) + 1 + 16 + 10 + 19 + 10 + 3 + 1
+)
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 _new = tuple.__new__
@@ -136,7 +148,7 @@ class Message(_Fields):
         if delay_level or delay is not None or deliver_at is not None:
             level, delay_ms, at_ms = _checked_times(delay_level, delay, deliver_at)
             encoded += _time_property(level, delay_ms, at_ms)
-        if len(encoded) > PROPERTIES_SIZE_MAX - UNIQUE_KEY_SIZE:
+        if len(encoded) > PROPERTIES_SIZE_MAX - OWN_PROPERTIES_SIZE:
             _refuse_properties_size(len(encoded))
         times = level, delay_ms, at_ms
         return _new(cls, (topic, body, words, tag, own, *times, queue, sharding_key, 0, encoded))
@@ -274,7 +286,7 @@ def _property_string(
 
 
 def _refuse_properties_size(size: int) -> None:
-    limit = PROPERTIES_SIZE_MAX - UNIQUE_KEY_SIZE
+    limit = PROPERTIES_SIZE_MAX - OWN_PROPERTIES_SIZE
     raise MessageTooLarge(
         f"keys, tag and properties have {size} bytes together, the limit is {limit}: move data into the body",
         field="properties",

@@ -18,7 +18,7 @@ from ...proto.message_id import UniqueIdRow
 from ...proto.properties import KEY_SEPARATOR, NAME_END, PAIR_END
 from ...proto.record import Host
 from ...proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
-from ..message import UNIQUE_KEY_SIZE, Message
+from ..message import OWN_PROPERTIES_SIZE, Message
 from .compression import Compressor
 
 #: The property KEYS, but for the key.
@@ -185,7 +185,7 @@ def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
             value=word,
         )
     encoded = list(map(str.encode, keys))
-    limit = PROPERTIES_SIZE_MAX - UNIQUE_KEY_SIZE - _KEYS_SIZE - len(pattern.property_string)
+    limit = PROPERTIES_SIZE_MAX - OWN_PROPERTIES_SIZE - _KEYS_SIZE - len(pattern.property_string)
     longest = max(map(len, encoded), default=0)
     if longest > limit:
         raise MessageTooLarge(
