@@ -95,6 +95,11 @@ class Delivery:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
 
+    def send_ready(self) -> None:
+        """Send what is ready now."""
+        if not self._woken:
+            self._pump()
+
     def _pump(self) -> None:
         self._woken = False
         for run in self._accumulator.drain(self._clock.now_ms()):
@@ -281,10 +286,8 @@ class Delivery:
             self._give_up(run, error)
 
     def _may_move(self, run: Run) -> bool:
-        """Tell whether another queue will do for RUN."""
-        if run.pinned or run.numbers is not None:
-            return False
-        return self._sequences is None or not run.maybe_stored
+        """Tell whether another queue will do for RUN. With numbers it may have been stored where it has them."""
+        return not run.pinned and run.numbers is None
 
     def _elsewhere(self, queue: Queue, route: Route) -> Queue:
         """Return a queue of another broker; failing that the same, or any if it is not there any more."""

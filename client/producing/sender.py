@@ -222,12 +222,13 @@ class Sender:
                 self._add_row(parcel.row, route)
             else:
                 self._add(parcel, route)
-        except (
-            Exception
-        ) as error:  # The application's queue choice may raise anything: its sender hears of it.
+        except Exception as error:  # The application's queue choice may raise anything.
             self._fail(parcel, error)
         assert self._delivery is not None
-        self._delivery.wake()
+        if isinstance(parcel, _RowParcel):
+            self._delivery.send_ready()  # A row is what has gathered already.
+        else:
+            self._delivery.wake()
 
     def _add(self, parcel: _Parcel, route: Route) -> None:
         messages, size_bytes = parcel.messages, parcel.size_bytes

@@ -443,6 +443,18 @@ async def test_a_failed_run_that_may_be_stored_leaves_no_gap() -> None:
     assert (third.queue_offset, sea.counters.epochs) == (1, 1)
 
 
+async def test_what_is_bad_was_never_stored_whatever_was_lost_before() -> None:
+    sea = Sea(["lost"])
+    await sea.producer.start()
+    for kind in ("bad", "named"):
+        sea.send(kind, 10)
+    await sea.clock.advance(2_000)
+
+    assert [type(error) for error in sea.failed()] == [InvalidArgument]
+    assert (sea.counters.epochs, sea.counters.possible_repeats) == (0, 0)
+    await sea.end()
+
+
 async def test_a_failed_run_that_is_not_stored_gives_its_numbers_back() -> None:
     sea = Sea(["fine", "overloaded"], {"retries": 0})
 
