@@ -26,6 +26,7 @@ BENCHES: Final = {
     "push": "A listener called once a message, 128 B, default settings.",
     "start": "From the start of `pocketmq serve` to the first acknowledged send.",
     "memory": "Resident memory of an idle `pocketmq serve`.",
+    "idle-consumers": "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
     "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
     "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
@@ -33,7 +34,7 @@ BENCHES: Final = {
 
 
 @click.command(
-    epilog="\b\nNames:\n" + "\n".join(f"  {name:9} {what}" for name, what in BENCHES.items())
+    epilog="\b\nNames:\n" + "\n".join(f"  {name:14} {what}" for name, what in BENCHES.items())
 )
 @click.argument(
     "names", nargs=-1, required=True, metavar="NAME…|all", type=click.Choice([*BENCHES, "all"])

@@ -1,0 +1,166 @@
+"""`bench idle-consumers`: what a thousand consumers that have nothing to do cost a broker.
+
+Each has a connection of its own, is a member of a group of a hundred (a stream, with a heartbeat every 10 s), holds a
+queue (the lease is renewed every 20 s) and waits for a message of it (a fetch, asked anew every 20 s): the periods of
+the client library. They speak the protocol and do nothing else, so that one process can be all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final
+
+import grpc.aio
+
+from ...client import Admin
+from ...client.connections import BROKER
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from .measure import Conditions, Figure
+from .servers import TOPIC, cpu_of_both, server_with_topic
+
+CONSUMERS: Final = 1_000
+GROUP_SIZE: Final = 100
+HEARTBEAT_S: Final = 10.0
+RENEWAL_S: Final = 20.0
+WAIT_MS: Final = 20_000
+_LEAST_S: Final = 40.0
+#: How many come at once, and how long until the last generation is agreed on.
+_COMING: Final = 50
+_SETTLE_S: Final = 3.0
+_AIM_BYTES: Final = 100_000_000
+_OPTIONS: Final = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def idle_consumers(conditions: Conditions) -> Figure:
+    """Measure memory and CPU time of a broker with idle consumers."""
+    figure = Figure(
+        name="idle-consumers",
+        what=f"{CONSUMERS:,} consumers without messages, {GROUP_SIZE} a group, each with its own connection",
+    )
+    with server_with_topic(conditions.folder, queues=GROUP_SIZE) as server:
+        with Admin(server.nameserver) as admin:
+            (broker,) = admin.brokers()
+        before_bytes = server.rss_bytes()
+        seconds = max(_LEAST_S, conditions.seconds)
+
+        async def measure() -> None:
+            consumers = [_Consumer(broker.address, number) for number in range(CONSUMERS)]
+            for begin in range(0, CONSUMERS, _COMING):
+                await asyncio.gather(*(one.begin() for one in consumers[begin : begin + _COMING]))
+            await asyncio.sleep(_SETTLE_S)
+            with cpu_of_both(figure, server):
+                await asyncio.sleep(seconds)
+            assert all(one.is_fine for one in consumers), "a consumer lost its place"
+            await asyncio.gather(*(one.end() for one in consumers))
+
+        began = time.perf_counter()
+        asyncio.run(measure())
+        figure.facts["seconds"] = time.perf_counter() - began
+    assert figure.server_rss_bytes is not None
+    assert figure.server_cpu_seconds is not None
+    more_bytes = figure.server_rss_bytes - before_bytes
+    percent = 100 * figure.server_cpu_seconds / seconds
+    figure.facts |= {
+        "consumers": CONSUMERS,
+        "more_bytes": more_bytes,
+        "bytes_a_consumer": more_bytes / CONSUMERS,
+        "cpu_percent_of_a_core": percent,
+    }
+    figure.notes.append(
+        f"{more_bytes / 1e6:.1f} MB more than before them, {percent:.2f} % of a core (aim: 100 MB, 5 %)"
+    )
+    figure.aim = (more_bytes / 1e6, _AIM_BYTES / 1e6, False)
+    return figure
+
+
+class _Consumer:
+    """One consumer: number N % GROUP_SIZE of its group."""
+
+    def __init__(self, address: str, number: int) -> None:
+        self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._group = f"idle-{number // GROUP_SIZE}"
+        self._queue = number % GROUP_SIZE
+        self._member_id = f"consumer-{number}@idle"
+        self._random = Random(number)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._token = 0
+
+    @property
+    def is_fine(self) -> bool:
+        return bool(self._token) and not any(task.done() for task in self._tasks)
+
+    async def begin(self) -> None:
+        """Join, hold a queue, wait for a message."""
+        member = self._open("JoinGroup", pb.MemberRequest, pb.MemberEvent)
+        fetches = self._open("Fetch", pb.FetchRequest, pb.FetchReply)
+        join = pb.Join(
+            group=self._group,
+            member_id=self._member_id,
+            subscriptions=[pb.Subscription(topic=TOPIC)],
+            strategy="idle",
+        )
+        await member.write(pb.MemberRequest(join=join))
+        await self._lease()
+
+        async def heartbeat() -> None:
+            await member.write(pb.MemberRequest(heartbeat=pb.Heartbeat()))
+
+        self._tasks = [
+            asyncio.ensure_future(self._listen(member)),
+            asyncio.ensure_future(self._every(HEARTBEAT_S, heartbeat)),
+            asyncio.ensure_future(self._every(RENEWAL_S, self._lease)),
+            asyncio.ensure_future(self._poll(fetches)),
+        ]
+
+    def _open(self, method: str, request: Any, reply: Any) -> Any:
+        return self._channel.stream_stream(
+            BROKER + method, request.SerializeToString, reply.FromString
+        )()
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(self._random.random() * seconds)
+        while True:
+            await work()
+            await asyncio.sleep(seconds)
+
+    async def _lease(self) -> None:
+        call = self._channel.unary_unary(
+            BROKER + "LeaseQueues", pb.LeaseRequest.SerializeToString, pb.LeaseReply.FromString
+        )
+        queues = [pb.QueueLease(topic=TOPIC, queue=self._queue, token=self._token)]
+        request = pb.LeaseRequest(group=self._group, member_id=self._member_id, queues=queues)
+        self._token = (await call(request)).queues[0].token
+
+    async def _listen(self, member: Any) -> None:
+        async for event in member:
+            told = event.members
+            if event.HasField("members") and told.leader == self._member_id:
+                plan = pb.Plan(generation=told.generation)
+                for number, one in enumerate(told.members):
+                    held = pb.HeldQueue(topic=TOPIC, broker_name="broker-a", queue=number)
+                    plan.shares.add(member_id=one.member_id, queues=[held])
+                await member.write(pb.MemberRequest(plan=plan))
+
+    async def _poll(self, fetches: Any) -> None:
+        request = pb.FetchRequest(
+            topic=TOPIC,
+            queue=self._queue,
+            group=self._group,
+            min_bytes=1,
+            max_wait_ms=WAIT_MS,
+            lease=self._token,
+        )
+        while True:
+            await fetches.write(request)
+            reply = await fetches.read()
+            assert not reply.error.name, reply.error.message
+
+    async def end(self) -> None:
+        """Go without a word."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
