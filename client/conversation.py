@@ -46,10 +46,13 @@ class GrpcConversation(Generic[Request, Reply]):
         self._address = address
         self._call = call
         self._is_closed = False
+        #: grpc breaks a stream that is written to twice at once.
+        self._writing = asyncio.Lock()
 
     async def send(self, request: Request) -> None:
         try:
-            await self._call.write(request)
+            async with self._writing:
+                await self._call.write(request)
         except (grpc.RpcError, asyncio.InvalidStateError):
             raise self._ended() from None
 

@@ -68,6 +68,15 @@ async def test_both_sides_speak_in_order() -> None:
     assert [event and event.assigned.generation for event in heard] == list(range(20))
 
 
+async def test_many_may_speak_at_once() -> None:
+    async with talking(echo) as (conversation, _):
+        says = [pb.MemberRequest(replan=pb.Replan(generation=number)) for number in range(50)]
+        await asyncio.gather(*map(conversation.send, says))
+        heard = [await conversation.receive() for _ in range(50)]
+
+    assert [event and event.assigned.generation for event in heard] == list(range(50))
+
+
 async def test_what_the_server_ends_it_with_is_raised() -> None:
     def refuse(stream: Stream, _: pb.MemberRequest) -> None:
         stream.fail(MemberFenced("somebody else has its place", member="b"))
