@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 import click
 
-from ..client import Queue
+from ..client import Admin, GroupReport, Queue
 from ..client.allocation import (
     Member,
     Move,
@@ -25,7 +26,8 @@ from ..client.allocation import (
     moves,
     strategy_named,
 )
-from .options import json_option
+from ..proto.errors import TopicNotFound
+from .options import json_option, nameserver_option
 from .output import print_json, print_table
 
 _DEFAULT_STRATEGY: Final = "sticky"
@@ -47,23 +49,34 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """TOPIC has NOW queues on BROKER, and would have THEN. An empty broker: wherever the topic is."""
+    """TOPIC has NOW queues (None: it was not said) on BROKER ("": wherever the topic is), and would have THEN."""
 
     topic: str
     broker: str
-    now: int
+    now: int | None
     then: int
+
+    def queues(self, number: int, broker: str = "") -> list[Queue]:
+        """Return NUMBER queues."""
+        there = broker or self.broker or _DEFAULT_BROKER
+        return [Queue(self.topic, there, at) for at in range(number)]
 
 
 @click.command()
-@click.option("--members", "member_count", type=click.IntRange(1, _MEMBERS_MAX), required=True)
+@click.argument("name", metavar="[GROUP]", default="")
+@click.option(
+    "--members",
+    "member_count",
+    type=click.IntRange(1, _MEMBERS_MAX),
+    help="Without a group: so many, called member-1, member-2 and so on.",
+)
 @click.option(
     "--queues",
     "counts",
     multiple=True,
-    required=True,
     metavar="TOPIC[@BROKER]=[NOW:]N",
-    help="A topic and its queues; 8:16 are 8 now, and 16 then. Again for more topics and brokers.",
+    help="If the topic had N queues, on each broker that has it. Without a group: a topic and its queues, 8:16 are"
+    " 8 now, and 16 then. Again for more topics and brokers.",
 )
 @click.option("--add-member", "added", multiple=True, metavar="ID", help="If ID came. Repeatable.")
 @click.option(
@@ -71,27 +84,92 @@ class Count:
 )
 @click.option(
     "--strategy",
-    help=f"One of {', '.join(known_strategies())}, or module:Class.  [default: sticky]",
+    help=f"One of {', '.join(known_strategies())}, or module:Class.  [default: the group's, or sticky]",
 )
 @json_option("one document")
+@nameserver_option
 def plan(
     *,
-    member_count: int,
+    name: str,
+    member_count: int | None,
     counts: tuple[str, ...],
-    added: tuple[str, ...],
-    removed: tuple[str, ...],
     strategy: str | None,
     as_json: bool,
+    nameserver: str,
+    **changes: tuple[str, ...],
 ) -> None:
-    """Show who would get which queues, and what moves, if members, queues or the strategy changed.
+    """Show who would get which queues of GROUP, and what moves, if members, queues or the strategy changed.
 
-    Members are called member-1, member-2 and so on.
+    Without GROUP, and without asking anybody: of --members and --queues.
     """
-    chosen = strategy_named(strategy or _DEFAULT_STRATEGY)
     parsed = [parse_count(text) for text in counts]
-    present = imagined(chosen, member_count, parsed)
-    future = changed(present, added, removed, [queue for one in parsed for queue in _then(one)])
+    if bool(name) == (member_count is not None):
+        raise click.UsageError("Say either a GROUP, or --members and --queues.")
+    if name:
+        report, there = _asked(name, nameserver)
+        chosen = strategy_named(strategy or report.strategy or _DEFAULT_STRATEGY)
+        present = live(report, there)
+        queues = with_counts(present.queues, parsed)
+    else:
+        chosen = strategy_named(strategy or _DEFAULT_STRATEGY)
+        present = imagined(chosen, member_count or 0, parsed)
+        queues = [queue for count in parsed for queue in count.queues(count.then)]
+    future = changed(present, changes["added"], changes["removed"], queues)
     show(chosen, present, allocated(chosen, future.members, future.queues), as_json=as_json)
+
+
+def _asked(name: str, nameserver: str) -> tuple[GroupReport, list[Queue]]:
+    """Return what group NAME is doing, and the queues of its topics."""
+    with Admin(nameserver) as admin:
+        report = admin.describe_group(name)
+        topics = {topic for one in report.members for topic in _topics(one.subscriptions)}
+        queues: list[Queue] = []
+        for topic in sorted(topics):
+            # The retry topic is not there until something fails.
+            with suppress(TopicNotFound):
+                queues += [one.queue for one in admin.describe_topic(topic).queues]
+    return report, queues
+
+
+def _topics(subscriptions: Iterable[str]) -> frozenset[str]:
+    """Return the topics of SUBSCRIPTIONS, "orders" or "orders: a || b"."""
+    return frozenset(text.partition(":")[0] for text in subscriptions)
+
+
+def live(report: GroupReport, queues: list[Queue]) -> Situation:
+    """Return the group of REPORT, over QUEUES, as it is. Raises UsageError if nobody is in it."""
+    if not report.members:
+        raise click.UsageError(
+            f"Nobody is in group {report.name!r} at present: say --members and --queues instead."
+        )
+    members = [
+        Member(one.member_id, one.instance_id, one.room, topics=_topics(one.subscriptions))
+        for one in report.members
+    ]
+    return Situation(members, queues, {one.member_id: one.queues for one in report.members})
+
+
+def with_counts(queues: Sequence[Queue], counts: Iterable[Count]) -> list[Queue]:
+    """Return QUEUES with as many of some topics as COUNTS say. Raises BadParameter for a topic that is not there."""
+    found = list(queues)
+    for count in counts:
+        if count.now is not None:
+            raise click.BadParameter(
+                f"{count.topic}={count.now}:{count.then}: how many there are now is the group's to tell",
+                param_hint="--queues",
+            )
+        brokers = {one.broker for one in found if one.topic == count.topic}
+        if not brokers:
+            topics = ", ".join(sorted({one.topic for one in queues})) or "none"
+            raise click.BadParameter(
+                f"the group reads no topic {count.topic!r}; it reads {topics}",
+                param_hint="--queues",
+            )
+        brokers = {count.broker} if count.broker else brokers
+        found = [one for one in found if one.topic != count.topic or one.broker not in brokers]
+        for broker in sorted(brokers):
+            found += count.queues(count.then, broker)
+    return found
 
 
 def parse_count(text: str) -> Count:
@@ -102,26 +180,23 @@ def parse_count(text: str) -> Count:
             f"{text!r} is not TOPIC=N, TOPIC@BROKER=N or TOPIC=NOW:N", param_hint="--queues"
         )
     topic, broker, now, then = found.groups()
-    count = Count(topic, broker or _DEFAULT_BROKER, int(now or then), int(then))
-    if max(count.now, count.then) > _QUEUES_MAX:
+    count = Count(topic, broker or "", int(now) if now else None, int(then))
+    if max(count.now or 0, count.then) > _QUEUES_MAX:
         raise click.BadParameter(
             f"{text!r}: a topic has {_QUEUES_MAX} queues at most", param_hint="--queues"
         )
     return count
 
 
-def _now(count: Count) -> list[Queue]:
-    return [Queue(count.topic, count.broker, number) for number in range(count.now)]
-
-
-def _then(count: Count) -> list[Queue]:
-    return [Queue(count.topic, count.broker, number) for number in range(count.then)]
-
-
 def imagined(strategy: Strategy, member_count: int, counts: Iterable[Count]) -> Situation:
     """Return a group of MEMBER_COUNT members with the shares that STRATEGY makes."""
-    queues = [queue for count in counts for queue in _now(count)]
-    topics = frozenset(queue.topic for queue in queues)
+    counts = list(counts)
+    queues = [
+        queue
+        for count in counts
+        for queue in count.queues(count.then if count.now is None else count.now)
+    ]
+    topics = frozenset(count.topic for count in counts)
     width = len(str(member_count))
     members = [
         Member(f"member-{number:0{width}}", topics=topics) for number in range(1, member_count + 1)
@@ -145,9 +220,9 @@ def changed(
             )
     if twice := known.intersection(added):
         raise click.BadParameter(f"{min(twice)!r} is a member already", param_hint="--add-member")
-    topics = frozenset(queue.topic for queue in queues)
+    topics = frozenset[str]().union(*(one.topics for one in present.members))
     stay = [
-        replace(one, held=tuple(present.shares.get(one.member_id, ())), topics=one.topics | topics)
+        replace(one, held=tuple(present.shares.get(one.member_id, ())))
         for one in present.members
         if one.member_id not in removed
     ]

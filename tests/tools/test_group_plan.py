@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
-from pocketmq.client import Queue
-from pocketmq.tools import cli
+from pocketmq.client import GroupMember, GroupReport, Queue
+from pocketmq.proto.errors import TopicNotFound
+from pocketmq.tools import cli, group_plan
 from pocketmq.tools.group_plan import shortened
 
 
@@ -80,6 +82,118 @@ def test_what_makes_no_sense_is_refused(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["group", "plan", "--members", "1", *arguments]) == cli.USAGE
+    assert sentence in capsys.readouterr().err
+
+
+# --- of a group at work
+
+QUEUES = [
+    Queue("orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(2)
+]
+
+
+def member(name: str, *queues: Queue) -> GroupMember:
+    return GroupMember(
+        member_id=name,
+        instance_id="",
+        peer="127.0.0.1:1",
+        kind="pull",
+        room="",
+        subscriptions=("orders: paid || refunded", "%RETRY%billing"),
+        joined_ms=0,
+        last_heard_ms=0,
+        is_leader=False,
+        queues=queues,
+    )
+
+
+class FakeAdmin:
+    """Knows group "billing", and "idle" without members."""
+
+    def __init__(self, nameserver: str) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def describe_group(self, name: str) -> GroupReport:
+        members = (member("a", *QUEUES[:3]), member("b", QUEUES[3]))
+        return GroupReport(
+            name=name,
+            coordinator="broker-a",
+            generation=7,
+            leader="a",
+            strategy="average",
+            each_for_itself=False,
+            rebalance_count=7,
+            subscription_check="refuse",
+            members=members if name == "billing" else (),
+            queues=(),
+        )
+
+    def describe_topic(self, name: str) -> Any:
+        if name != "orders":
+            raise TopicNotFound(f"no {name}")
+        return SimpleNamespace(queues=[SimpleNamespace(queue=queue) for queue in QUEUES])
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_plan, "Admin", FakeAdmin)
+
+
+@pytest.mark.usefixtures("admin")
+def test_a_group_at_work_is_told_against_what_its_members_have(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = document(capsys, "billing")
+
+    assert shown["strategy"] == "average"
+    assert shown["moves"] == [
+        {"topic": "orders", "broker": "broker-b", "queue": 0, "from": "a", "to": "b"}
+    ]
+
+
+@pytest.mark.usefixtures("admin")
+def test_a_member_more_and_another_strategy_are_tried_on_a_group_at_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = document(capsys, "billing", "--add-member", "c", "--strategy", "sticky")
+
+    assert [(move["from"], move["to"]) for move in shown["moves"]] == [("a", "c")]
+
+
+@pytest.mark.usefixtures("admin")
+@pytest.mark.parametrize(
+    ("count", "total"), [("orders=4", 8), ("orders@broker-a=4", 6), ("orders@broker-c=2", 6)]
+)
+def test_more_queues_are_tried_where_the_topic_is_or_on_one_broker(
+    count: str, total: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = document(capsys, "billing", "--queues", count)
+
+    assert sum(map(len, shown["then"].values())) == total
+
+
+@pytest.mark.usefixtures("admin")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["idle"], "Nobody is in group 'idle' at present: say --members"),
+        (["billing", "--members", "2"], "Say either a GROUP, or --members and --queues"),
+        ([], "Say either a GROUP, or --members and --queues"),
+        (["billing", "--queues", "x=1"], "reads no topic 'x'; it reads orders"),
+        (["billing", "--queues", "orders=1:2"], "how many there are now is the group's to tell"),
+        (["billing", "--add-member", "a"], "'a' is a member already"),
+    ],
+)
+def test_what_a_group_at_work_cannot_be_asked_is_refused(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["group", "plan", *arguments]) == cli.USAGE
     assert sentence in capsys.readouterr().err
 
 
