@@ -8,6 +8,8 @@ An offset that is handled twice is excused where the one who had it first
   broker    had committed it to a broker that was killed since, or could not: what was not saved is forgotten, and what
             was committed when it came back is not
 
+  not committed  left while a broker could not be reached, which was said to it
+
 Order, where it is promised: a queue is handled without gaps. Whoever goes on begins at an offset that was handled, or
 at the next.
 """

@@ -213,8 +213,10 @@ class PullMember:
         assert self._working is not None
         self._leaves = True
         await self._working
-        await self._consumer.close()
-        self.client.kill()
+        try:
+            await self._consumer.close()
+        finally:
+            self.client.kill()
 
     def die(self) -> None:
         assert self._working is not None
@@ -255,8 +257,10 @@ class PushMember:
         await self._consumer.start()
 
     async def leave(self) -> None:
-        await self._consumer.close()
-        self.client.kill()
+        try:
+            await self._consumer.close()
+        finally:
+            self.client.kill()
 
     def die(self) -> None:
         """Its listeners end when they next look at the clock: nothing of it is woken any more."""
