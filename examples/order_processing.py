@@ -8,7 +8,14 @@ from contextlib import suppress
 from threading import Event
 from uuid import uuid4
 
-from pocketmq.client import Admin, Message, Producer, PushConsumer, ReceivedMessage
+from pocketmq.client import (
+    Admin,
+    DeadLetter,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from pocketmq.proto.errors import TopicExists
 
 TOPIC, GROUP = "example-orders", "example-billing"
@@ -41,7 +48,7 @@ def main(nameserver: str) -> None:
             for number in range(ORDERS):
                 producer.send(Message(TOPIC, b"%d" % number, key=f"{run}-{number}"))
             assert all_but_one_charged.wait(60), "the orders did not come"
-            dead = []
+            dead: list[DeadLetter] = []
             while not dead:
                 dead = [one for one in admin.dead_letters(GROUP) if one.message.key == f"{run}-13"]
     print(
