@@ -4,18 +4,12 @@ python examples/order_processing.py --nameserver 127.0.0.1:9876
 """
 
 import argparse
+import time
 from contextlib import suppress
 from threading import Event
 from uuid import uuid4
 
-from pocketmq.client import (
-    Admin,
-    DeadLetter,
-    Message,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-)
+from pocketmq.client import Admin, Message, Producer, PushConsumer, ReceivedMessage
 from pocketmq.proto.errors import TopicExists
 
 TOPIC, GROUP = "example-orders", "example-billing"
@@ -39,6 +33,9 @@ def main(nameserver: str) -> None:
         if len(charged) == ORDERS - 1:
             all_but_one_charged.set()
 
+    def is_13(message: ReceivedMessage) -> bool:
+        return message.key == f"{run}-13"
+
     with Admin(nameserver) as admin:
         with suppress(TopicExists):
             admin.create_topic(TOPIC)
@@ -48,9 +45,8 @@ def main(nameserver: str) -> None:
             for number in range(ORDERS):
                 producer.send(Message(TOPIC, b"%d" % number, key=f"{run}-{number}"))
             assert all_but_one_charged.wait(60), "the orders did not come"
-            dead: list[DeadLetter] = []
-            while not dead:
-                dead = [one for one in admin.dead_letters(GROUP) if one.message.key == f"{run}-13"]
+            while not (dead := [one for one in admin.dead_letters(GROUP) if is_13(one.message)]):
+                time.sleep(0.1)
     print(
         f"{len(charged)} orders charged, {sum(map(bool, charged.values()))} of them at the second try"
     )
