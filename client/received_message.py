@@ -178,7 +178,11 @@ class ReceivedMessage:
     @property
     def body(self) -> bytes:
         """The body as it was sent. Raises CorruptRecord or NotServed when it cannot be decompressed."""
-        return self._run.body(self._index)
+        run = self._run
+        if run.any_compressed:
+            return run.body(self._index)
+        begin, end = run.body_ranges[self._index]
+        return run.data[begin:end]
 
     @property
     def value(self) -> Any:

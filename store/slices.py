@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..proto.byte_ranges import windows
 from ..proto.record import MAGIC_V1, MAGIC_V2, SYS_PREPARED
-from ..proto.record_run import Longs
+from ..proto.record_run import Longs, as_bytes
+from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import CommitLog
 from .mapped_file import MappedFile
 
@@ -69,7 +71,10 @@ class Entries:
 
 
 def read_entries(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
-    """Return the records of ENTRIES that are there, joined, and which entries these are."""
+    """Return the records of ENTRIES that are there, joined, and which entries these are.
+
+    The records are copied first and looked at then: their heads are in the cache by that time.
+    """
     pieces: list[memoryview] = []
     found = np.zeros(len(entries), np.bool_)
     row = 0
@@ -79,12 +84,18 @@ def read_entries(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.in
             row += 1
             continue
         end = row + _leading(entries.log_offsets[row:], file)
-        found[row:end] = _read_file(file, entries, row, end, pieces)
+        found[row:end] = _add_pieces(file, entries, row, end, pieces)
         row = end
     rows = found.nonzero()[0]
+    records = b"".join(pieces)
+    good = _are_records(records, entries.sizes[rows])
+    if not good.all():
+        records, rows = _without_bad(records, entries.sizes[rows], good), rows[good]
+        found[:] = False
+        found[rows] = True
     if len(rows) < len(entries):
         _warn(entries, int(found.argmin()), len(entries) - len(rows))
-    return b"".join(pieces), rows
+    return records, rows
 
 
 def _leading(log_offsets: Longs, file: MappedFile) -> int:
@@ -93,28 +104,44 @@ def _leading(log_offsets: Longs, file: MappedFile) -> int:
     return len(inside) if inside.all() else int(inside.argmin())
 
 
-def _read_file(
+def _add_pieces(
     file: MappedFile, entries: Entries, begin: int, end: int, pieces: list[memoryview]
 ) -> NDArray[np.bool_]:
-    """Add the records of the entries [BEGIN, END), all in FILE, to PIECES; tell which of them are there."""
+    """Add what the entries [BEGIN, END), all in FILE, point to, to PIECES; tell which of them lie inside it."""
     at = entries.log_offsets[begin:end] - file.start
     sizes = entries.sizes[begin:end]
-    good: NDArray[np.bool_] = (sizes >= _HEAD.itemsize) & (at + sizes <= file.position)
-    heads = np.ndarray((file.size - _HEAD.itemsize + 1,), _HEAD, file.data, strides=(1,))
-    head = heads[at if good.all() else np.where(good, at, 0)]
-    magic = head["magic"]
-    good &= ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (head["size"] == sizes)
-    good &= (
-        head["sys_flag"] & SYS_PREPARED
-    ) == 0  # Prepared or rolled back: what recovery made of damage.
-    if not good.all():
-        at, sizes = at[good], sizes[good]
     ends = at + sizes
+    inside: NDArray[np.bool_] = (sizes >= _HEAD.itemsize) & (ends <= file.position)
+    for row in (inside & (sizes > RECORD_SIZE_MAX)).nonzero()[0].tolist():
+        # A damaged entry may ask for all of the file: its record is believed before it is copied.
+        inside[row] = int.from_bytes(file.view[at[row] : at[row] + 4]) == sizes[row]
+    if not inside.all():
+        at, ends = at[inside], ends[inside]
     breaks = (at[1:] != ends[:-1]).nonzero()[0]
     firsts = np.concatenate((at[:1], at[1:][breaks])).tolist()
     lasts = np.concatenate((ends[:-1][breaks], ends[-1:])).tolist()
     pieces += map(file.view.__getitem__, map(slice, firsts, lasts))
+    return inside
+
+
+def _are_records(data: bytes, sizes: Longs) -> NDArray[np.bool_]:
+    """Tell which of the ranges with SIZES, end to end in DATA, are records that queues deliver."""
+    if not len(sizes):
+        return np.zeros(0, np.bool_)
+    starts = np.cumsum(sizes) - sizes
+    head = windows(as_bytes(data), starts, _HEAD.itemsize).view(_HEAD)[:, 0]
+    magic = head["magic"]
+    good: NDArray[np.bool_] = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    good &= head["size"] == sizes
+    # Prepared or rolled back: what recovery made of damage.
+    good &= (head["sys_flag"] & SYS_PREPARED) == 0
     return good
+
+
+def _without_bad(data: bytes, sizes: Longs, good: NDArray[np.bool_]) -> bytes:
+    ends = np.cumsum(sizes)
+    ranges = zip((ends - sizes)[good].tolist(), ends[good].tolist(), strict=True)
+    return b"".join(data[begin:end] for begin, end in ranges)
 
 
 def _warn(entries: Entries, first: int, count: int) -> None:

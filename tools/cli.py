@@ -27,7 +27,13 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from .. import __version__
-from ..proto.errors import ConfigError, Disconnected, InvalidArgument, PocketMQError
+from ..proto.errors import (
+    ConfigError,
+    Disconnected,
+    InvalidArgument,
+    InvalidFilter,
+    PocketMQError,
+)
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -156,7 +162,7 @@ def run(arguments: Sequence[str]) -> int:
         _complain(error.format_message())
         return error.exit_code
     except PocketMQError as error:
-        _complain(error.message)
+        _complain(error.message, as_it_is=isinstance(error, InvalidFilter))
         return exit_code(error)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -181,8 +187,9 @@ def _invoke(arguments: list[str]) -> None:
         cli.invoke(ctx)
 
 
-def _complain(message: str) -> None:
-    click.echo(f"pocketmq: {' '.join(message.split())}", err=True)
+def _complain(message: str, *, as_it_is: bool = False) -> None:
+    """Print MESSAGE in one line; AS_IT_IS: its further lines show where something is wrong."""
+    click.echo(f"pocketmq: {message if as_it_is else ' '.join(message.split())}", err=True)
 
 
 def main() -> NoReturn:

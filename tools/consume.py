@@ -9,15 +9,34 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 import click
 
-from ..client import MessageBatch, PullConsumer, ReceivedMessage
+from ..client import Filter, MessageBatch, PullConsumer, ReceivedMessage, Sql
 from ..proto.errors import RequestTimeout
 from .options import json_option, nameserver_option
 from .output import message_document, print_json
+
+
+def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --tag and --sql, which exclude each other: the filter `wanted`."""
+
+    @click.option("--tag", metavar="'A || B'", help="Only messages with one of these tags.")
+    @click.option(
+        "--sql", metavar="CONDITION", help="Only messages for whose properties this is true: SQL92."
+    )
+    @wraps(function)
+    def filtered(*arguments: Any, tag: str | None, sql: str | None, **named: Any) -> Any:
+        if tag is not None and sql is not None:
+            raise click.UsageError("--tag and --sql exclude each other: in SQL, TAGS = 'a'.")
+        wanted: Filter = tag if sql is None else Sql(sql)
+        return function(*arguments, wanted=wanted, **named)
+
+    return filtered
 
 
 @click.command()
@@ -30,6 +49,7 @@ from .output import message_document, print_json
     type=click.FloatRange(0),
     help="End when none came for so many seconds; with fewer than --count the exit code is 4.  [default: never]",
 )
+@_filter_options
 @json_option("a message a line, with everything known of it")
 @nameserver_option
 def consume(
@@ -38,12 +58,13 @@ def consume(
     group: str,
     count: int | None,
     timeout_s: float | None,
+    wanted: Filter,
     as_json: bool,
     nameserver: str,
 ) -> None:
     """Print the messages of TOPIC that GROUP has not had, and note that it has them."""
     printed = 0
-    with PullConsumer(group, topic, nameserver, auto_commit=False) as consumer:
+    with PullConsumer(group, {topic: wanted}, nameserver, auto_commit=False) as consumer:
         consumer.queues(topic)  # Says at once that the topic, or the name server, is not there.
         for messages in _batches(consumer, count, timeout_s):
             with _interrupts_held():

@@ -30,6 +30,7 @@ from click.core import ParameterSource
 
 from .. import __version__
 from ..proto.clock import Clock, SystemClock, VirtualClock
+from .allocator import keep_freed_memory
 from .log_lines import configure_logging
 from .options import DEFAULT_NAMESERVER, READY, nameserver_option
 from .settings import Settings, load_settings, sample
@@ -242,6 +243,7 @@ class _Servers:
 
 def _run(servers: _Servers, log_level: str) -> None:
     configure_logging(log_level.upper())
+    keep_freed_memory()
     asyncio.run(servers.run())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pocketmq.proto.topics import RECORD_SIZE_MAX
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.slices import Entries, read_entries
 
@@ -88,3 +89,23 @@ def test_entries_that_make_no_sense_are_left_out(store: MessageStore) -> None:
 
     assert rows.tolist() == [0, 1]
     assert len(records) == good.sizes.sum()
+
+
+def test_a_damaged_entry_that_asks_for_far_too_much_is_not_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path, log_file_size_bytes=16 << 20)
+    for _ in range(4):
+        store.append(make_run("T", 0, [b"x" * (3 << 20)]))
+    entries = entries_of(store)
+    sizes = entries.sizes.copy()
+    sizes[1] = RECORD_SIZE_MAX + 1
+
+    records, rows = read_entries(
+        store.log, Entries(entries.first, entries.log_offsets, sizes, entries.tags_codes)
+    )
+
+    assert rows.tolist() == [0, 2, 3]
+    assert len(records) == int(sizes[[0, 2, 3]].sum())
+    assert "records are not where their queue entries say" in caplog.text
+    store.close()

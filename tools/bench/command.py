@@ -24,6 +24,7 @@ BENCHES: Final = {
     "sync": "The same as produce, acknowledged on the device, 64 sends in flight.",
     "consume": "A cold queue to decoded messages, 128 B.",
     "push": "A listener called once a message, 128 B, default settings.",
+    "poll": "Cold queues to batches whose columns are read, 128 B.",
     "start": "From the start of `pocketmq serve` to the first acknowledged send.",
     "memory": "Resident memory of an idle `pocketmq serve`.",
     "idle-consumers": "A thousand consumers that have nothing to do: memory and CPU time of the broker.",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...client import PushConsumer
-from .consume import _fill
+from .consume import fill
 from .echo import echo_per_second
 from .measure import MIB, Conditions, Figure
 from .servers import TOPIC, cpu_of_both, record_bytes, server_with_topic
@@ -34,7 +34,7 @@ def push(conditions: Conditions) -> Figure:
         what=f"{BODY_BYTES} B bodies, a cold topic, one push consumer, a call a message, body read",
     )
     with server_with_topic(conditions.folder) as server:
-        asyncio.run(_fill(server.nameserver, batches))
+        asyncio.run(fill(server.nameserver, batches, BODY_BYTES))
         _handled(server.nameserver, "warm", _BATCH)
         with cpu_of_both(figure, server):
             seconds = _handled(server.nameserver, "called", count)

@@ -1,0 +1,116 @@
+"""Filters from end to end: a real server, real consumers, the command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pocketmq.client import Admin, Filter, Message, Producer, PullConsumer, Sql
+from pocketmq.proto.errors import InvalidFilter
+from pocketmq.tools.server_process import ServerProcess
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("filters") / "store") as running:
+        yield running
+
+
+def fill(server: ServerProcess, topic: str, count: int) -> None:
+    """Send COUNT numbered messages to the one queue of TOPIC: every third has the tag t0, t1, t2."""
+    with Admin(server.nameserver) as admin:
+        admin.create_topic(topic, queues=1)
+    with Producer(server.nameserver) as producer:
+        producer.send_many(
+            [
+                Message(topic, b"%d" % n, tag=f"t{n % 3}", properties={"n": str(n)})
+                for n in range(count)
+            ]
+        )
+
+
+def read(server: ServerProcess, topic: str, wanted: Filter, group: str) -> list[int]:
+    """Return the numbers of what GROUP gets of TOPIC until nothing comes."""
+    with PullConsumer(group, {topic: wanted}, server.nameserver) as consumer:
+        return [int(message.body) for message in consumer.messages(timeout_ms=1_500)]
+
+
+@pytest.mark.parametrize(
+    ("group", "wanted", "numbers"),
+    [
+        ("all", None, range(30)),
+        ("star", "*", range(30)),
+        ("tag", "t1", range(1, 30, 3)),
+        ("tags", "t1 || t2 || t9", [n for n in range(30) if n % 3]),
+        ("none", "t9", []),
+        ("sql", Sql("n BETWEEN 10 AND 19 AND TAGS <> 't0'"), [10, 11, 13, 14, 16, 17, 19]),
+    ],
+)
+def test_a_consumer_gets_what_it_wants(
+    server: ServerProcess, group: str, wanted: Filter, numbers: list[int]
+) -> None:
+    topic = f"Wanted-{group}"
+    fill(server, topic, 30)
+
+    assert read(server, topic, wanted, group) == list(numbers)
+
+
+def test_a_group_goes_on_behind_what_it_does_not_want(server: ServerProcess) -> None:
+    fill(server, "Behind", 30)
+    assert read(server, "Behind", "t0", "behind") == list(range(0, 30, 3))
+
+    with Admin(server.nameserver) as admin:
+        (position,) = admin.group_offsets("behind", "Behind")
+
+    assert position.offset == 30
+    assert read(server, "Behind", "t0", "behind") == []
+
+
+def test_a_filter_that_does_not_parse_is_refused_before_anything_is_asked() -> None:
+    with pytest.raises(InvalidFilter, match="character 5"):
+        PullConsumer("g", {"T": Sql("n > 'x")}, "127.0.0.1:1")
+
+
+def command(server: ServerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pocketmq.tools.cli", "consume", *arguments],
+        env=os.environ | {"POCKETMQ_NAMESERVER": server.nameserver},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "out"), [(("--tag", "t0 || t2"), "0\n2\n3\n5\n"), (("--sql", "n > 3"), "4\n5\n")]
+)
+def test_the_command_prints_what_is_wanted(
+    server: ServerProcess, option: tuple[str, str], out: str
+) -> None:
+    topic = f"Printed{option[0]}"
+    fill(server, topic, 6)
+
+    done = command(server, topic, "--group", f"printed{option[0]}", "--timeout", "1.5", *option)
+
+    assert (done.returncode, done.stdout) == (0, out)
+
+
+def test_the_command_shows_where_an_expression_is_wrong(server: ServerProcess) -> None:
+    done = command(server, "T", "--group", "g", "--sql", "n > 5 AND")
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1:] == ["    n > 5 AND", "             ^"]
+
+
+def test_the_command_takes_one_filter(server: ServerProcess) -> None:
+    done = command(server, "T", "--group", "g", "--sql", "TRUE", "--tag", "a")
+
+    assert done.returncode == 2
+    assert "--tag and --sql exclude each other" in done.stderr
