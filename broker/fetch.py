@@ -44,8 +44,8 @@ class Fetches:
         self._purgatory = purgatory
         self._now_ms = now_ms
         self._filters = filters
-        #: Raises LeaseLost where group, topic and queue are not held under a token.
-        self.check_lease: Callable[[str, str, int, int], None] | None = None
+        #: Renews the lease of group, topic and queue; raises LeaseLost where they are not held under the token.
+        self.renew_lease: Callable[[str, str, int, int], None] | None = None
 
     def fetch(self, request: pb.FetchRequest, done: Done) -> Waiting | None:
         """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
@@ -82,8 +82,8 @@ class Fetches:
                     f"{field} is {value}: must not be negative", field=field, limit=0, value=value
                 )
         self._topics.for_reading(request.topic, request.queue)
-        if request.lease and self.check_lease is not None:
-            self.check_lease(request.group, request.topic, request.queue, request.lease)
+        if request.lease and self.renew_lease is not None:
+            self.renew_lease(request.group, request.topic, request.queue, request.lease)
 
     def _limits(self, request: pb.FetchRequest) -> Limits:
         """Return how many messages and bytes the answer may have."""

@@ -150,7 +150,7 @@ def assemble(
     fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
     lease_file = LeaseFile(store.disk, store.config.own_folder)
     coordination = Coordination(config, topics, groups, offsets, wall_timers, lease_file)
-    fetches.check_lease = coordination.leases.check_fetch
+    fetches.renew_lease = coordination.leases.renew_by_fetch
     coordination.filtered_counts = filters.counts.of_group
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(

@@ -272,10 +272,11 @@ class ReadingConfig(ClientConfig):
     #: The machine room, for strategies that look at it.
     room: str = ""
     #: A member that is silent for so long has left; heartbeats go out three times as often.
-    session_timeout_ms: int = 30_000
+    session_timeout_ms: int = 60_000
     #: A queue that goes to another member: what was handed out may take so long to be finished.
     rebalance_timeout_ms: int = 60_000
-    #: For how long a broker gives a queue to a member, renewed three times as often; 0: as the broker is set.
+    #: For how long a broker gives a queue to a member. Fetches renew it; a fetch that waits for longer than 3/8 of it
+    #: costs requests of its own for that. 0: as the broker is set.
     lease_ms: int = 0
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ A lease is granted under a token. Tokens only grow, over restarts as well: a req
 is never below the present instant in milliseconds. The token is the fence: whoever comes with another one than the
 queue's record has is refused, however late, so that at any instant one token of a queue is valid at most.
 
-    record of a queue      asked for with token 0          with token T
+    record of a queue      asked for with token 0          with token T (fetches renew as well)
     none                   granted                         granted as T, if an earlier run may have granted it
     held by another        refused (the same instance: *)  refused, unless T is newer and of an earlier run
     held by the member     granted anew                    renewed if T is the record's, else as above
@@ -168,6 +168,20 @@ class Leases:
             asker = Asker(group=group, member_id="", lease_ms=lease_ms)
             self._make_room(group, [Wanted(key, token)], now_ms)
             self._put(asker, key, self.get(group, key), token, now_ms)
+
+    def extend(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> bool:
+        """Have TOKEN, which is valid, last for its whole time from NOW_MS on; LEASE_MS if there is no record of it.
+
+        Return whether the records of a restart would differ. Raises Overloaded as `ask` does.
+        """
+        lease = self.get(group, key)
+        if lease is None or lease.token != token:
+            self.believe(group, key, token, lease_ms, now_ms)
+            return True
+        was_over = not lease.is_live(now_ms)
+        # The clock may have been put back.
+        lease.expires_ms = max(lease.expires_ms, now_ms + lease.lease_ms)
+        return was_over
 
     def _renew(
         self, asker: Asker, key: QueueKey, lease: Lease | None, token: int, now_ms: int

@@ -6,6 +6,8 @@ that waits for the same queue: what its plan said does not count any more. Nor d
 queue from its own member, which has got it meanwhile by another: the newer token would fence whoever reads under the
 older one.
 
+A fetch under a token renews the lease when it arrives: who polls need not ask.
+
 Time is the machine's. The table is in `<root>/pocketmq/leases.json`, written when something was granted or ended, a
 second later at most; without the file, leases that members still have are believed (see leases.py).
 
@@ -168,13 +170,17 @@ class QueueLeases:
         now_ms = self._now_ms()
         asker = wait.asker
         there = [want for want in wait.wanted if self._topics.has_queue(*want.key)]
+        were_over = any(
+            want.token and self._leases.holder(asker.group, want.key, now_ms) is None
+            for want in there
+        )
         leases = self._leases.ask(asker, there, now_ms, lambda key: self._gives_way(wait, key))
         pairs = list(zip(there, leases, strict=True))
         granted = {want.key: lease for want, lease in pairs}
         if not partly and not any(leases):
             return None
-        # What is renewed only is restored for its whole time anyway.
-        self._dirty |= any(lease.token != want.token for want, lease in pairs if lease)
+        # What is renewed only is restored for its whole time anyway, unless it was over when the table was written.
+        self._dirty |= any(lease.token != want.token for want, lease in pairs if lease) or were_over
         reply = pb.LeaseReply(lease_ms=asker.lease_ms)
         for key, _ in wait.wanted:
             reply.queues.append(self._answer(asker.group, key, granted.get(key), now_ms))
@@ -260,10 +266,16 @@ class QueueLeases:
 
     # --- the fence
 
-    def check_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
-        """Raise LeaseLost if TOKEN is not that by which GROUP's queue is held; 0 asks for nothing."""
-        if token and not self._leases.is_valid(group, QueueKey(topic, queue), token):
-            raise self._lost(group, QueueKey(topic, queue), token)
+    def renew_by_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
+        """Renew the lease of GROUP's queue. Raises LeaseLost if TOKEN is not the one by which it is held."""
+        key = QueueKey(topic, queue)
+        self._check(group, key, token)
+        lease_ms, now_ms = self._config.lease_ms, self._now_ms()
+        self._dirty |= self._leases.extend(group, key, token, lease_ms, now_ms)
+
+    def _check(self, group: str, key: QueueKey, token: int) -> None:
+        if not self._leases.is_valid(group, key, token):
+            raise self._lost(group, key, token)
 
     def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
         """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
@@ -271,7 +283,7 @@ class QueueLeases:
         for one in offsets:
             key = QueueKey(one.topic, one.queue)
             if one.lease:
-                self.check_fetch(group, one.topic, one.queue, one.lease)
+                self._check(group, key, one.lease)
                 self._leases.believe(group, key, one.lease, self._config.lease_ms, now_ms)
             elif self._leases.holder(group, key, now_ms) is not None:
                 raise self._lost(group, key, 0)

@@ -69,6 +69,12 @@ class AssignedQueues:
             extra={"queue": str(held.queue)},
         )
 
+    def fetched(self, held: HeldQueue, sent_ms: int) -> None:
+        """Nothing is held against anybody: there is no lease."""
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Nothing is held against anybody: there is no lease."""
+
     def look_again(self) -> None:
         """The queues are the application's choice."""
 

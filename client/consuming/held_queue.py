@@ -70,6 +70,14 @@ class QueueSource(Protocol):
         """Hear that the broker does not know HELD any more. Of an old right nothing happens."""
         ...
 
+    def fetched(self, held: HeldQueue, sent_ms: int) -> None:
+        """Hear that the broker has answered a fetch of HELD that was sent at SENT_MS: its lease lasts from there."""
+        ...
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Hear that the connection broke by which HELD was read: its broker may not know of it any more."""
+        ...
+
     def look_again(self) -> None:
         """Look for changes of the queues soon: an error suggests one."""
         ...

@@ -5,9 +5,11 @@
       └── unwanted       └──lost: refused, or not renewed in time
 
 A queue that another member holds is waited for at its broker (`wait_ms`), so that it comes over as soon as it is free.
-Leases are renewed three times as often as they run out. What could not be renewed is lost by our own clock a tenth of a
-lease before it can be anybody else's: time counts from before the request was sent. Only grants that are still wanted
-are told; others are given back at once.
+A fetch renews the lease of its queue. Only where none was answered in time (a pause, no room, a broker away) is a lease
+renewed by a request of its own, with all others of that broker, when a quarter of its time is left; and after a broken
+connection, since the broker may be another run that does not know of it. What could not be renewed is lost by our own
+clock a tenth of a lease before it can be anybody else's: time counts from before the request was sent. Only grants that
+are still wanted are told; others are given back at once.
 
 Not thread-safe: its event loop owns it.
 """
@@ -29,10 +31,11 @@ from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
-#: A lease is renewed after 1/3 of its time, and lost 1/10 before its end. A broker is not asked to wait for longer than
-#: that third: what it grants counts from before the question.
-_RENEWALS: Final = 3
+#: A lease is renewed when 1/4 of its time is left, and lost 1/10 before its end. A broker is not asked to wait for
+#: longer than 1/3 of it: what it grants counts from before the question.
+_RENEWAL: Final = 4
 _MARGIN: Final = 10
+_WAIT: Final = 3
 #: As long as no broker has said how long its leases are.
 _LEASE_MS: Final = 15_000
 _PAUSE_MS: Final = 100
@@ -58,9 +61,23 @@ class LeaseHolder(Protocol):
 @dataclass(slots=True)
 class _Lease:
     token: int
-    #: From here on it may be somebody else's, by our clock.
-    ends_ms: int
-    renew_ms: int
+    #: The broker has renewed it for LEASE_MS at this instant or later.
+    from_ms: int
+    lease_ms: int
+    #: The broker may be another run, that knows nothing of it.
+    is_doubtful: bool = False
+
+    @property
+    def ends_ms(self) -> int:
+        """From here on it may be somebody else's, by our clock."""
+        return self.from_ms + self.lease_ms - self.lease_ms // _MARGIN
+
+    @property
+    def renew_ms(self) -> int:
+        """When it has to be renewed if no fetch does it."""
+        if self.is_doubtful:
+            return self.from_ms
+        return self.from_ms + self.lease_ms - self.lease_ms // _RENEWAL
 
 
 class Leases:
@@ -122,7 +139,7 @@ class Leases:
     async def _ask(self, broker: str, wishes: dict[Queue, list[int]]) -> None:
         sent_ms = self._session.clock.now_ms()
         rows = [pb.QueueLease(topic=queue.topic, queue=queue.number) for queue in wishes]
-        reply = await self._request(broker, rows, self._lease_ms // _RENEWALS)
+        reply = await self._request(broker, rows, self._lease_ms // _WAIT)
         self._lease_ms = reply.lease_ms
         unwanted: dict[Queue, int] = {}
         for (queue, wish), answer in zip(wishes.items(), reply.queues, strict=False):
@@ -160,17 +177,26 @@ class Leases:
     def _take(self, queue: Queue, answer: pb.QueueLease, sent_ms: int, lease_ms: int) -> None:
         now_ms = self._session.clock.now_ms()
         (since_ms,) = self._wanted.pop(queue)
-        self._held[queue] = lease = _Lease(answer.token, 0, 0)
-        self._extend(lease, sent_ms, lease_ms)
+        self._held[queue] = _Lease(answer.token, sent_ms, lease_ms)
+        self._watch.ring()
         self._renew_in_time(queue.broker)
         self._holder.granted(queue, answer.token, answer.committed, now_ms - since_ms)
 
-    def _extend(self, lease: _Lease, from_ms: int, lease_ms: int) -> None:
-        lease.ends_ms = from_ms + lease_ms - lease_ms // _MARGIN
-        lease.renew_ms = from_ms + lease_ms // _RENEWALS
-        self._watch.ring()
-
     # ------------------------------------------------------------ holding
+
+    def fetched(self, queue: Queue, token: int, sent_ms: int) -> None:
+        """Count the lease of QUEUE from SENT_MS: a fetch under TOKEN that was sent then has been answered."""
+        lease = self._held.get(queue)
+        # Who waits for its end looks again then: a lease that lasts longer needs no bell.
+        if lease is not None and lease.token == token:
+            lease.from_ms = max(lease.from_ms, sent_ms)
+
+    def doubt(self, queue: Queue) -> None:
+        """Renew the lease of QUEUE as soon as its broker can be reached: the connection broke."""
+        lease = self._held.get(queue)
+        if lease is not None and not lease.is_doubtful:
+            lease.is_doubtful = True
+            self._renew_in_time(queue.broker)
 
     def _renew_in_time(self, broker: str) -> None:
         if broker in self._alarms:
@@ -217,7 +243,10 @@ class Leases:
             if self._held.get(queue) is not lease:
                 continue
             if answer.token == lease.token:
-                self._extend(lease, sent_ms, reply.lease_ms)
+                lease.from_ms = max(lease.from_ms, sent_ms)
+                lease.lease_ms = reply.lease_ms
+                lease.is_doubtful = False
+                self._watch.ring()
             else:
                 self._lose(queue, f"held by {answer.holder}" if answer.holder else "not ours")
 

@@ -6,7 +6,7 @@
 
 A stream that ends says nothing about the queues: what is held is held by its lease. The member comes back under its
 id and says what it holds. What the coordinator refuses for good reaches the application, and is tried again every
-WATCH_MS; only a member whose place another has taken (the same `instance_id`) does not come back.
+10 s; only a member whose place another has taken (the same `instance_id`) does not come back.
 
 Not thread-safe: its event loop owns it.
 """
@@ -40,10 +40,12 @@ from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
 
-#: How often the coordinator is looked for again.
-WATCH_MS: Final = 10_000
+#: How often a member looks whether another broker has become the rightful coordinator.
+WATCH_MS: Final = 30_000
+#: How long who was refused stays away.
+_REFUSED_MS: Final = 10_000
 #: Heartbeats in a session.
-_HEARTBEATS: Final = 3
+HEARTBEATS: Final = 3
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 1_000
 _LEAVE_TIMEOUT_S: Final = 1.0
@@ -158,7 +160,7 @@ class Membership:
             await self._try_each()
             if self._is_leaving:
                 return
-            if clock.now_ms() - began_ms >= WATCH_MS:
+            if clock.now_ms() - began_ms >= _REFUSED_MS:
                 pause_ms = _PAUSE_MS
             await clock.sleep_until(clock.now_ms() + pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
@@ -202,7 +204,7 @@ class Membership:
     async def _refused(self, error: PocketMQError) -> None:
         self._follower.on_refused(error)
         clock = self._session.clock
-        await clock.sleep_until(clock.now_ms() + WATCH_MS)
+        await clock.sleep_until(clock.now_ms() + _REFUSED_MS)
 
     async def _stay(self, address: str) -> None:
         """Be a member at ADDRESS until the stream ends, or a better coordinator is there."""
@@ -246,7 +248,7 @@ class Membership:
     async def _beat(self, talk: _Talk) -> None:
         """Send heartbeats, and what is held when that changes."""
         clock = self._session.clock
-        interval_ms = self._parts.config.session_timeout_ms // _HEARTBEATS
+        interval_ms = self._parts.config.session_timeout_ms // HEARTBEATS
         while True:
             await self._heart.wait_until(clock.now_ms() + interval_ms)
             beat = pb.Heartbeat(held_changed=self._held_changed)

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Protocol
 
 from ...proto.errors import (
+    Disconnected,
     LeaseLost,
     NotReadable,
     OffsetOutOfRange,
@@ -143,7 +144,9 @@ class QueueReader:
             lease=self.held.token,
         )
         timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
+        sent_ms = self._session.clock.now_ms()
         reply = await self._connection().fetch(request, timeout_ms)
+        self._source.fetched(self.held, sent_ms)
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.records:
@@ -170,6 +173,8 @@ class QueueReader:
         self._failures += 1
         self._session.routes.forget(self._queue.topic)
         self._source.look_again()
+        if isinstance(error, Disconnected):
+            self._source.doubt(self.held)
         passing = error.retriable or isinstance(error, _MAY_COME_BACK)
         if not passing:
             self._sink.fail(error)

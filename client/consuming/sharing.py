@@ -97,6 +97,14 @@ class Sharing:
             self._leases.drop(held.queue)
             self.ran_out(held.queue)
 
+    def fetched(self, held: HeldQueue, sent_ms: int) -> None:
+        """Hear that a fetch of HELD, sent at SENT_MS, was answered: the lease lasts from there."""
+        self._leases.fetched(held.queue, held.token, sent_ms)
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Hear that the connection broke by which HELD was read."""
+        self._leases.doubt(held.queue)
+
     def look_again(self) -> None:
         """Look for changes of the queues soon."""
         self._planner.sooner()

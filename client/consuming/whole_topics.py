@@ -119,6 +119,12 @@ class WholeTopics:
     def lost(self, held: HeldQueue) -> None:
         """Nothing is held against anybody, so that nothing is lost."""
 
+    def fetched(self, held: HeldQueue, sent_ms: int) -> None:
+        """Nothing is held against anybody: there is no lease."""
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Nothing is held against anybody: there is no lease."""
+
     def look_again(self) -> None:
         """Look for changes of the queues soon."""
         self._watch.sooner()

@@ -209,7 +209,7 @@ class FakeBroker:
 
     def fetch(self, request: pb.FetchRequest) -> pb.FetchReply:
         if request.lease:
-            self.sharing.check((request.group, request.topic, request.queue), request.lease)
+            self.sharing.renew((request.group, request.topic, request.queue), request.lease)
         queue = self.queues.get((request.topic, request.queue), [])
         reply = pb.FetchReply(
             fetch_id=request.fetch_id,

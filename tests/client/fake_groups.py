@@ -28,6 +28,7 @@ class FakeLease:
     member_id: str
     token: int
     ends_ms: int = 1 << 62
+    lease_ms: int = LEASE_MS
 
 
 @dataclass
@@ -132,7 +133,7 @@ class FakeGroups:
             if row.token and (lease is None or lease.token != row.token):
                 continue
             token = row.token or next(self.tokens)
-            self.leases[key] = FakeLease(request.member_id, token, ends_ms)
+            self.leases[key] = FakeLease(request.member_id, token, ends_ms, reply.lease_ms)
             answer.token, answer.committed = token, committed(key)
         return reply
 
@@ -146,6 +147,12 @@ class FakeGroups:
         for alarm in waiting:
             alarm.ring()
         return pb.ReleaseReply()
+
+    def renew(self, key: Key, token: int) -> None:
+        """Renew the lease of a queue, as a fetch does. Raises LeaseLost."""
+        self.check(key, token)
+        lease = self.leases[key]
+        lease.ends_ms = self.clock.now_ms() + lease.lease_ms
 
     def check(self, key: Key, token: int) -> None:
         """Raise LeaseLost unless TOKEN is the one by which the queue is held."""

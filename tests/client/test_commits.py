@@ -37,6 +37,12 @@ class Holding:
     def lost(self, held: HeldQueue) -> None:
         del self.queues[held.queue]
 
+    def fetched(self, held: HeldQueue, sent_ms: int) -> None:
+        pass
+
+    def doubt(self, held: HeldQueue) -> None:
+        pass
+
     def look_again(self) -> None:
         pass
 

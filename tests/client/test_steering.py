@@ -471,7 +471,7 @@ async def test_a_listener_hears_of_queues_before_their_messages() -> None:
         await reading.poll(timeout_ms=0)
         for lease in here.broker.sharing.leases.values():
             lease.token = 99
-        await here.clock.advance(15_000)
+        await here.clock.advance(25_000)
         await reading.poll(timeout_ms=0)
 
     lost = [number for kind, numbers in hearing.heard if kind == "lost" for number in numbers]

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from pocketmq.broker.coordination.queue_leases import QueueLeases
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.proto.errors import PocketMQError
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc import Call, Later
 
 from .cluster import Client, Cluster, cluster_of
 from .virtual_loop import run
@@ -211,6 +214,39 @@ def test_a_static_member_that_restarts_moves_nothing(tmp_path: Path) -> None:
             assert await second.consumer.assignment() == others
             counts = await second.consumer.metrics()
             assert (counts.queues_gained, counts.queues_released) == (moved, 0)
+            await world.end()
+
+    run(scenario())
+
+
+def test_who_polls_renews_its_leases_by_fetching_and_who_pauses_by_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[pb.LeaseRequest] = []
+    lease = QueueLeases.lease
+
+    def noted(leases: QueueLeases, request: pb.LeaseRequest, call: Call) -> pb.LeaseReply | Later:
+        requests.append(request)
+        return lease(leases, request, call)
+
+    monkeypatch.setattr(QueueLeases, "lease", noted)
+
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, seed=16) as cluster:
+            world = await made(cluster, 16)
+            reader = await world.join()
+            await cluster.sleep(5_000)
+            requests.clear()
+            queues = await reader.consumer.assignment()
+
+            await cluster.sleep(300_000)
+            assert requests == []
+            await reader.consumer.pause(queues)
+            await cluster.sleep(300_000)
+
+            assert all(request.wait_ms == 0 for request in requests)
+            assert 12 <= len(requests) <= 14, "each of two brokers, every 45 s"
+            assert (await reader.consumer.metrics()).queues_lost == 0
             await world.end()
 
     run(scenario())

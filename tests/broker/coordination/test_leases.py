@@ -66,6 +66,29 @@ def test_one_that_nobody_asked_for_since_is_renewed_though_it_is_over() -> None:
     assert ask(leases, "a", Q0, token, NOW_MS + 10 * LEASE_MS) == token
 
 
+def test_an_extended_lease_lasts_for_its_whole_time_and_never_shorter() -> None:
+    leases = table()
+    token = ask(leases, "a", Q0)
+
+    assert not leases.extend("g", Q0, token, 1, NOW_MS + 50_000)
+    assert not leases.extend("g", Q0, token, 1, NOW_MS + 10_000)
+
+    assert ask(leases, "b", Q0, now_ms=NOW_MS + 109_999) == 0
+    assert ask(leases, "b", Q0, now_ms=NOW_MS + 110_000) > token
+
+
+def test_an_extended_lease_that_was_over_or_not_on_record_is_to_be_written_down() -> None:
+    leases = table()
+    token = ask(leases, "a", Q0)
+
+    assert leases.extend("g", Q0, token, LEASE_MS, NOW_MS + LEASE_MS)
+    assert leases.extend("g", Q1, NOW_MS - 1, LEASE_MS, NOW_MS)
+
+    assert ask(leases, "b", Q0, now_ms=NOW_MS + LEASE_MS) == 0
+    assert ask(leases, "b", Q1) == 0
+    assert not leases.is_valid("g", Q1, NOW_MS - 2)
+
+
 def test_the_same_member_that_asks_anew_gets_a_new_token() -> None:
     leases = table()
     first = ask(leases, "a", Q0)
@@ -249,6 +272,19 @@ class LeaseMachine(RuleBasedStateMachine):
         assert granted == (token if was_valid else 0)
         if not granted:
             del self.members[name].tokens[key]
+
+    @rule(name=st.sampled_from(MEMBERS), key=st.sampled_from(QUEUES))
+    def fetches(self, name: str, key: QueueKey) -> None:
+        token = self.members[name].tokens.get(key)
+        if token is None or not self.leases.is_valid("g", key, token):
+            return
+        if self.leases.extend("g", key, token, LEASE_MS, self.now_ms):
+            self.saves()
+
+        holder = self.leases.holder("g", key, self.now_ms)
+        assert holder is not None
+        assert (holder.token, holder.expires_ms) == (token, self.now_ms + LEASE_MS)
+        assert holder.member_id in ("", name)
 
     @rule(name=st.sampled_from(MEMBERS), key=st.sampled_from(QUEUES))
     def releases(self, name: str, key: QueueKey) -> None:

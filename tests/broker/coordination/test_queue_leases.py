@@ -22,7 +22,7 @@ from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Overloaded, PocketMQError
+from pocketmq.proto.errors import LeaseLost, Overloaded, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Call
 from pocketmq.store.disk import Disk
@@ -114,6 +114,15 @@ class Desk:
         queues = [pb.QueueLease(topic=TOPIC, queue=queue)]
         request = pb.ReleaseRequest(group="g", member_id=member_id, queues=queues)
         self.leases.release(request, FakeCall())
+
+    def fetch(self, queue: int, token: int) -> None:
+        self.leases.renew_by_fetch("g", TOPIC, queue, token)
+
+    def fetch_all(self, member_id: str, queues: tuple[int, ...]) -> None:
+        """Have MEMBER_ID fetch those of QUEUES that it holds."""
+        for lease in self.leases.of_group("g"):
+            if lease.member_id == member_id and lease.queue in queues:
+                self.fetch(lease.queue, lease.token)
 
     def holders(self) -> dict[int, str]:
         return {lease.queue: lease.member_id for lease in self.leases.of_group("g")}
@@ -212,6 +221,67 @@ async def test_a_renewal_alone_never_waits(desk: Desk) -> None:
     assert call.tokens == [0]
 
 
+async def test_who_fetches_keeps_its_queue_and_the_table_is_not_written_for_it(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    (token,) = desk.ask("a", 0).tokens or [0]
+    await desk.clock.advance(1_000)
+    file = tmp_path / "pocketmq" / "leases.json"
+    file.unlink()
+
+    for _ in range(10):
+        await desk.clock.advance(LEASE_MS - 1_001)
+        desk.fetch(0, token)
+
+    assert desk.holders() == {0: "a"}
+    assert not file.exists()
+    await desk.timers.stop()
+
+
+@pytest.mark.parametrize("by_fetch", [True, False], ids=["fetch", "renewal"])
+async def test_a_lease_that_was_over_when_the_table_was_written_is_written_when_it_lives_again(
+    tmp_path: Path, by_fetch: bool
+) -> None:
+    desk = Desk(tmp_path)
+    (token,) = desk.ask("a", 0).tokens or [0]
+    await desk.clock.advance(LEASE_MS)
+    desk.ask("b", 1)
+    await desk.clock.advance(1_000)
+
+    if by_fetch:
+        desk.fetch(0, token)
+    else:
+        request = pb.LeaseRequest(
+            group="g",
+            member_id="a",
+            queues=[pb.QueueLease(topic=TOPIC, queue=0, token=token)],
+        )
+        desk.leases.lease(request, FakeCall())
+    await desk.clock.advance(1_000)
+
+    assert Desk(tmp_path).holders() == {0: "a", 1: "b"}
+    await desk.timers.stop()
+
+
+async def test_who_waits_gets_a_queue_that_is_fetched_no_more_and_the_old_token_is_refused(
+    desk: Desk,
+) -> None:
+    (token,) = desk.ask("a", 0).tokens or [0]
+    b = desk.ask("b", 0, wait_ms=60_000)
+    await desk.clock.advance(LEASE_MS - 1)
+    desk.fetch(0, token)
+
+    await desk.clock.advance(LEASE_MS - 1)
+    assert b.tokens is None
+    await desk.clock.advance(1)
+
+    assert b.tokens is not None
+    with pytest.raises(LeaseLost):
+        desk.fetch(0, token)
+    assert desk.holders() == {0: "b"}
+
+
 async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lease_waits_max=1)
     desk.ask("a", 0)
@@ -273,7 +343,7 @@ async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
 
 Step = tuple[str, str, tuple[int, ...], int]
 steps = st.tuples(
-    st.sampled_from(["ask", "ask", "release", "gone", "wait"]),
+    st.sampled_from(["ask", "ask", "release", "gone", "wait", "fetch"]),
     st.sampled_from("abc"),
     st.lists(st.integers(0, QUEUES - 1), min_size=1, max_size=QUEUES, unique=True).map(tuple),
     st.sampled_from([0, 1, 5_000, 19_999, 20_000, 40_000]),
@@ -299,6 +369,8 @@ async def play(path: Path, plan: list[Step]) -> None:
             pending.append(Pending(call, name, queues, desk.clock.now_ms() + number))
         elif what == "release":
             desk.release(name, queues[0])
+        elif what == "fetch":
+            desk.fetch_all(name, queues)
         elif what == "gone":
             for one in pending:
                 if one.member_id == name:
@@ -312,7 +384,7 @@ async def play(path: Path, plan: list[Step]) -> None:
         for one in pending:
             assert one.deadline_ms > desk.clock.now_ms()
             assert all(holders.get(queue, one.member_id) != one.member_id for queue in one.queues)
-    await desk.clock.advance(60_000)
+    await desk.clock.advance(80_000)
     assert all(one.call.tokens is not None for one in pending)
     assert desk.leases.waiting == 0
     assert len(desk.timers) == 1, "only the saving is left"
