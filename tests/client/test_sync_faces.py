@@ -166,7 +166,7 @@ def test_the_message_under_way_comes_again_after_an_error(cluster: tuple[FakeClu
         assert [message.body for message in consumer.poll(2)] == [b"5", b"6"]
         consumer.commit()
     with PullConsumer("billing", "orders", address) as consumer:
-        assert consumer.poll()[0].body == b"7"
+        assert consumer.poll(timeout_ms=30_000)[0].body == b"7"
         pulled = consumer.pull("orders", 0, 2, max_messages=1)
         assert [message.body for message in pulled.messages] == [b"2"]
         assert len(consumer.queues("orders")) == 3
