@@ -288,8 +288,8 @@ class AsyncPullConsumer:
             work = self._steering.commit_offsets(offsets)
         self._session.tasks.spawn(self._retrying.tell_outcome(work, callback))
 
-    async def metrics(self) -> Counts:
-        """Return what was counted so far."""
+    def metrics(self) -> Counts:
+        """Return what was counted so far, also after the end."""
         return replace(self._reading.counts)
 
     async def close(self, *, finished: bool = True) -> None:

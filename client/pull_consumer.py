@@ -231,8 +231,8 @@ class PullConsumer:
         self._run(self._core.commit_async(callback, offsets))
 
     def metrics(self) -> Counts:
-        """Return what was counted so far."""
-        return self._run(self._core.metrics())
+        """Return what was counted so far, also after the end."""
+        return self._core.metrics()
 
     def close(self, *, finished: bool = True) -> None:
         """Commit, unless auto_commit is off, give the queues back, and disconnect.

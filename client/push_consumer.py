@@ -154,7 +154,7 @@ class AsyncPushConsumer:
         return self._pushing
 
     def metrics(self) -> PushMetrics:
-        """Return what it counts, at this moment."""
+        """Return what it counts, at this moment; after the end, what it had counted."""
         return self._started().metrics()
 
     async def close(self) -> None:
@@ -233,8 +233,10 @@ class PushConsumer:
             self.wait()
 
     def metrics(self) -> PushMetrics:
-        """Return what it counts, at this moment."""
+        """Return what it counts, at this moment; after the end, what it had counted."""
         portal, pushing = self._started()
+        if self._closed:
+            return pushing.metrics()
 
         async def ask() -> PushMetrics:
             return pushing.metrics()

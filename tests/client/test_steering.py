@@ -278,7 +278,7 @@ async def test_what_a_filter_steps_over_is_committed_and_counted() -> None:
         await here.clock.advance(6_000)
         assert await waiting == []
         assert here.committed() == 10
-        assert (await reading.metrics()).filtered == 6
+        assert reading.metrics().filtered == 6
 
 
 async def test_assigned_queues_are_read_beside_the_group() -> None:
@@ -398,7 +398,7 @@ async def test_who_does_not_come_for_more_leaves_until_it_does() -> None:
         async with here.consumer() as other:
             await here.clock.advance(10_500)
             assert numbers(await other.poll()) == list(range(10))
-            assert (await slow.metrics()).repeats == 10
+            assert slow.metrics().repeats == 10
             waiting = asyncio.ensure_future(slow.poll())
             await here.clock.advance(500)
             assert here.broker.sharing.left
@@ -504,7 +504,7 @@ async def test_what_was_handed_out_is_finished_before_its_queue_goes() -> None:
             await here.clock.advance(1_000)
             assert here.committed() == 3
             assert numbers(await second.poll()) == [3, 4, 5, 6, 7, 8, 9]
-        assert (await first.metrics()).repeats == 0
+        assert first.metrics().repeats == 0
 
 
 async def test_what_was_finished_when_a_queue_was_lost_does_not_come_again() -> None:
@@ -522,7 +522,7 @@ async def test_what_was_finished_when_a_queue_was_lost_does_not_come_again() -> 
         await here.clock.advance(15_000)
 
         assert numbers(await reading.poll()) == [8, 9]
-        assert (await reading.metrics()).repeats == 10
+        assert reading.metrics().repeats == 10
 
     assert here.committed() == 10
 

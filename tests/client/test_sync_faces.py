@@ -14,7 +14,7 @@ from itertools import islice
 
 import pytest
 
-from pocketmq.client import Admin, Message, Producer, PullConsumer
+from pocketmq.client import Admin, Message, Producer, PullConsumer, PushConsumer
 from pocketmq.client.portal import Portal
 from pocketmq.proto.errors import (
     ClientClosed,
@@ -230,3 +230,21 @@ def test_values_are_serialized_in_the_callers_thread(cluster: tuple[FakeCluster,
     first = received[b"17"]
     assert (first.key, first.tag, first.message_id) == ("4", "t", receipt.message_id)
     assert first.properties["a"] == "b"
+
+
+def test_what_a_consumer_counted_can_be_asked_for_after_its_end(
+    cluster: tuple[FakeCluster, str],
+) -> None:
+    _, address = cluster
+    with Producer(address) as producer:
+        producer.send_many([Message("orders", b"%d" % n, queue=0) for n in range(10)])
+    handled = threading.Semaphore(0)
+
+    with PullConsumer("billing", "orders", address) as pulling:
+        pulling.poll(timeout_ms=30_000)
+    with PushConsumer("accounts", "orders", lambda _: handled.release(), address) as pushing:
+        for _ in range(10):
+            assert handled.acquire(timeout=30)
+
+    assert pulling.metrics().handed_out == 10
+    assert pushing.metrics().handled == 10

@@ -68,7 +68,7 @@ class Reader:
     async def die(self) -> int:
         """Die as by kill -9; return how many messages may come again because of it."""
         assert self.task is not None
-        counts = await self.consumer.metrics()
+        counts = self.consumer.metrics()
         self.task.cancel()
         self.client.kill()
         return counts.handed_out
@@ -183,7 +183,7 @@ def test_a_member_that_dies_leaves_its_queues_and_only_what_it_had_not_committed
             first = await world.join(auto_commit_interval_ms=2_500)
             await world.join(auto_commit_interval_ms=2_500)
             await cluster.sleep(4_300)
-            before = (await first.consumer.metrics()).handed_out
+            before = first.consumer.metrics().handed_out
             await world.die(first)
             await sending
             await until_handled(world, 5_000)
@@ -203,7 +203,7 @@ def test_a_static_member_that_restarts_moves_nothing(tmp_path: Path) -> None:
             second = await world.join(instance_id="two")
             await cluster.sleep(5_000)
             mine, others = await first.consumer.assignment(), await second.consumer.assignment()
-            moved = (await second.consumer.metrics()).queues_gained
+            moved = second.consumer.metrics().queues_gained
             await world.leave(first)
             await cluster.sleep(5_000)
             again = await world.join(instance_id="one")
@@ -212,7 +212,7 @@ def test_a_static_member_that_restarts_moves_nothing(tmp_path: Path) -> None:
             assert len(mine) == len(others) == 4
             assert await again.consumer.assignment() == mine
             assert await second.consumer.assignment() == others
-            counts = await second.consumer.metrics()
+            counts = second.consumer.metrics()
             assert (counts.queues_gained, counts.queues_released) == (moved, 0)
             await world.end()
 
@@ -246,7 +246,7 @@ def test_who_polls_renews_its_leases_by_fetching_and_who_pauses_by_asking(
 
             assert all(request.wait_ms == 0 for request in requests)
             assert 12 <= len(requests) <= 14, "each of two brokers, every 45 s"
-            assert (await reader.consumer.metrics()).queues_lost == 0
+            assert reader.consumer.metrics().queues_lost == 0
             await world.end()
 
     run(scenario())
