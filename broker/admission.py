@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..proto import properties as names
 from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
+from ..proto.few_records import FewColumns
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import (
     MAGIC_V1,
@@ -70,18 +71,22 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
     """
     columns = check_run(records, sizes, topic, queue)
-    _check_batches(columns)
-    as_sent = _fits(columns)
+    usual = isinstance(columns, FewColumns)
+    if not usual:
+        _check_batches(columns)
+    as_sent = usual or _fits(columns)
     if not as_sent:
         records, columns = _encoded_again(records, columns)
-    ranges = _special(records, columns)
+    properties = _properties(records, columns)
+    ranges = properties if properties is not None and _is_special(properties) else None
     halves = None if ranges is None else _halves(records, ranges)
-    _check_transactions(columns, halves)
+    if not usual:
+        _check_transactions(columns, halves)
     if ranges is not None:
         _check_recalls(ranges)
         if halves is not None:
             _check_delays(ranges, halves)
-    run = Run(topic=topic, queue=queue, records=records, columns=columns)
+    run = Run(topic=topic, queue=queue, records=records, columns=columns, properties=properties)
     return Admitted(run, as_sent, ranges, halves)
 
 
@@ -133,12 +138,20 @@ def _check_batches(columns: RunColumns) -> None:
         )
 
 
-def _special(records: bytes, columns: RunColumns) -> PropertyRanges | None:
-    """Return the properties of the records, if any of them is not simply stored in its queue."""
-    if len(records) <= _HINTS_BYTES_MAX and not any(hint in records for hint in _HINTS):
+def _properties(records: bytes, columns: RunColumns) -> PropertyRanges | None:
+    """Return the properties of the records, if any of these may be one that is not simply stored in its queue."""
+    if isinstance(columns, FewColumns):
+        strings = columns.property_strings()
+        if not any(hint in string for string in strings for hint in _HINTS):
+            return None
+    elif len(records) <= _HINTS_BYTES_MAX and not any(hint in records for hint in _HINTS):
         return None
-    ranges = PropertyRanges(records, columns)
-    return ranges if any((ranges.find(name)[1] > 0).any() for name in _SPECIAL) else None
+    return PropertyRanges(records, columns)
+
+
+def _is_special(ranges: PropertyRanges) -> bool:
+    """Is any of the records not simply stored in its queue?"""
+    return any((ranges.find(name)[1] > 0).any() for name in _SPECIAL)
 
 
 def _halves(records: bytes, ranges: PropertyRanges) -> Flags | None:

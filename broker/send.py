@@ -136,9 +136,10 @@ class Sends:
         to_disk = self._durability(run) == pb.DISK
         if to_disk:
             self._check_flushes()
-        self._check_size(run)
+        records = run.records  # Every look at it makes a copy.
+        self._check_size(len(records))
         self._topics.check_sendable(run.topic)
-        admitted = admit(run.records, run.sizes, run.topic, run.queue)
+        admitted = admit(records, run.sizes, run.topic, run.queue)
         if run.producer_id:
             return self._numbered(run, admitted, done, to_disk=to_disk)
         return self._sending(run, admitted, done, None, to_disk=to_disk)
@@ -233,14 +234,14 @@ class Sends:
                             value=there + count,
                         )
 
-    def _check_size(self, run: pb.ProduceRun) -> None:
+    def _check_size(self, size: int) -> None:
         limit = self._config.run_bytes_max
-        if len(run.records) > limit:
+        if size > limit:
             raise MessageTooLarge(
-                f"records: a run of {len(run.records)} bytes, the limit is {limit}: send it in parts",
+                f"records: a run of {size} bytes, the limit is {limit}: send it in parts",
                 field="records",
                 limit=limit,
-                value=len(run.records),
+                value=size,
             )
 
     # --- the store

@@ -8,14 +8,14 @@ by itself. Otherwise the strings are split at their separators (see properties.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .byte_ranges import CELLS_MAX, Parts, bytes_at, split, windows
-from .java_hash import hash_ranges
+from .java_hash import hash_ranges, java_hash
 
 if TYPE_CHECKING:
     from .record import Buffer
@@ -143,6 +143,17 @@ def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
         if separator and name and value:
             yield name, at + len(name) + 1, len(value)
         at += len(pair) + 1
+
+
+def property_values(string: bytes) -> dict[bytes, bytes]:
+    """Return the properties in STRING, as `PropertyRanges.find` finds them."""
+    return {name: string[at : at + size] for name, at, size in _pairs_of(string)}
+
+
+def tags_code(values: Mapping[bytes, bytes]) -> int:
+    """Return the tags code of a record with these properties."""
+    tags = values.get(b"TAGS")
+    return 0 if tags is None else java_hash(tags.decode("utf-8", "replace"))
 
 
 def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:

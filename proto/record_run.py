@@ -97,7 +97,11 @@ class RunColumns:
 
     def take(self, rows: Longs | NDArray[np.intp] | NDArray[np.bool_] | slice) -> RunColumns:
         """Return the columns of the chosen ROWS."""
-        return RunColumns(*(getattr(self, name)[rows] for name in self.__slots__))
+        return RunColumns(*(getattr(self, name)[rows] for name in RunColumns.__slots__))
+
+    def properties_place(self, row: int) -> tuple[int, int]:
+        """Return where the property string of record ROW begins, and its size."""
+        return int(self.properties_start[row]), int(self.properties_size[row])
 
 
 def as_bytes(data: Buffer | Bytes) -> Bytes:

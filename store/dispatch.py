@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
+from ..proto.few_records import FewColumns, as_few
 from ..proto.java_hash import hash_ranges
-from ..proto.property_ranges import PropertyRanges, tags_codes
+from ..proto.property_ranges import PropertyRanges, property_values, tags_code, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns, as_bytes
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
 from .message_index import MessageIndex
-from .message_keys import has_keys
+from .message_keys import has_keys, keys_of_few
 
 #: Records worked off at a time: what is looked at more than once stays in the processor's cache.
 ROWS_MAX: Final = 1 << 13
@@ -59,24 +60,36 @@ class Dispatcher:
         *,
         topic: str | None = None,
         queue: int | None = None,
+        properties: PropertyRanges | None = None,
     ) -> Placed:
         """Enter the records that COLUMNS describe, in order of the log; return what became of their queue entries.
 
         With TOPIC and QUEUE all records are new ones of that plain queue, numbered on from its end. Without, they
         may be of any queues, and known already. The columns hold the final log offsets, queue offsets and times.
+        PROPERTIES are those of the records, if they are known.
         Raises StoreFull or DiskFailure: then a part may have been entered, and dispatching again enters the rest.
         """
         placed = Placed()
         for at in range(0, len(columns), ROWS_MAX):
             whole = len(columns) <= ROWS_MAX
             part = columns if whole else columns.take(slice(at, at + ROWS_MAX))
-            placed.add(self._dispatch(as_bytes(data), part, topic, queue))
+            known = properties if whole else None
+            placed.add(self._dispatch(as_bytes(data), part, topic, queue, known))
         return placed
 
     def _dispatch(
-        self, array: Bytes, columns: RunColumns, topic: str | None, queue: int | None
+        self,
+        array: Bytes,
+        columns: RunColumns,
+        topic: str | None,
+        queue: int | None,
+        properties: PropertyRanges | None,
     ) -> Placed:
-        properties = PropertyRanges(array, columns)
+        if topic is not None and queue is not None and (few := as_few(columns)) is not None:
+            placed_few = self._append_few(few, topic, queue)
+            if placed_few is not None:
+                return placed_few
+        properties = properties or PropertyRanges(array, columns)
         if topic is not None and queue is not None:
             placed = self._append(topic, queue, array, columns, properties)
         else:
@@ -91,6 +104,25 @@ class Dispatcher:
         """Has any of the records a key that the index holds?"""
         kept = columns.take(np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK))
         return bool(len(kept)) and has_keys(data, kept)
+
+    def _append_few(self, columns: FewColumns, topic: str, queue: int) -> Placed | None:
+        """Enter a few new records of one queue. None: they need what only the way of many can do; nothing is changed.
+
+        Raises StoreFull or DiskFailure.
+        """
+        if topic == SCHEDULE_TOPIC:
+            return None
+        values = [property_values(string) for string in columns.property_strings()]
+        keys = [] if self._index is None else keys_of_few(values, topic)
+        if self._index is not None and not self._index.takes_few(columns, len(keys)):
+            return None
+        codes = np.array([tags_code(each) for each in values], np.int64)
+        first = int(columns.queue_offset[0])
+        row = self._queues.find_or_make(topic, queue)
+        row.append(first, columns.log_offset, columns.sizes, codes)
+        if self._index is not None and keys:
+            self._index.put_few(keys, columns)
+        return Placed(added=len(columns))
 
     def _append(
         self,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Final
 
@@ -80,7 +81,8 @@ class IndexFile:
         #: Was something put since the last `take_dirty`?
         self.dirty = create
         self._reserved = 0
-        self._head: memoryview | None = None
+        #: The whole file, once it is written to.
+        self._map: memoryview | None = None
         self._slots: NDArray[np.int32]
         self._entries: NDArray[np.void]
 
@@ -138,12 +140,38 @@ class IndexFile:
         header.next_entry = first + count
         self._write_header()
 
+    def put_few(self, keys: Sequence[tuple[int, int]], store_ms: int) -> None:
+        """Enter KEYS, key hash and log offset of each, stored at STORE_MS, as `put` does; but not a file's first.
+
+        Raises StoreFull, with nothing changed, if the device has no room.
+        """
+        header = self.header
+        number = header.next_entry
+        assert 0 < len(keys) <= self.room, "more keys than the file has room for"
+        self._open_for_writing(number + len(keys))
+        assert self._map is not None
+        begin = header.begin_ms
+        seconds = min(max(store_ms - begin, 0) // 1000, _INT_MAX) if begin > 0 else 0
+        for key_hash, log_offset in keys:
+            slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
+            (previous,) = _SLOT.unpack_from(self._map, slot_at)
+            if not 0 < previous <= number:
+                previous = 0
+                header.slots_used += 1
+            _SLOT.pack_into(self._map, slot_at, number)
+            entry_at = self._entries_at + number * INDEX_ENTRY_SIZE
+            _ENTRY.pack_into(self._map, entry_at, key_hash, log_offset, seconds, previous)
+            number += 1
+        header.end_log_offset, header.end_ms = keys[-1][1], store_ms
+        header.next_entry = number
+        self._write_header()
+
     def _open_for_writing(self, entries_end: int) -> None:
         """Map the file and allocate its slots, and entries up to ENTRIES_END and some more."""
-        if self._head is None:
+        if self._map is None:
             self.mapping.reserve(0, self._entries_at)
             array = self.mapping.array
-            self._head = array[:INDEX_HEADER_SIZE].data
+            self._map = array.data
             self._slots = array[INDEX_HEADER_SIZE : self._entries_at].view(">i4")
             end = self._entries_at + self.entry_count * INDEX_ENTRY_SIZE
             self._entries = array[self._entries_at : end].view(_ENTRIES)
@@ -156,18 +184,11 @@ class IndexFile:
             self._reserved = end
 
     def _write_header(self) -> None:
-        assert self._head is not None
+        assert self._map is not None
         header = self.header
-        _HEADER.pack_into(
-            self._head,
-            0,
-            header.begin_ms,
-            header.end_ms,
-            header.begin_log_offset,
-            header.end_log_offset,
-            header.slots_used,
-            header.next_entry,
-        )
+        times = header.begin_ms, header.end_ms
+        offsets = header.begin_log_offset, header.end_log_offset
+        _HEADER.pack_into(self._map, 0, *times, *offsets, header.slots_used, header.next_entry)
 
     def _link(self, slots: Ints, numbers: Ints) -> Ints:
         """Make NUMBERS the newest entries of their SLOTS; return the entry that each follows, 0 = none."""
@@ -351,9 +372,9 @@ class IndexFile:
 
     def close(self) -> None:
         """Close the file. Nothing is synced."""
-        if self._head is not None:
-            self._head.release()
-            self._head = None
+        if self._map is not None:
+            self._map.release()
+            self._map = None
             del self._slots, self._entries
         self.mapping.close()
 

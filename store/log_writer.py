@@ -111,7 +111,10 @@ class LogWriter:
         data = np.frombuffer(run.records, np.uint8).copy()
         parts = self._write(run, data, first)
         for columns in parts:
-            self._dispatcher.dispatch(data, columns, topic=run.topic, queue=run.queue)
+            properties = run.properties if columns is run.columns else None
+            self._dispatcher.dispatch(
+                data, columns, topic=run.topic, queue=run.queue, properties=properties
+            )
         self.dispatched_offset = end = self._log.max_offset
         offsets = [columns.log_offset for columns in parts]
         self.last_log_offset = int(offsets[-1][-1])
@@ -160,7 +163,9 @@ class LogWriter:
         parts = []
         try:
             for columns in self._parts(run):
-                start, size = int(columns.starts[0]), int(columns.sizes.sum())
+                whole = columns is run.columns
+                start = int(columns.starts[0])
+                size = len(data) if whole else int(columns.sizes.sum())
                 offset = self._log.place(size)
                 numbers = np.arange(first, first + len(columns))
                 patch(data, columns, numbers, offset, stamped)

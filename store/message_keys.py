@@ -7,6 +7,8 @@ where it lies in the record. Source: Apache 5.5.0's IndexService; store-format.m
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -66,6 +68,28 @@ def keys_of(
     ]
     kinds = [kind for kind in kinds if len(kind.rows)]
     return _in_order(kinds, len(columns))
+
+
+def keys_of_few(values: Sequence[Mapping[bytes, bytes]], topic: str) -> list[tuple[int, int]]:
+    """Return hash and row of each key of records of TOPIC, whose properties VALUES are; as `keys_of` does."""
+    plain, tagged = _seeds(topic)
+    keys: list[tuple[int, int]] = []
+    for row, properties in enumerate(values):
+        words = [properties.get(b"UNIQ_KEY", b""), *properties.get(b"KEYS", b"").split(b" ")]
+        keys += [(_key_hash(word, plain), row) for word in words if word]
+        if tags := properties.get(b"TAGS"):
+            keys.append((_key_hash(tags, tagged), row))
+    return keys
+
+
+@lru_cache(maxsize=1024)
+def _seeds(topic: str) -> tuple[int, int]:
+    return java_hash(f"{topic}#"), java_hash(f"{topic}#T#")
+
+
+def _key_hash(value: bytes, seed: int) -> int:
+    found = abs(java_hash(value.decode("utf-8", "replace"), seed))
+    return found if found < 1 << 31 else 0
 
 
 def has_keys(data: Buffer | Bytes, columns: RunColumns) -> bool:

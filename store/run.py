@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import InvalidRecord
+from ..proto.few_records import FewColumns, as_few
+from ..proto.property_ranges import PropertyRanges
 from ..proto.record import (
     HOST_V6_EXTRA,
     QUEUE_OFFSET_AT,
@@ -29,7 +31,9 @@ from .disk import Buffer
 
 _OFFSETS = np.dtype([("queue_offset", ">i8"), ("log_offset", ">i8")])
 _STAMP_SIZE = 16
+_SIXTEEN = f"V{_STAMP_SIZE}"
 _LONG = struct.Struct(">q")
+_PAIR = struct.Struct(">qq")
 #: The columns that are positions in the buffer.
 _PLACES = frozenset(("starts", "body_start", "topic_start", "properties_start"))
 
@@ -39,7 +43,8 @@ class Run:
     """Records of one queue, end to end, checked (`record_run.check_run`) and without the store's own fields.
 
     `columns` tells of `records`; the store fills its queue_offset, log_offset and store_ms. With `whole` the run is
-    one batch: it is never divided between two log files.
+    one batch: it is never divided between two log files. `properties` are those of `records`, if somebody has looked
+    for them already.
     """
 
     topic: str
@@ -47,6 +52,7 @@ class Run:
     records: Buffer
     columns: RunColumns
     whole: bool = False
+    properties: PropertyRanges | None = None
 
     @classmethod
     def of(cls, topic: str, queue: int, records: Sequence[Buffer]) -> Run:
@@ -74,6 +80,8 @@ class Appended:
 
 def check_appendable(columns: RunColumns) -> None:
     """Refuse what has no place in a queue: a transaction's PREPARED and ROLLBACK types, and 16-byte store hosts."""
+    if as_few(columns) is not None:
+        return
     kinds = columns.sys_flag & SYS_TRANSACTION
     if ((kinds | columns.sys_flag & SYS_STORE_V6) != 0).any():
         _refuse(columns)
@@ -111,6 +119,10 @@ def patch(
 
     The records get QUEUE_OFFSETS, and lie end to end in the log from LOG_OFFSET on.
     """
+    few = as_few(columns)
+    if few is not None:
+        _patch_few(data, few, queue_offsets, log_offset, stamped)
+        return
     count = len(columns)
     columns.queue_offset = queue_offsets
     columns.log_offset = columns.starts + (log_offset - int(columns.starts[0]))
@@ -129,12 +141,31 @@ def patch(
         )
         stamps[:] = np.frombuffer(stamped, np.uint8)
         return
-    offsets = np.ndarray((len(data) - _OFFSETS.itemsize + 1,), _OFFSETS, data, strides=(1,))
-    at = columns.starts + QUEUE_OFFSET_AT
-    offsets["queue_offset"][at] = columns.queue_offset
-    offsets["log_offset"][at] = columns.log_offset
-    anywhere = np.ndarray((len(data) - _STAMP_SIZE + 1,), f"V{_STAMP_SIZE}", data, strides=(1,))
-    anywhere[columns.starts + _stamp_places(columns)] = np.frombuffer(stamped, f"V{_STAMP_SIZE}")
+    # As plain bytes: a structured array would be written field by field.
+    pairs = np.empty(count, _OFFSETS)
+    pairs["queue_offset"] = columns.queue_offset
+    pairs["log_offset"] = columns.log_offset
+    anywhere = np.ndarray((len(data) - _STAMP_SIZE + 1,), _SIXTEEN, data, strides=(1,))
+    anywhere[columns.starts + QUEUE_OFFSET_AT] = pairs.view(_SIXTEEN)
+    anywhere[columns.starts + _stamp_places(columns)] = np.frombuffer(stamped, _SIXTEEN)
+
+
+def _patch_few(
+    data: NDArray[np.uint8],
+    columns: FewColumns,
+    queue_offsets: Longs,
+    log_offset: int,
+    stamped: bytes,
+) -> None:
+    view, places = data.data, columns.places
+    log_offsets = [log_offset + place.start for place in places]
+    columns.queue_offset = queue_offsets
+    columns.log_offset = np.array(log_offsets, np.int64)
+    columns.store_ms = np.array([_LONG.unpack_from(stamped)[0]] * len(places), np.int64)
+    for place, *pair in zip(places, queue_offsets.tolist(), log_offsets, strict=True):
+        _PAIR.pack_into(view, place.start + QUEUE_OFFSET_AT, *pair)
+        at = place.start + STORE_TIMESTAMP_AT
+        view[at : at + _STAMP_SIZE] = stamped
 
 
 def joined(runs: Sequence[Run]) -> tuple[NDArray[np.uint8], RunColumns]:
@@ -142,6 +173,9 @@ def joined(runs: Sequence[Run]) -> tuple[NDArray[np.uint8], RunColumns]:
     data = np.frombuffer(bytearray().join([run.records for run in runs]), np.uint8)
     if len(runs) == 1:
         return data, runs[0].columns
+    if any(as_few(run.columns) is not None for run in runs):
+        sizes = np.concatenate([run.columns.sizes for run in runs])
+        return data, parse_run(data, starts_of(sizes))
     counts = [len(run.columns) for run in runs]
     begins = np.cumsum([0, *(len(run.records) for run in runs[:-1])])
     shift = np.repeat(begins, counts)

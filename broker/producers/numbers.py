@@ -74,21 +74,22 @@ class RunNumbers:
 def each_has_its_own(numbers: RunNumbers, run: Run) -> bool:
     """Return whether each record of RUN carries its own of NUMBERS; False: the first one speaks for all.
 
-    Raises InvalidArgument if the records say anything else.
+    Raises InvalidArgument if the records say anything else. If the first speaks for all, the others are not looked at:
+    a producer that gives one of them a number all the same, which only a forged run has, deceives itself alone, when
+    the log is read at a start.
     """
-    records, columns = run.records, run.columns
-    start = int(columns.properties_start[0])
-    string = bytes(records[start : start + int(columns.properties_size[0])])
+    start, size = run.columns.properties_place(0)
+    string = b"\x02" + names.closed(bytes(run.records[start : start + size]))
     wanted = names.encode_pair(names.PRODUCER_SEQUENCE, numbers.text())
-    found = b"\x02" + wanted in b"\x02" + names.closed(string)
-    if found and isinstance(records, bytes) and records.count(_NAME) == 1:
+    if b"\x02" + wanted in string and string.count(b"\x02" + _NAME) == 1:
         return numbers.count == 1
     return _each(numbers, run)
 
 
 def _each(numbers: RunNumbers, run: Run) -> bool:
-    """Look at every record: some message holds the property's name in its body, or every record has its own."""
-    starts, sizes = PropertyRanges(run.records, run.columns).find(names.PRODUCER_SEQUENCE)
+    """Look at every record."""
+    ranges = run.properties or PropertyRanges(run.records, run.columns)
+    starts, sizes = ranges.find(names.PRODUCER_SEQUENCE)
     data = memoryview(run.records)
     said = [
         str(data[start : start + size], "utf-8", "replace") if size > 0 else ""

@@ -78,9 +78,25 @@ def test_a_run_without_the_property_is_refused() -> None:
 
 def test_a_stray_number_in_another_record_is_refused() -> None:
     run = numbered_run([b"a", b"b"], 0, each=True)
-    run.records = run.records.replace(b":0:0:1", b":0:0:2")
+    run.records = run.records.replace(b":0:1:1", b":0:2:1")
 
     with pytest.raises(InvalidArgument, match="record 1 of the run"):
+        said(run)
+
+
+def test_once_the_first_record_speaks_for_all_the_others_are_not_looked_at() -> None:
+    run = numbered_run([b"a", b"b"], 0, each=True)
+    run.records = run.records.replace(b":0:0:1", b":0:0:2")
+
+    assert said(run) is False
+
+
+def test_a_later_number_in_the_first_record_wins_and_is_refused() -> None:
+    twice = [{"PRODUCER_SEQUENCE": "", "XRODUCER_SEQUENCE": "1:0:0:1"}, {}]
+    run = numbered_run([b"a", b"b"], 0, properties=twice)
+    run.records = run.records.replace(b"XRODUCER", b"PRODUCER")
+
+    with pytest.raises(InvalidArgument, match="record 0 of the run"):
         said(run)
 
 

@@ -1,0 +1,117 @@
+"""A few records read one by one: the same as many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.proto import run_check
+from pocketmq.proto.errors import PocketMQError
+from pocketmq.proto.few_records import FEW_MAX, FewColumns, as_few, read_few
+from pocketmq.proto.record import Host
+from pocketmq.proto.record_run import RunColumns, encode_run, parse_run, starts_of
+
+HOSTS = [Host.parse("127.0.0.1", 5000), Host.parse("::1", 5000)]
+MESSAGES = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=60)),
+    min_size=1,
+    max_size=FEW_MAX + 1,
+)
+
+
+def outcome(
+    data: bytes, sizes: list[int], topic: str, queue: int
+) -> tuple[str, object] | RunColumns:
+    """Return the columns, or what is wrong."""
+    try:
+        return run_check.check_run(data, sizes, topic, queue)
+    except PocketMQError as error:
+        return error.message, error.details
+
+
+def without_few(
+    data: bytes, sizes: list[int], topic: str, queue: int
+) -> tuple[str, object] | RunColumns:
+    """Return the same by the way of many records."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_check, "FEW_MAX", 0)
+        return outcome(data, sizes, topic, queue)
+
+
+def assert_same(
+    found: tuple[str, object] | RunColumns, wanted: tuple[str, object] | RunColumns
+) -> None:
+    if not isinstance(found, RunColumns) or not isinstance(wanted, RunColumns):
+        assert found == wanted
+        return
+    for name in RunColumns.__slots__:
+        one, other = getattr(found, name), getattr(wanted, name)
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other), name
+
+
+@given(
+    messages=MESSAGES,
+    host=st.sampled_from(HOSTS),
+    sys_flag=st.sampled_from([0, 1, 2, 4, 8, 12, 0x40, 0x80, 0x301]),
+    topic=st.sampled_from(["T", "t" * 127, "t" * 128, "ü"]),
+)
+def test_good_runs_have_the_same_columns(
+    messages: list[tuple[bytes, bytes]], host: Host, sys_flag: int, topic: str
+) -> None:
+    data, sizes = encode_run(
+        topic, 3, messages, born_timestamp_ms=7, born_host=host, sys_flag=sys_flag
+    )
+
+    assert_same(outcome(data, sizes, topic, 3), without_few(data, sizes, topic, 3))
+
+
+@given(
+    messages=MESSAGES,
+    at=st.integers(0, 300),
+    byte=st.integers(0, 255),
+    sizes_off=st.sampled_from([0, 0, 0, 1, -1]),
+    queue=st.sampled_from([3, 3, 3, 4]),
+    topic=st.sampled_from(["T", "T", "T", "U", "TT"]),
+)
+def test_damaged_runs_are_refused_alike(
+    messages: list[tuple[bytes, bytes]],
+    at: int,
+    byte: int,
+    sizes_off: int,
+    queue: int,
+    topic: str,
+) -> None:
+    whole, sizes = encode_run("T", 3, messages, born_timestamp_ms=7, born_host=HOSTS[0])
+    damaged = bytearray(whole)
+    damaged[at % len(damaged)] = byte
+    sizes[-1] += sizes_off
+    data = bytes(damaged)
+
+    assert_same(outcome(data, sizes, topic, queue), without_few(data, sizes, topic, queue))
+
+
+def test_the_usual_run_is_read_without_arrays() -> None:
+    data, sizes = encode_run("T", 3, [(b"a", b"K\x01v")], born_timestamp_ms=7, born_host=HOSTS[0])
+
+    columns = read_few(data, sizes, "T", 3)
+
+    assert columns is not None
+    assert as_few(columns) is columns
+    assert columns.property_strings() == [b"K\x01v"]
+    assert columns.properties_place(0) == (sizes[0] - 3, 3)
+
+
+def test_arrays_that_were_asked_for_are_what_counts() -> None:
+    data, sizes = encode_run("T", 3, [(b"a", b"")], born_timestamp_ms=7, born_host=HOSTS[0])
+    columns = read_few(data, sizes, "T", 3)
+    assert isinstance(columns, FewColumns)
+    columns.queue_offset = np.array([9])
+
+    assert columns.flag.tolist() == [0]
+
+    assert as_few(columns) is None
+    assert columns.queue_offset.tolist() == [9]
+    assert as_few(parse_run(data, starts_of(sizes))) is None
