@@ -1,13 +1,15 @@
 """Fetches: raw records of a queue from an offset on, at once or when there is enough of them.
 
 A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there or its time is over; each append to the
-queue lets it try again. The records are slices of the log, joined once; nothing is decoded here. A fetch with a filter
-is another kind, see filters/filtered_fetch.py.
+queue lets it try again. Long waits of one length end in bunches, up to 1/64 later than asked for. The records are
+slices of the log, joined once; nothing is decoded here. A fetch with a filter is another kind, see
+filters/filtered_fetch.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from ..proto.errors import InvalidArgument, PocketMQError, QueueNotFound
 from ..proto.errors_wire import to_wire
@@ -22,6 +24,10 @@ from .filters.filters import Filters
 from .offsets import Offsets
 from .topics import Topics
 from .waiting import Purgatory, Waiting
+
+#: A wait of _LONG_WAIT_MS or more is longer than was asked for by less than this part of it.
+_WAIT_PARTS: Final = 64
+_LONG_WAIT_MS: Final = 10_000
 
 
 class Fetches:
@@ -62,7 +68,8 @@ class Fetches:
             return None
         wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
         key = (request.topic, request.queue)
-        waiting = self._purgatory.complete_or_watch(fetch, key, self._now_ms() + wait_ms)
+        deadline_ms = _together(self._now_ms() + wait_ms, wait_ms)
+        waiting = self._purgatory.complete_or_watch(fetch, key, deadline_ms)
         if waiting is not None and isinstance(fetch, FilteredFetch):
             fetch.watched(self._purgatory, waiting)
         return waiting
@@ -91,6 +98,17 @@ class Fetches:
         messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
         size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
         return Limits(messages, size)
+
+
+def _together(deadline_ms: int, wait_ms: int) -> int:
+    """Return an instant at or after DEADLINE_MS, if WAIT_MS is long: one at which others of that length end as well.
+
+    Idle consumers are answered, and come again, in bunches then: a wake of the loop is most of what one costs.
+    """
+    if wait_ms < _LONG_WAIT_MS:
+        return deadline_ms
+    step_ms = wait_ms // _WAIT_PARTS
+    return -(-deadline_ms // step_ms) * step_ms
 
 
 class _Fetch:

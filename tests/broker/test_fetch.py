@@ -69,6 +69,26 @@ async def test_a_fetch_that_waits_in_vain_ends_at_its_deadline(rig: Rig) -> None
     assert (reply.records, reply.next_offset, reply.max_offset) == (b"", 1, 1)
 
 
+async def test_long_waits_of_one_length_end_in_bunches_and_never_early(rig: Rig) -> None:
+    rig.append(b"a")
+    wait_ms, step_ms = 32_000, 500
+    asked: dict[int, int] = {}
+    for number in range(1, 41):
+        asked[number] = rig.clock.now_ms()
+        rig.wait(offset=1, max_wait_ms=wait_ms, fetch_id=number)
+        await rig.clock.advance(50)
+
+    ended: dict[int, int] = {}
+    while len(ended) < len(asked):
+        await rig.clock.advance(1)
+        for reply in rig.replies:
+            ended.setdefault(reply.fetch_id, rig.clock.now_ms())
+
+    lengths = [ended[number] - asked[number] for number in asked]
+    assert all(wait_ms <= length < wait_ms + step_ms for length in lengths)
+    assert len(set(ended.values())) <= 5, "2 s of coming, and an end every half of a second"
+
+
 async def test_no_fetch_waits_longer_than_the_broker_allows(tmp_path: Path) -> None:
     rig = Rig(tmp_path, fetch_wait_max_ms=100)
     rig.wait(max_wait_ms=2**31 - 1)
