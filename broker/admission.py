@@ -151,7 +151,7 @@ def _properties(records: bytes, columns: RunColumns) -> PropertyRanges | None:
 
 def _is_special(ranges: PropertyRanges) -> bool:
     """Is any of the records not simply stored in its queue?"""
-    return any((ranges.find(name)[1] > 0).any() for name in _SPECIAL)
+    return any(ranges.has(name) for name in _SPECIAL)
 
 
 def _halves(records: bytes, ranges: PropertyRanges) -> Flags | None:

@@ -49,6 +49,7 @@ from .admission import Admitted, Prepare, admit, ways
 from .appends import Appends
 from .config import BrokerConfig
 from .delay.roads import DelayRules, Part, timer_out_ms
+from .producers.numbers import RunNumbers
 from .producers.producers import Producers
 from .producers.rest import rest_of
 from .producers.sequences import Numbered
@@ -166,10 +167,11 @@ class Sends:
         self, run: pb.ProduceRun, admitted: Admitted, done: Done, *, to_disk: bool
     ) -> Sending:
         """Return the send of RUN, of which only that is stored which is not there yet."""
-        if not self._producers.follows(run):
+        numbers = RunNumbers.of(run)
+        if not self._producers.follows(numbers, admitted.run):
             # It is about what this very turn has brought: that has to be stored, or to fail, first.
             self._append_arrived()
-        numbered, each = self._producers.judge(run, admitted)
+        numbered, each = self._producers.judge(numbers, admitted.run)
         if numbered.is_repeat:
             return Sending(run.run_id, admitted, [], 0, done, numbered, to_disk=to_disk)
         if numbered.rows is not None:

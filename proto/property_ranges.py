@@ -53,6 +53,13 @@ class PropertyRanges:
             self._found[name] = self._in_layout(name) if by_layout else self._in_pairs(name)
         return self._found[name]
 
+    def has(self, name: str) -> bool:
+        """Has any record the property NAME, with a value?"""
+        if self._layout is not None:
+            encoded = name.encode()
+            return encoded in self._layout or encoded in self._first
+        return bool((self.find(name)[1] > 0).any())
+
     def texts(self, name: str) -> list[str | None]:
         """Return the value of property NAME in each record, None where it has none; malformed UTF-8 as U+FFFD."""
         starts, sizes = self.find(name)
@@ -159,9 +166,9 @@ def tags_code(values: Mapping[bytes, bytes]) -> int:
 def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:
     """Return the tags code of each record: the sign-extended Java hash of TAGS, 0 without tags."""
     starts, sizes = ranges.find("TAGS")
-    (tagged,) = (sizes > 0).nonzero()
     codes = np.zeros(len(starts), np.int64)
-    if len(tagged):
+    if ranges.has("TAGS"):
+        (tagged,) = (sizes > 0).nonzero()
         array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         codes[tagged] = hash_ranges(array, starts[tagged], sizes[tagged])
     return codes

@@ -62,9 +62,13 @@ def keys_of(
     else:
         plain, tagged = java_hash(f"{topic}#"), java_hash(f"{topic}#T#")
     kinds = [
-        _single(array, *properties.find("UNIQ_KEY"), plain),
-        _words(array, *properties.find("KEYS"), plain),
-        _single(array, *properties.find("TAGS"), tagged),
+        make(array, *properties.find(name), seed)
+        for name, make, seed in (
+            ("UNIQ_KEY", _single, plain),
+            ("KEYS", _words, plain),
+            ("TAGS", _single, tagged),
+        )
+        if properties.has(name)
     ]
     kinds = [kind for kind in kinds if len(kind.rows)]
     return _in_order(kinds, len(columns))

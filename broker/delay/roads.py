@@ -99,7 +99,7 @@ def divide(
         if len(run.records) <= _HINTS_BYTES_MAX and not _hinted(run.records):
             return [whole(run)]
         ranges = PropertyRanges(run.records, run.columns)
-    if not any((ranges.find(name)[1] > 0).any() for name in names.ASKING_NAMES):
+    if not any(ranges.has(name) for name in names.ASKING_NAMES):
         return [whole(run)]
     return _Division(run, rules, now_ms, ranges, past).parts()
 

@@ -27,13 +27,11 @@ from typing import Final
 import numpy as np
 
 from ...proto.errors import PocketMQError, StoreFull
-from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.instant import format_instant
 from ...proto.record_run import Longs
 from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
-from ...store.run import Appended
-from ..admission import Admitted
+from ...store.run import Appended, Run
 from ..appends import synced
 from ..delay.roads import Part
 from .found_runs import found_runs
@@ -77,19 +75,18 @@ class Producers:
 
     # --- runs
 
-    def follows(self, run: pb.ProduceRun) -> bool:
-        """Can RUN be judged before what this turn has brought is appended?"""
-        key = run.producer_id, run.topic, run.queue
-        return self.sequences.follows(key, RunNumbers.of(run))
+    def follows(self, numbers: RunNumbers, run: Run) -> bool:
+        """Can RUN with NUMBERS be judged before what this turn has brought is appended?"""
+        key = numbers.producer_id, run.topic, run.queue
+        return self.sequences.follows(key, numbers)
 
-    def judge(self, run: pb.ProduceRun, admitted: Admitted) -> tuple[Numbered, bool]:
-        """Return what of RUN is to be stored, and whether each of its records has its own number.
+    def judge(self, numbers: RunNumbers, run: Run) -> tuple[Numbered, bool]:
+        """Return what of RUN with NUMBERS is to be stored, and whether each of its records has its own number.
 
         Raises InvalidArgument, ProducerUnknown, ProducerFenced, SequenceBroken.
         """
-        numbers = RunNumbers.of(run)
-        each = each_has_its_own(numbers, admitted.run)
-        key = run.producer_id, run.topic, run.queue
+        each = each_has_its_own(numbers, run)
+        key = numbers.producer_id, run.topic, run.queue
         return self.sequences.judge(key, numbers, self._now_ms()), each
 
     def reserve(self, run: Numbered) -> None:

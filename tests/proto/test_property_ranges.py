@@ -23,6 +23,7 @@ def check(strings: list[bytes]) -> PropertyRanges:
     ranges = PropertyRanges(data, parse_run(data, starts_of(sizes)))
     for name in NAMES[:-1]:
         starts, lengths = ranges.find(name)
+        assert ranges.has(name) == bool((lengths > 0).any())
         for row, string in enumerate(strings):
             value = decode_properties(string).get(name)
             start, size = int(starts[row]), int(lengths[row])
