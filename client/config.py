@@ -126,7 +126,7 @@ class ProducerConfig(ClientConfig):
     #: No request is larger: a larger message is refused. A broker takes 16 MiB (broker.run_bytes_max).
     max_request_size: int = 8 * 1024 * 1024
     #: Memory of all messages without an acknowledgement; at the bound, senders wait up to max_block_ms.
-    buffer_memory: int = 64 * 1024 * 1024
+    buffer_memory: int = 32 * 1024 * 1024
     max_block_ms: int = 60_000
     #: Runs under way to one broker; of each queue at most one, unless ordered=False.
     max_in_flight: int = 16

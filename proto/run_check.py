@@ -28,11 +28,11 @@ _CUT_BYTES_MAX: Final = 1024
 
 def body_crcs(data: Buffer | Bytes, columns: RunColumns) -> Longs:
     """Return the CRC that each record should store. Records must be well formed."""
-    crcs = np.fromiter(map(zlib.crc32, _bodies(data, columns)), np.int64, len(columns))
+    crcs = np.fromiter(map(zlib.crc32, _bodies(data, columns)), np.int64, len(columns))  # type: ignore[arg-type]
     return crcs & CRC_MASK
 
 
-def _bodies(data: Buffer | Bytes, columns: RunColumns) -> Iterable[Buffer]:
+def _bodies(data: Buffer | Bytes, columns: RunColumns) -> Iterable[Buffer | Bytes]:
     """Return the bodies. Those of one size, evenly spaced but for the first, are cut out by one call."""
     starts, sizes = columns.body_start, columns.body_size
     if len(starts) > _EVEN_LEAST and _is_even(starts[1:], sizes[1:], len(data)):

@@ -48,7 +48,7 @@ class _Table:
         self._wants = [member.topics & topics for member in members]
         self.shares: list[list[Queue]] = [[] for _ in members]
         #: Of each set of equals: (number of queues, index), fewest first.
-        self._equals: dict[frozenset[str], SortedList[tuple[int, int]]] = {}
+        self._equals: dict[frozenset[str], SortedList] = {}
         for at, wants in enumerate(self._wants):
             self._equals.setdefault(wants, SortedList()).add((0, at))
         self._takers = {

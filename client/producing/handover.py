@@ -8,7 +8,7 @@ producer's budget, from which the bytes of a message are taken before.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import cast
 
 from ..message import Message
 from ..portal import Portal
@@ -25,8 +25,8 @@ class Handover:
         self._sender = sender
         self._take_bytes = sender.budget.take
         self._largest_bytes = sender.config.max_request_size
-        #: Messages, their bytes, and what waits for their receipts.
-        self._row: list[tuple[Message, int, Any]] = []
+        #: Futures that have their messages, or messages, their bytes, and what else waits for their receipts.
+        self._row: list[SendFuture | tuple[Message, int, Outcome]] = []
         #: Something else than a SendFuture may stand in the row; it never ends, for threads put meanwhile.
         self._mixed = False
         self._awake = False
@@ -40,7 +40,9 @@ class Handover:
         if size_bytes > self._largest_bytes or not self._take_bytes(size_bytes):
             self.take(message)
         future: SendFuture = SendFuture()
-        self._row.append((message, size_bytes, future))
+        future.message = message
+        future.size_bytes = size_bytes
+        self._row.append(future)
         if not self._awake:
             self._wake()
         return future
@@ -71,11 +73,11 @@ class Handover:
         del self._row[: len(row)]
         if not self._mixed:
             if row:
-                self._sender.accept_row(row)
+                self._sender.accept_row(cast("list[SendFuture]", row))
             return
-        for plain, entries in groupby(row, lambda entry: type(entry[2]) is SendFuture):
+        for plain, entries in groupby(row, lambda entry: type(entry) is SendFuture):
             if plain:
-                self._sender.accept_row(entries)
+                self._sender.accept_row(cast("list[SendFuture]", list(entries)))
             else:
-                for message, size_bytes, outcome in entries:
-                    self._sender.accept(message, size_bytes, outcome)
+                for entry in entries:
+                    self._sender.accept(*cast("tuple[Message, int, Outcome]", entry))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypeAlias
 
+from ..message import Message
 from .receipt import Receipt, Receipts, RunReceipts
 
 _FINISHED: Final = "FINISHED"
@@ -41,6 +42,10 @@ class SendFuture(Future[Receipt]):
     _watch: _Watch | None = None
     _receipts: RunReceipts
     _index: int
+    #: What was sent, until it is settled, and its bytes: so that a row of messages is a row of these, and the collector
+    #: of garbage has no third object a message to look at.
+    message: Message | None = None
+    size_bytes: int = 0
 
     __init__ = object.__init__  # Future's would make the lock
 
@@ -88,6 +93,7 @@ class SendFuture(Future[Receipt]):
     def refuse(self, error: BaseException) -> None:
         """Raise ERROR to those who ask."""
         self._exception = error
+        self.message = None
         # Who asks from here on sees the end; who asked before is told below.
         self._state = _FINISHED
         if self._watch is not None:
@@ -111,11 +117,19 @@ class SendFuture(Future[Receipt]):
         self._invoke_callbacks()  # type: ignore[attr-defined]  # Future's own, missing in the stubs
 
 
+def message_of(future: SendFuture) -> Message:
+    """Return the message of FUTURE, which is not settled yet."""
+    message = future.message
+    assert message is not None, "it was settled"
+    return message
+
+
 def acknowledge_all(futures: Sequence[SendFuture], receipts: RunReceipts, first: int) -> None:
     """Give FUTURES their receipts, which are those of RECEIPTS from FIRST on."""
     for index, future in enumerate(futures, first):
         future._receipts = receipts
         future._index = index
+        future.message = None
         future._state = _FINISHED
         if future._watch is not None:
             future._tell(future._watch)

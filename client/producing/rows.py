@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..message import Message
 from ..queue import Queue
-from .outcome import SendFuture
+from .outcome import SendFuture, message_of
 
 
 class Place(NamedTuple):
@@ -29,6 +29,13 @@ class MessageRow:
         self.messages = messages
         self.ends = ends
         self.futures = futures
+
+    @classmethod
+    def of(cls, futures: Sequence[SendFuture]) -> MessageRow:
+        """Return the messages that FUTURES have."""
+        messages = [message_of(future) for future in futures]
+        sizes = [future.size_bytes for future in futures]
+        return cls(messages, list(accumulate(sizes, initial=0)), futures)
 
     def __len__(self) -> int:
         return len(self.messages)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Sequence
-from itertools import accumulate, groupby
+from collections.abc import Coroutine, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from ...proto.errors import ClientClosed, InvalidArgument, MessageTooLarge, PocketMQError
@@ -24,7 +24,7 @@ from .budget import Budget
 from .counters import ProducerCounters
 from .cutting import PLACE, parts
 from .delivery import Delivery
-from .outcome import Gathered, Outcome, SendFuture, Watch
+from .outcome import Gathered, Outcome, SendFuture, Watch, message_of
 from .queue_choice import QueueChoice, RoundRobin, queue_for
 from .recall import recall
 from .receipt import Receipt
@@ -148,26 +148,23 @@ class Sender:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
         self._take_in(_Parcel((message,), size_bytes, outcome, single=True))
 
-    def accept_row(self, row: Iterable[tuple[Message, int, SendFuture]]) -> None:
-        """Send messages, for which their sizes were taken from the budget; their futures get their Receipts."""
-        messages, sizes, futures = zip(*row, strict=True)
+    def accept_row(self, futures: Sequence[SendFuture]) -> None:
+        """Send the messages of FUTURES, whose bytes were taken from the budget; they get the Receipts."""
+        messages = [future.message for future in futures]
         if len(set(map(PLACE, messages))) == 1:
-            self._accept_alike(messages, sizes, futures)
+            self._accept_alike(futures)
             return
-        by_topic: dict[str, list[tuple[Message, int, SendFuture]]] = {}
-        for entry in zip(messages, sizes, futures, strict=True):
-            by_topic.setdefault(entry[0].topic, []).append(entry)
-        for entries in by_topic.values():
+        by_topic: dict[str, list[SendFuture]] = {}
+        for future in futures:
+            by_topic.setdefault(message_of(future).topic, []).append(future)
+        for of_topic in by_topic.values():
             # The order of what goes to one queue holds, also between messages that name it and others.
-            for _, group in groupby(entries, lambda entry: entry[0].placed):
-                self._accept_alike(*zip(*group, strict=True))
+            for _, group in groupby(of_topic, lambda future: message_of(future).placed):
+                self._accept_alike(list(group))
 
-    def _accept_alike(
-        self, messages: Sequence[Message], sizes: Sequence[int], futures: Sequence[SendFuture]
-    ) -> None:
-        """Send MESSAGES of one topic, all of which say where they go, or none."""
-        ends = list(accumulate(sizes, initial=0))
-        self._take_in(_RowParcel(MessageRow(messages, ends, futures)))
+    def _accept_alike(self, futures: Sequence[SendFuture]) -> None:
+        """Send the messages of FUTURES, of one topic, all of which say where they go, or none."""
+        self._take_in(_RowParcel(MessageRow.of(futures)))
 
     def accept_many(
         self, messages: Sequence[Message], outcome: Outcome, watch: Watch | None = None

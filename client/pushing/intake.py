@@ -54,11 +54,15 @@ class Intake:
         self._config = config
         self._counts = counts
         self._take = take
-        self.fail = fail
+        self._fail = fail
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
 
     # ------------------------------------------------------------ as a sink
+
+    def fail(self, error: PocketMQError) -> None:
+        """Have the consumer hear of ERROR."""
+        self._fail(error)
 
     async def room(self) -> None:
         """Return once the queue may be read on."""

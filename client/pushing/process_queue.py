@@ -219,7 +219,8 @@ class ProcessQueue:
         self.dropped = False
         #: What has failed since this was last emptied.
         self.failures: list[tuple[Portion, int]] = []
-        self._portions: SortedDict[int, Portion] = SortedDict()
+        #: By the queue offset of their first messages.
+        self._portions: SortedDict = SortedDict()
 
     def _in_order(self) -> Iterator[Portion]:
         yield from self._portions.values()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from pocketmq.client import Queue, Receipts
+from pocketmq.client import Queue, Receipt, Receipts
 from pocketmq.client.producing.outcome import Many, One, Row, SendFuture, acknowledge_all
 from pocketmq.client.producing.receipt import RunReceipts
 from pocketmq.proto.errors import SendFailed
@@ -105,10 +106,11 @@ async def test_a_coroutine_may_wait_for_one() -> None:
 
 
 def test_as_completed_takes_them() -> None:
-    futures = [SendFuture() for _ in range(2)]
-    acknowledge_all(futures, receipts(), 0)
+    first, second = SendFuture(), SendFuture()
+    acknowledge_all((first, second), receipts(), 0)
+    futures: list[Future[Receipt]] = [first, second]
 
-    assert set(concurrent.futures.as_completed(futures)) == set(futures)
+    assert set(concurrent.futures.as_completed(futures)) == {first, second}
 
 
 def test_a_cut_row_waits_in_two_parts() -> None:
