@@ -58,7 +58,7 @@ async def test_a_snapshot_tells_what_happened_and_stays() -> None:
     assert after.batch_messages.quantile(1) == 200
     assert after.queue_time_ms.count == 2
     assert after.request_latency_ms.count == after.requests
-    assert (after.buffer_bytes, after.buffer_limit_bytes) == (0, 64 * 1024 * 1024)
+    assert (after.buffer_bytes, after.buffer_limit_bytes) == (0, 32 * 1024 * 1024)
     assert after.bytes_sent > 150 * 100
 
 
