@@ -72,7 +72,7 @@ def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> RunC
     Raises InvalidRecord (field, index and value named) or MessageTooLarge. Fields that the broker owns are not
     looked at: they are overwritten.
     """
-    if len(sizes) <= FEW_MAX and (few := read_few(data, sizes, topic, queue)) is not None:
+    if 0 < len(sizes) <= FEW_MAX and (few := read_few(data, sizes, topic, queue)) is not None:
         return few
     wanted_sizes = np.asarray(sizes, np.int64)
     total = int(wanted_sizes.sum())

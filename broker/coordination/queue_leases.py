@@ -197,11 +197,13 @@ class QueueLeases:
         return answer
 
     def _gives_way(self, wait: _Wait, key: QueueKey) -> bool:
-        """Has the member got KEY while WAIT lasted, or does somebody of a newer generation wait for it?"""
+        """Has the member got KEY while WAIT lasted, or does somebody of a newer generation wait for it?
+
+        What the member has had before it keeps: until it gives the queue back nobody else can have it anyway.
+        """
         holder = self._leases.holder(wait.asker.group, key, self._now_ms())
-        is_own = holder is not None and holder.member_id == wait.asker.member_id
-        if holder is not None and is_own and holder.token > wait.since_token:
-            return True
+        if holder is not None and holder.member_id == wait.asker.member_id:
+            return holder.token > wait.since_token
         if not wait.generation:
             return False
         others = self._waits.operations((wait.asker.group, key))

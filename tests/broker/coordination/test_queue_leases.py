@@ -341,6 +341,21 @@ async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
     await desk.timers.stop()
 
 
+async def test_who_holds_a_queue_has_it_anew_though_a_newer_generation_waits(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    desk.ask("b", 0, generation=1)
+    waiting = desk.ask("a", 0, wait_ms=5_000, generation=2)
+
+    again = desk.ask("b", 0, wait_ms=1, generation=1)
+
+    assert again.tokens is not None
+    assert again.tokens != [0]
+    assert waiting.tokens is None
+    await desk.timers.stop()
+
+
 Step = tuple[str, str, tuple[int, ...], int]
 steps = st.tuples(
     st.sampled_from(["ask", "ask", "release", "gone", "wait", "fetch"]),
@@ -394,6 +409,7 @@ async def play(path: Path, plan: list[Step]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(plan=st.lists(steps, max_size=25))
 @example(plan=[("ask", "a", (0,), 0), ("ask", "b", (0,), 40_000), ("wait", "a", (0,), 20_000)])
+@example(plan=[("ask", "b", (0,), 0), ("ask", "a", (0,), 5_000), ("ask", "b", (0,), 1)])
 def test_who_waits_waits_only_for_queues_of_others_and_is_answered_in_time(
     plan: list[Step],
 ) -> None:
