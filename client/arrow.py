@@ -10,17 +10,31 @@ body                        binary, as it was sent; copied once
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import ConfigError, InvalidArgument
+from ..proto.record_run import RunColumns
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from .message_batch import MessageBatch
+
+class Messages(Protocol):
+    """Messages by the column, as a MessageBatch has them."""
+
+    @property
+    def columns(self) -> RunColumns: ...
+    @property
+    def tags(self) -> Sequence[str | None]: ...
+    @property
+    def keys(self) -> Sequence[Sequence[str]]: ...
+    @property
+    def bodies(self) -> Sequence[bytes]: ...
+    def body_matrix(self) -> NDArray[np.uint8]: ...
 
 
 def _pyarrow() -> Any:
@@ -34,7 +48,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def record_batch(batch: MessageBatch) -> pyarrow.RecordBatch:
+def record_batch(batch: Messages) -> pyarrow.RecordBatch:
     """Return the messages of BATCH, a row each. Raises ConfigError without pyarrow, and what reading a body raises."""
     arrow = _pyarrow()
     columns = batch.columns
@@ -52,7 +66,7 @@ def record_batch(batch: MessageBatch) -> pyarrow.RecordBatch:
     return arrow.RecordBatch.from_pydict(fields)
 
 
-def _bodies(arrow: Any, batch: MessageBatch) -> Any:
+def _bodies(arrow: Any, batch: Messages) -> Any:
     """Return the bodies as an Arrow array over one buffer, into which they are copied."""
     try:
         matrix = batch.body_matrix()

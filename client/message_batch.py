@@ -28,6 +28,7 @@ from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_COMPRESSED
 from ..proto.record_run import RunColumns, as_bytes
+from .arrow import record_batch
 from .received_message import FetchedRun, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ class MessageBatch(Sequence[ReceivedMessage]):
 
         Raises ConfigError where pyarrow is not installed, and what reading a body raises.
         """
-        from .arrow import record_batch
-
         return record_batch(self)
 
 
