@@ -89,16 +89,16 @@ def as_few(columns: RunColumns) -> FewColumns | None:
 def read_few(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> FewColumns | None:
     """Return the columns of DATA, records of SIZES for TOPIC and QUEUE.
 
-    None: something about them is wrong or unusual.
+    None: they are none or many, or something about them is wrong or unusual.
     """
+    if not 0 < len(sizes) <= FEW_MAX or min(sizes) < LEAST_SIZE or sum(sizes) != len(data):
+        return None
     magic, topic_part = topic_field(topic)
-    if magic != MAGIC_V1 or sum(sizes) != len(data):
+    if magic != MAGIC_V1:
         return None
     places = []
     start = 0
     for size in sizes:
-        if size < LEAST_SIZE:
-            return None
         place = _read(data, start, size, topic_part, queue)
         if place is None:
             return None
@@ -108,7 +108,7 @@ def read_few(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> FewCo
 
 
 def _read(data: bytes, start: int, size: int, topic_part: bytes, queue: int) -> RecordPlace | None:
-    """Return the record of SIZE bytes at START, if it is sound and of the usual kind."""
+    """Return the record of SIZE bytes at START, inside DATA, if it is sound and of the usual kind."""
     total_size, magic, crc, queue_id, sys_flag, body_size = _HEAD.unpack_from(data, start)
     if (total_size, magic, queue_id) != (size, MAGIC_V1, queue) or sys_flag & _UNUSUAL:
         return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .byte_ranges import bytes_at
 from .errors import InvalidRecord, MessageTooLarge
-from .few_records import FEW_MAX, read_few
+from .few_records import read_few
 from .record import CRC_MASK, MAGIC_V1, MAGIC_V2, Buffer
 from .record_run import LEAST_SIZE, Bytes, Ints, Longs, RunColumns, as_bytes, parse_run, starts_of
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
@@ -72,7 +72,8 @@ def check_run(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> RunC
     Raises InvalidRecord (field, index and value named) or MessageTooLarge. Fields that the broker owns are not
     looked at: they are overwritten.
     """
-    if 0 < len(sizes) <= FEW_MAX and (few := read_few(data, sizes, topic, queue)) is not None:
+    few = read_few(data, sizes, topic, queue)
+    if few is not None:
         return few
     wanted_sizes = np.asarray(sizes, np.int64)
     total = int(wanted_sizes.sum())

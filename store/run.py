@@ -40,7 +40,7 @@ _PLACES = frozenset(("starts", "body_start", "topic_start", "properties_start"))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Records of one queue, end to end, checked (`record_run.check_run`) and without the store's own fields.
+    """Records of one queue, end to end, checked (`run_check.check_run`) and without the store's own fields.
 
     `columns` tells of `records`; the store fills its queue_offset, log_offset and store_ms. With `whole` the run is
     one batch: it is never divided between two log files. `properties` are those of `records`, if somebody has looked

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.proto import run_check
+from pocketmq.proto import few_records, run_check
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.few_records import FEW_MAX, FewColumns, as_few, read_few
 from pocketmq.proto.record import Host
@@ -36,7 +36,7 @@ def without_few(
 ) -> tuple[str, object] | RunColumns:
     """Return the same by the way of many records."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_check, "FEW_MAX", 0)
+        patch.setattr(few_records, "FEW_MAX", 0)
         return outcome(data, sizes, topic, queue)
 
 
@@ -91,6 +91,63 @@ def test_damaged_runs_are_refused_alike(
     data = bytes(damaged)
 
     assert_same(outcome(data, sizes, topic, queue), without_few(data, sizes, topic, queue))
+
+
+@given(
+    messages=MESSAGES,
+    moved=st.lists(
+        st.tuples(
+            st.integers(0, FEW_MAX), st.integers(0, FEW_MAX), st.integers(-(1 << 31), 1 << 31)
+        ),
+        max_size=3,
+    ),
+    cut=st.integers(0, 100),
+)
+def test_sizes_that_only_together_are_right_are_refused_alike(
+    messages: list[tuple[bytes, bytes]], moved: list[tuple[int, int, int]], cut: int
+) -> None:
+    whole, sizes = encode_run("T", 3, messages, born_timestamp_ms=7, born_host=HOSTS[0])
+    data = whole[: len(whole) - cut]
+    sizes.append(-cut)
+    for taken, given_to, size in moved:
+        sizes[taken % len(sizes)] -= size
+        sizes[given_to % len(sizes)] += size
+
+    assert sum(sizes) == len(data)
+    assert_same(outcome(data, sizes, "T", 3), without_few(data, sizes, "T", 3))
+
+
+def test_a_record_that_says_it_ends_behind_the_data_is_refused_by_the_sizes() -> None:
+    whole, (size,) = encode_run("T", 3, [(b"a" * 20, b"")], born_timestamp_ms=7, born_host=HOSTS[0])
+    without_properties_size = (1000).to_bytes(4) + whole[4 : size - 2]
+    sizes = [1000, len(without_properties_size) - 1000]
+
+    found = outcome(without_properties_size, sizes, "T", 3)
+
+    assert isinstance(found, tuple)
+    assert found[0].startswith("sizes: 2 records of together 110 bytes, at least 92 each")
+
+
+@pytest.mark.parametrize(("count", "is_few"), [(1, True), (FEW_MAX, True), (FEW_MAX + 1, False)])
+def test_up_to_the_limit_records_are_few(count: int, is_few: bool) -> None:
+    data, sizes = encode_run("T", 3, [(b"a", b"")] * count, born_timestamp_ms=7, born_host=HOSTS[0])
+
+    columns = run_check.check_run(data, sizes, "T", 3)
+
+    assert (as_few(columns) is not None) is is_few
+    assert len(columns) == count
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [-1], [91], [93]])
+def test_sizes_at_the_edges_are_refused_by_name(sizes: list[int]) -> None:
+    data, _ = encode_run("T", 3, [(b"", b"")], born_timestamp_ms=7, born_host=HOSTS[0])
+
+    found = outcome(data, sizes, "T", 3)
+
+    assert isinstance(found, tuple)
+    message, details = found
+    assert details["field"] == "sizes"  # type: ignore[index]
+    assert f"{len(sizes)} records of together {sum(sizes)} bytes" in message
 
 
 def test_the_usual_run_is_read_without_arrays() -> None:
