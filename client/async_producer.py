@@ -11,7 +11,7 @@ from ..proto.clock import Clock, SystemClock
 from .config import ProducerConfig, ProducerSettings
 from .connections import Connections, GrpcConnections
 from .draft import NO_VALUE
-from .faces import AsyncFace
+from .faces import AsyncStartedFace
 from .message import ManyParts, Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .producing.checking import Checker
@@ -24,7 +24,7 @@ from .session import Session
 CLOSE_TIMEOUT_MS: Final = 30_000
 
 
-class AsyncProducer(AsyncFace):
+class AsyncProducer(AsyncStartedFace):
     """Sends messages, from coroutines. Settings are those of ProducerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import replace
 from datetime import datetime
 from random import Random
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import PocketMQError
@@ -25,6 +24,7 @@ from .consuming.retrying import Retrying
 from .consuming.sending_back import SentBack
 from .consuming.steering import Steering
 from .consuming.wishes import Topics, subscriptions_of
+from .faces import AsyncStartedFace
 from .message_batch import MessageBatch
 from .name_servers import DEFAULT_NAME_SERVERS
 from .queue import Queue
@@ -44,7 +44,7 @@ def tell(listener: RebalanceListener | None, news: Rebalanced) -> Awaitable[None
     return kinds.get(news.kind, listener.on_lost)(news.queues)
 
 
-class AsyncPullConsumer:
+class AsyncPullConsumer(AsyncStartedFace):
     """Reads topics for GROUP, from coroutines. Settings are those of ConsumerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -302,14 +302,5 @@ class AsyncPullConsumer:
             await self._tell(news)
         await self.disconnect(finished=finished)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         await self.close(finished=error is None)

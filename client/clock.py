@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from random import Random
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from ..proto.clock import SystemClock
 from ..proto.errors import NotServed, RouteNotFound
@@ -14,6 +13,7 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from .administration.brokers import Brokers
 from .config import ClientConfig
 from .connections import Connections, GrpcConnections
+from .faces import AsyncFace
 from .name_servers import DEFAULT_NAME_SERVERS
 from .session import Session
 
@@ -31,7 +31,7 @@ class BrokerClock:
     virtual: bool
 
 
-class AsyncClocks:
+class AsyncClocks(AsyncFace):
     """The clocks of the brokers behind NAMESERVERS; with BROKER (a name, or an address) of one of them."""
 
     def __init__(
@@ -96,14 +96,3 @@ class AsyncClocks:
     async def close(self) -> None:
         """Disconnect."""
         await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from .async_pull_consumer import AsyncPullConsumer, CommitCallback, tell
 from .config import ConsumerConfig, ConsumerSettings
@@ -34,6 +33,7 @@ from .consuming.prefetch import Rebalanced
 from .consuming.pulling import Pulled
 from .consuming.sending_back import SentBack
 from .consuming.wishes import Topics
+from .faces import Face
 from .message_batch import MessageBatch
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
@@ -44,7 +44,7 @@ from .received_message import ReceivedMessage
 Value = TypeVar("Value")
 
 
-class PullConsumer:
+class PullConsumer(Face):
     """Reads topics for GROUP, from one ordinary thread. Settings are those of ConsumerConfig."""
 
     def __init__(
@@ -250,13 +250,5 @@ class PullConsumer:
         finally:
             self._portal.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self.close(finished=error is None)

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from random import Random
-from types import TracebackType
 from typing import Self, TypeAlias, TypeVar, Unpack
 
 from ..proto.clock import Clock, SystemClock
@@ -41,6 +40,7 @@ from ..proto.errors import ClientClosed, ConfigError
 from ..proto.topics import check_group, check_topic
 from .connections import Connections, GrpcConnections
 from .consuming.held_queue import Subscriptions
+from .faces import AsyncStartedFace, Face
 from .filtering import Filter, to_wire
 from .name_servers import DEFAULT_NAME_SERVERS
 from .once import remembers
@@ -97,7 +97,7 @@ class _Plan:
             )
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(AsyncStartedFace):
     """Calls LISTENER with messages for GROUP. Settings are those of PushConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -162,20 +162,8 @@ class AsyncPushConsumer:
         if self._pushing is not None:
             await self._pushing.close()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-
-class PushConsumer:
+class PushConsumer(Face):
     """Calls LISTENER with messages for GROUP, in the background. Settings are those of PushConfig.
 
     Any thread may use it.
@@ -256,11 +244,3 @@ class PushConsumer:
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

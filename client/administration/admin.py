@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ...proto.errors import ClientClosed
 from ..config import ClientConfig
+from ..faces import Face
 from ..name_servers import DEFAULT_NAME_SERVERS
 from ..portal import Portal
 from .async_admin import AsyncAdmin
@@ -35,7 +36,7 @@ def _blocking(
     return call
 
 
-class Admin:
+class Admin(Face):
     """Administers the cluster behind NAMESERVERS, from ordinary threads."""
 
     def __init__(
@@ -91,9 +92,3 @@ class Admin:
         finally:
             self._closed = True
             self._portal.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()

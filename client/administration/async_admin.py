@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from types import TracebackType
-from typing import Self
 
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import (
@@ -21,6 +19,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import PERMISSION_ALL, check_topic
 from ..config import ClientConfig
 from ..connections import Connections, GrpcConnections
+from ..faces import AsyncFace
 from ..name_servers import DEFAULT_NAME_SERVERS
 from ..received_message import ReceivedMessage
 from ..session import Session
@@ -40,7 +39,7 @@ DEFAULT_QUEUES = 8
 VISIBLE_TIMEOUT_MS = 10_000
 
 
-class AsyncAdmin(GroupAdmin):
+class AsyncAdmin(GroupAdmin, AsyncFace):
     """Administers the cluster behind NAMESERVERS, from coroutines. It belongs to the event loop that uses it."""
 
     def __init__(
@@ -228,14 +227,3 @@ class AsyncAdmin(GroupAdmin):
     async def close(self) -> None:
         """Disconnect."""
         await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

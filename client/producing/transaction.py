@@ -18,7 +18,6 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from ...proto.errors import (
@@ -33,6 +32,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_properties
 from ..config import ProducerConfig
 from ..connections import BROKER
+from ..faces import AsyncBlock, Block
 from ..message import Message
 from ..portal import Portal
 from ..session import Session
@@ -161,7 +161,7 @@ class Ending:
         return self._session.routes.address(half.broker)
 
 
-class AsyncTransaction:
+class AsyncTransaction(AsyncBlock):
     """One transaction, for coroutines: `async with producer.transaction(message) as transaction`."""
 
     def __init__(
@@ -273,16 +273,11 @@ class AsyncTransaction:
         await self.begin()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         await self.finish(error)
 
 
-class Transaction:
+class Transaction(Block):
     """One transaction, for ordinary threads: `with producer.transaction(message) as transaction`."""
 
     def __init__(self, transaction: AsyncTransaction, portal: Portal) -> None:
@@ -325,10 +320,5 @@ class Transaction:
         self._portal.run(self._transaction.begin())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self._portal.run(self._transaction.finish(error))
