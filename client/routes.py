@@ -161,6 +161,11 @@ class Routes:
         """Have the next question for TOPIC go to a name server: the route that is known led astray."""
         self._forgotten.add(topic)
 
+    def ask_anew(self, topic: str) -> None:
+        """Do as `forget`, and ask now, in the background: the addresses of its brokers are wanted."""
+        self.forget(topic)
+        self._refresh_soon(topic)
+
     def address(self, broker: str) -> str:
         """Return the address of BROKER's master as the latest route has it."""
         try:

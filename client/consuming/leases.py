@@ -132,7 +132,7 @@ class Leases:
                 pause_ms = _PAUSE_MS
             except PocketMQError as error:
                 self._note_trouble("queues cannot be had, trying again", broker, error, pause_ms)
-                self._forget_routes(open_wishes)
+                self._renew_routes(open_wishes)
                 await clock.sleep_until(clock.now_ms() + pause_ms)
                 pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
@@ -225,7 +225,7 @@ class Leases:
                 pause_ms = _PAUSE_MS
             except PocketMQError as error:
                 self._note_trouble("queues not renewed, trying again", broker, error, pause_ms)
-                self._forget_routes(held)
+                self._renew_routes(held)
                 await clock.sleep_until(clock.now_ms() + pause_ms)
                 pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
@@ -323,9 +323,7 @@ class Leases:
         level = logging.WARNING if first else logging.DEBUG
         logger.log(level, event, extra={"broker": broker, "error": str(error)})
 
-    def _forget_routes(self, queues: Iterable[Queue]) -> None:
-        topics = {queue.topic for queue in queues}
-        for topic in topics:
-            self._session.routes.forget(topic)
-            self._session.routes.known(topic)  # Asks for it anew.
+    def _renew_routes(self, queues: Iterable[Queue]) -> None:
+        for topic in {queue.topic for queue in queues}:
+            self._session.routes.ask_anew(topic)
         self._holder.look_again()

@@ -124,9 +124,8 @@ class QueueReader:
                 await self._pause(error)
 
     def _connection(self) -> Connection:
-        routes = self._session.routes
-        routes.known(self._queue.topic)  # Asks for the route anew when it is old.
-        return self._session.connections.to(routes.address(self._queue.broker))
+        session = self._session
+        return session.connections.to(session.routes.address(self._queue.broker))
 
     async def _read(self, offset: int) -> int:
         """Fetch once from OFFSET; return where to go on."""
@@ -171,7 +170,7 @@ class QueueReader:
 
     async def _pause(self, error: PocketMQError) -> None:
         self._failures += 1
-        self._session.routes.forget(self._queue.topic)
+        self._session.routes.ask_anew(self._queue.topic)
         self._source.look_again()
         if isinstance(error, Disconnected):
             self._source.doubt(self.held)

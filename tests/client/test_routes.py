@@ -87,6 +87,19 @@ async def test_a_forgotten_route_is_asked_for_at_once() -> None:
     assert len((await routes.find("orders")).writable) == 3
 
 
+async def test_asking_anew_finds_where_a_broker_has_gone_without_waiting() -> None:
+    cluster = FakeCluster.of_one("orders")
+    routes = session(cluster, VirtualClock()).routes
+    await routes.find("orders")
+    cluster.broker.address = "127.0.0.9:9"
+
+    routes.ask_anew("orders")
+    await settle()
+
+    assert routes.address("broker-a") == "127.0.0.9:9"
+    assert cluster.asked == ["n1:1", "n1:1"]
+
+
 async def test_a_deleted_topic_loses_its_route() -> None:
     cluster = FakeCluster.of_one("orders")
     routes = session(cluster, VirtualClock()).routes

@@ -300,6 +300,22 @@ async def test_assigned_queues_are_read_beside_the_group() -> None:
     assert here.broker.sharing.leases == {}
 
 
+async def test_name_servers_are_asked_for_no_route_while_nothing_fails() -> None:
+    here = World()
+    store(here.broker, 5)
+
+    async with here.consumer(()) as reading:
+        await reading.assign([q(0)])
+        await reading.poll()
+        here.cluster.asked.clear()
+        for _ in range(3):
+            await here.clock.advance(60_000)
+            store(here.broker, 1)
+            assert len(await reading.poll()) == 1
+
+        assert set(here.cluster.asked) == {here.broker.address}
+
+
 async def test_who_subscribes_cannot_be_assigned() -> None:
     async with World().consumer() as reading:
         with pytest.raises(InvalidArgument, match="subscribes"):
