@@ -37,6 +37,7 @@ from pocketmq.store.run import Run
 from pocketmq.store.state_tables import GroupConfig, TopicConfig
 from pocketmq.tools.inspect.ours import store_config
 
+from ..fake_calls import FakeCall
 from ..recorded import recorded_store, settings
 from ..runs import records_of
 from .retrying import RULES, SCHEDULE, TIMER, Retrying, request_for
@@ -560,28 +561,17 @@ class TestAnswers:
         safe: list[Any] = []
         broker.appends.when_safe = lambda end_offset, done: safe.append((end_offset, done))  # type: ignore[method-assign]
         (method,) = broker.retries.methods()
-        call = FakeCall()
+        good, late = FakeCall(), FakeCall()
 
-        method.handler(request_for(original), call)
+        for call in (good, late):
+            method.handler(request_for(original), call)
 
-        assert call.answers == []
-        ((end_offset, done),) = safe
+        assert good.answers == late.answers == []
+        (_, done), (end_offset, done_too) = safe
         assert end_offset == broker.store.max_log_offset
         done(None)
-        done(StoreFull("too late"))
+        done_too(StoreFull("too late"))
         await asyncio.sleep(0)
-        assert [type(answer).__name__ for answer in call.answers] == ["SendBackReply", "StoreFull"]
+        assert isinstance(good.answer, pb.SendBackReply)
+        assert isinstance(late.error, StoreFull)
         broker.close()
-
-
-class FakeCall:
-    """What a handler answers."""
-
-    def __init__(self) -> None:
-        self.answers: list[object] = []
-
-    def reply(self, message: object) -> None:
-        self.answers.append(message)
-
-    def fail(self, error: object) -> None:
-        self.answers.append(error)

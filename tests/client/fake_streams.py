@@ -3,57 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
 
 from pocketmq.proto.errors import Disconnected, PocketMQError
-from pocketmq.proto.rpc import Method, Stream
+from pocketmq.proto.rpc import Method
+
+from ..fake_calls import FakeStream
 
 
-class MemoryStream(Stream):
+class MemoryStream(FakeStream):
     """The server's half: what it sends waits for the conversation."""
 
     def __init__(self, peer: str) -> None:
-        super().__init__()
-        self._peer = peer
-        self.sent: deque[Message] = deque()
-        self.error: PocketMQError | None = None
-        self.over = False
+        super().__init__(peer)
         self.changed = asyncio.Event()
 
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
-
     def send(self, message: Message) -> None:
-        if not self.over:
-            copy = type(message)()
-            copy.CopyFrom(message)
-            self.sent.append(copy)
-            self.changed.set()
-
-    def finish(self) -> None:
-        self.over = True
+        super().send(message)
         self.changed.set()
 
-    def fail(self, error: PocketMQError) -> None:
-        if not self.over:
-            self.error = error
-            self.finish()
-
-    async def drained(self) -> None:
-        await asyncio.sleep(0)
+    def _end(self, error: PocketMQError | None) -> None:
+        super()._end(error)
+        self.changed.set()
 
 
 class MemoryConversation:
@@ -72,7 +46,7 @@ class MemoryConversation:
             self._check()
         except PocketMQError as error:
             self._stream.fail(error)
-        if self._stream.over:
+        if self._stream.is_over:
             raise Disconnected("the stream has ended")
         try:
             if self._receiver is None:
@@ -86,14 +60,14 @@ class MemoryConversation:
     async def receive(self) -> Any:
         stream = self._stream
         while not stream.sent:
-            if stream.over:
+            if stream.is_over:
                 self.close()
                 if stream.error is not None:
                     raise stream.error
                 return None
             stream.changed.clear()
             await stream.changed.wait()
-        return stream.sent.popleft()
+        return stream.sent.pop(0)
 
     def break_off(self) -> None:
         """Have the connection break."""
@@ -101,7 +75,7 @@ class MemoryConversation:
         self._let_go()
 
     def close(self) -> None:
-        self._stream.over = True
+        self._stream.is_over = True
         self._stream.changed.set()
         self._let_go()
 

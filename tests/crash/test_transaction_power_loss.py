@@ -19,7 +19,8 @@ from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
 
-from ..broker.transactions.transacting import Asked, Hall, hall_config
+from ..broker.transactions.transacting import Hall, hall_config
+from ..fake_calls import FakeCall
 from ..fakes import Crash, RecordingDisk
 
 CHECKS_MAX = 3
@@ -77,7 +78,7 @@ class Traffic:
                     transaction_id=unique,
                     resolution=pb.COMMIT if commit else pb.ROLLBACK,
                 ),
-                Asked(),
+                FakeCall(),
             )
         broker.transactions._decisions.carry_out()
 

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 import pytest
-from google.protobuf.message import Message
 
-from pocketmq.proto.errors import InvalidArgument, PocketMQError
+from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, service, unary
 
-
-class RecordedCall(Call):
-    """A call that keeps its answers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[Message | PocketMQError] = []
-
-    @property
-    def peer(self) -> str:
-        return "127.0.0.1:1"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
-
-    def reply(self, message: Message) -> None:
-        self.answers.append(message)
-
-    def fail(self, error: PocketMQError) -> None:
-        self.answers.append(error)
+from ..fake_calls import FakeCall
 
 
 def list_topics(request: pb.TopicListRequest, call: Call) -> pb.TopicListReply | Later:
@@ -75,7 +49,7 @@ def test_bytes_that_do_not_decode_name_method_and_type() -> None:
 
 
 def test_cancellation_is_told_once_to_each() -> None:
-    call, told = RecordedCall(), list[str]()
+    call, told = FakeCall(), list[str]()
     call.on_cancel(lambda: told.append("before"))
 
     call.cancel()
@@ -87,7 +61,7 @@ def test_cancellation_is_told_once_to_each() -> None:
 
 
 def test_one_failing_callback_does_not_silence_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    call, told = RecordedCall(), list[str]()
+    call, told = FakeCall(), list[str]()
 
     def buggy() -> None:
         raise ZeroDivisionError

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from pocketmq.proto.errors import NotServed, PocketMQError, ShuttingDown
 from pocketmq.proto.rpc import LATER, Call, Kind, Limits, Method, MethodTable, Receiver, Stream
 
+from ..fake_calls import FakeContext
 from .machine import Machine
 
 if TYPE_CHECKING:
@@ -129,27 +130,14 @@ class Served:
         return stream
 
 
-class ServedCall(Call):
+class ServedCall(FakeContext, Call):
     """A unary call under way."""
 
     def __init__(self, server: Served, peer: str, answer: Answer) -> None:
-        super().__init__()
+        super().__init__(peer)
         self._server = server
-        self._peer = peer
         self._answer = answer
         self._answered = False
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
 
     def reply(self, message: Message) -> None:
         self._settle(message.SerializeToString())
@@ -171,32 +159,19 @@ class ServedCall(Call):
             self.cancel()
 
 
-class ServedStream(Stream):
+class ServedStream(FakeContext, Stream):
     """A bidirectional stream of METHOD: both halves."""
 
     receiver: Receiver[Any]
 
     def __init__(self, server: Served, method: Method, peer: str, following: Next) -> None:
-        super().__init__()
+        super().__init__(peer)
         self._server = server
         self._method = method
-        self._peer = peer
         self._following = following
         self._incoming: deque[bytes | None] = deque()
         self._held = False
         self._ended = self._told = self._closed = False
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
 
     async def drained(self) -> None:
         await asyncio.sleep(0)

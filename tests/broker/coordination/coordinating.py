@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import Message
-
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.coordination.coordinator import Coordinator
 from pocketmq.broker.groups import Groups
@@ -15,51 +13,15 @@ from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import Stream
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+
+from ...fake_calls import FakeStream
 
 TOPIC = "T"
 GROUP = "g"
 SESSION_MS = 10_000
 DELAY_MS = 100
-
-
-class FakeStream(Stream):
-    """The broker's end of a stream: what was sent, and how it ended."""
-
-    def __init__(self, peer: str) -> None:
-        super().__init__()
-        self._peer = peer
-        self.sent: list[pb.MemberEvent] = []
-        self.is_over = False
-        self.error: PocketMQError | None = None
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
-
-    def send(self, message: Message) -> None:
-        if not self.is_over:
-            self.sent.append(pb.MemberEvent.FromString(message.SerializeToString()))
-
-    def finish(self) -> None:
-        self.is_over = True
-
-    def fail(self, error: PocketMQError) -> None:
-        if not self.is_over:
-            self.is_over, self.error = True, error
-
-    async def drained(self) -> None:
-        return
 
 
 class FakeMember:

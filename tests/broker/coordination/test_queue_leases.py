@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,14 +21,14 @@ from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import LeaseLost, Overloaded, PocketMQError
+from pocketmq.proto.errors import LeaseLost, Overloaded
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import Call
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig
 
+from ...fake_calls import FakeCall
 from ...fakes import FaultyDisk
 
 TOPIC = "T"
@@ -37,37 +36,17 @@ QUEUES = 3
 LEASE_MS = 20_000
 
 
-class FakeCall(Call):
-    """A call, and its answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answer: Any = None
-        self.error: PocketMQError | None = None
-
-    @property
-    def peer(self) -> str:
-        return "127.0.0.1:1"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
-
-    def reply(self, message: Message) -> None:
-        assert self.answer is None
-        self.answer = message
-
-    def fail(self, error: PocketMQError) -> None:
-        self.error = error
+class LeaseCall(FakeCall):
+    """A request for leases, and its answer."""
 
     @property
     def tokens(self) -> list[int] | None:
-        """The tokens that were granted; None: it was not answered."""
-        return None if self.answer is None else [one.token for one in self.answer.queues]
+        """The tokens that were granted; None: it was not answered, or not with leases."""
+        return (
+            [one.token for one in self.answer.queues]
+            if isinstance(self.answer, pb.LeaseReply)
+            else None
+        )
 
 
 class Desk:
@@ -98,8 +77,8 @@ class Desk:
         )
         self.leases.start()
 
-    def ask(self, member_id: str, *queues: int, wait_ms: int = 0, **fields: Any) -> FakeCall:
-        call = FakeCall()
+    def ask(self, member_id: str, *queues: int, wait_ms: int = 0, **fields: Any) -> LeaseCall:
+        call = LeaseCall()
         request = pb.LeaseRequest(
             group="g",
             member_id=member_id,
@@ -113,7 +92,7 @@ class Desk:
     def release(self, member_id: str, queue: int) -> None:
         queues = [pb.QueueLease(topic=TOPIC, queue=queue)]
         request = pb.ReleaseRequest(group="g", member_id=member_id, queues=queues)
-        self.leases.release(request, FakeCall())
+        self.leases.release(request, LeaseCall())
 
     def fetch(self, queue: int, token: int) -> None:
         self.leases.renew_by_fetch("g", TOPIC, queue, token)
@@ -209,7 +188,7 @@ async def test_who_asks_when_a_lease_is_over_is_behind_those_who_wait(desk: Desk
 
 async def test_a_renewal_alone_never_waits(desk: Desk) -> None:
     (token,) = desk.ask("a", 0).tokens or [0]
-    call = FakeCall()
+    call = LeaseCall()
     request = pb.LeaseRequest(
         group="g",
         member_id="b",
@@ -257,7 +236,7 @@ async def test_a_lease_that_was_over_when_the_table_was_written_is_written_when_
             member_id="a",
             queues=[pb.QueueLease(topic=TOPIC, queue=0, token=token)],
         )
-        desk.leases.lease(request, FakeCall())
+        desk.leases.lease(request, LeaseCall())
     await desk.clock.advance(1_000)
 
     assert Desk(tmp_path).holders() == {0: "a", 1: "b"}
@@ -369,7 +348,7 @@ steps = st.tuples(
 class Pending:
     """A request that waits."""
 
-    call: FakeCall
+    call: LeaseCall
     member_id: str
     queues: tuple[int, ...]
     deadline_ms: int

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
@@ -22,7 +21,6 @@ from pocketmq.proto.errors import (
     InvalidArgument,
     InvalidDelay,
     MessageNotFound,
-    PocketMQError,
     StoreFull,
     TooLate,
     TopicNotFound,
@@ -31,7 +29,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.instant import format_instant
 from pocketmq.proto.recall_handle import encode_handle
 from pocketmq.proto.record import Host, Record
-from pocketmq.proto.rpc import LATER, Call
+from pocketmq.proto.rpc import LATER
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.message_store import MessageStore
@@ -39,41 +37,14 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig
 
+from ...fake_calls import FakeCall
 from ...fakes import FaultyDisk
 from ...recorded import recorded_store, settings
 from ...runs import bodies_of, make_run, records_of
 
 START_MS = 1_700_000_000_250
 DAY_MS = 86_400_000
-
-
-class Asked(Call):
-    """A call whose answer is kept."""
-
-    def __init__(self, peer: str = "10.0.0.7:4711") -> None:
-        super().__init__()
-        self._peer = peer
-        self.answer: Message | PocketMQError | None = None
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
-
-    def fail(self, error: PocketMQError) -> None:
-        assert self.answer is None, "answered once"
-        self.answer = error
-
-    def reply(self, message: Message) -> None:
-        assert self.answer is None, "answered once"
-        self.answer = message
+PEER = "10.0.0.7:4711"
 
 
 class Rig:
@@ -119,8 +90,8 @@ class Rig:
 
     def recall(
         self, message_id: str, due_ms: int, *, topic: str = "T", broker: str = "broker-a"
-    ) -> Asked:
-        call = Asked()
+    ) -> FakeCall:
+        call = FakeCall(PEER)
         handle = encode_handle(topic, broker, due_ms, message_id)
         assert self.recalls.recall(pb.RecallRequest(topic="T", handle=handle), call) is LATER
         return call
@@ -268,9 +239,9 @@ async def test_a_handle_of_another_broker_or_topic_or_of_none_is_refused(rig: Ri
             rig.recall("A", due_ms, **names)
         assert caught.value.details["field"] == "handle"
     with pytest.raises(InvalidArgument, match="no recall handle"):
-        rig.recalls.recall(pb.RecallRequest(topic="T", handle="nonsense"), Asked())
+        rig.recalls.recall(pb.RecallRequest(topic="T", handle="nonsense"), FakeCall(PEER))
     with pytest.raises(TopicNotFound):
-        rig.recalls.recall(pb.RecallRequest(topic="Nowhere", handle="nonsense"), Asked())
+        rig.recalls.recall(pb.RecallRequest(topic="Nowhere", handle="nonsense"), FakeCall(PEER))
     with pytest.raises(InvalidDelay):
         rig.recall("A", START_MS + 4 * DAY_MS)
     assert rig.markers() == []
@@ -304,7 +275,7 @@ async def test_a_marker_is_that_of_apache(tmp_path: Path, rig: Rig) -> None:
         rig.store.append_record(by_id[message_id])
         instant_ms = int(marker.properties["TIMER_DELIVER_MS"])
         handle = encode_handle("Timed", "broker-a", instant_ms, message_id)
-        call = Asked(str(marker.born_host))
+        call = FakeCall(str(marker.born_host))
         rig.recalls.recall(pb.RecallRequest(topic="Timed", handle=handle), call)
 
         assert call.answer == pb.RecallReply(message_id=message_id)
@@ -323,7 +294,7 @@ async def test_a_marker_says_where_from_it_came(rig: Rig) -> None:
     for number, peer in enumerate(["[::1]:7", "10.0.0.7:4711", "nonsense"]):
         due_ms = rig.send(f"A{number}", TIMER_DELAY_MS="60000", PGROUP="G")
         handle = encode_handle("T", "broker-a", due_ms, f"A{number}")
-        rig.recalls.recall(pb.RecallRequest(topic="T", handle=handle), Asked(peer))
+        rig.recalls.recall(pb.RecallRequest(topic="T", handle=handle), FakeCall(peer))
 
     hosts = [record.born_host for record in rig.markers()]
     assert hosts == [Host.parse("::1", 7), Host.parse("10.0.0.7", 4711), Host(bytes(4), 0)]

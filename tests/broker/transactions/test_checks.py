@@ -123,7 +123,7 @@ async def test_a_listener_may_leave_and_change_its_topics(tmp_path: Path) -> Non
             broker.listen("")
         receiver.on_end()
         receiver.on_close()
-        assert stream.finished
+        assert stream.is_over
 
         broker.begin("a")
         await broker.clock.advance(6_000)

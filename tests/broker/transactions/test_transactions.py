@@ -109,7 +109,7 @@ async def test_large_messages_are_committed_in_several_turns(
         broker.begin(*ids)
         calls = [broker.ask(one) for one in ids]
         await asyncio.sleep(0)
-        done = sum(call.answers for call in calls)
+        done = sum(len(call.answers) for call in calls)
         assert 0 < done < 10
         with pytest.raises(TransactionResolved):
             broker.ask("t19", pb.ROLLBACK)
@@ -120,7 +120,7 @@ async def test_large_messages_are_committed_in_several_turns(
         broker.begin("a", "b", own="x" * 2_000)
         calls += [broker.ask("a"), broker.ask("b")]
         await broker.stop()
-        assert [call.answers for call in calls] == [1] * 22
+        assert [len(call.answers) for call in calls] == [1] * 22
         assert [call.error for call in calls] == [None] * 22
 
 
@@ -274,7 +274,7 @@ async def test_with_synchronous_flushing_the_answer_waits_for_the_device(tmp_pat
         )
         call = broker.ask("a")
         await asyncio.sleep(0)
-        assert call.answers == 0
+        assert call.answers == []
         ((end_offset, done),) = waiting  # type: ignore[misc]
         assert end_offset == broker.store.max_log_offset  # type: ignore[has-type]
         done(None)  # type: ignore[has-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record
-from pocketmq.proto.rpc import LATER, Call, Stream
+from pocketmq.proto.rpc import LATER
 from pocketmq.proto.topics import HALF_TOPIC
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
@@ -29,73 +29,22 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Appended
 from pocketmq.store.state_files import StateFile
 
+from ...fake_calls import FakeCall, FakeStream
 from ...runs import make_run, records_of, small_config
 
 GROUP = "P"
 HALF_ENTRY = f"{HALF_TOPIC}@CID_RMQ_SYS_TRANS"
 
 
-class Asked(Call):
-    """A call whose answer is kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answer: Any = None
-        self.error: PocketMQError | None = None
-        self.answers = 0
+class Heard(FakeStream):
+    """A stream of checks, which does not fail."""
 
     @property
-    def peer(self) -> str:
-        return "127.0.0.1:1"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
-
-    def fail(self, error: PocketMQError) -> None:
-        self.error = error
-        self.answers += 1
-
-    def reply(self, message: Any) -> None:
-        self.answer = pb.EndTransactionReply.FromString(message.SerializeToString())
-        self.answers += 1
-
-
-class Heard(Stream):
-    """A stream whose messages are kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.checks: list[pb.TransactionCheck] = []
-        self.finished = False
-
-    @property
-    def peer(self) -> str:
-        return "127.0.0.1:1"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return None
+    def checks(self) -> list[pb.TransactionCheck]:
+        return self.sent
 
     def fail(self, error: PocketMQError) -> None:
         raise AssertionError(error)
-
-    def send(self, message: Any) -> None:
-        self.checks.append(pb.TransactionCheck.FromString(message.SerializeToString()))
-
-    def finish(self) -> None:
-        self.finished = True
-
-    async def drained(self) -> None:
-        """Nothing is queued."""
 
 
 class Hall:
@@ -167,7 +116,7 @@ class Hall:
         call = self.ask(unique, resolution, group=group, topic=topic, **more)
         for _ in range(3):
             await asyncio.sleep(0)
-        assert call.answers == 1
+        assert len(call.answers) == 1
         if call.error is not None:
             raise call.error
         return call.answer  # type: ignore[no-any-return]
@@ -180,9 +129,9 @@ class Hall:
         group: str = GROUP,
         topic: str = "T",
         **more: Any,
-    ) -> Asked:
+    ) -> FakeCall:
         """Say what becomes of a transaction; the answer comes later."""
-        call = Asked()
+        call = FakeCall()
         request = pb.EndTransactionRequest(
             group=group, topic=topic, transaction_id=unique, resolution=resolution, **more
         )

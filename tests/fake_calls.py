@@ -1,0 +1,105 @@
+"""Calls and streams without a wire: what a handler says is kept, as a carrier would have sent it.
+
+They hold a handler to its duties of `proto/rpc.py`: it answers once, and says nothing after the end of a stream. What
+it says to a caller that has gone is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from pocketmq.proto.errors import PocketMQError
+from pocketmq.proto.rpc import Call, CallContext, Stream
+
+PEER = "127.0.0.1:1"
+Sent = TypeVar("Sent", bound=Message)
+
+
+class FakeContext(CallContext):
+    """The caller at PEER, who sends no metadata and waits without end."""
+
+    def __init__(self, peer: str = PEER) -> None:
+        super().__init__()
+        self._peer = peer
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+
+class FakeCall(FakeContext, Call):
+    """A unary call, and its answer."""
+
+    def __init__(self, peer: str = PEER) -> None:
+        super().__init__(peer)
+        #: What it was answered, errors too: at most one.
+        self.answers: list[Any] = []
+
+    @property
+    def answer(self) -> Any:
+        """The reply or the error; None: it was not answered."""
+        return self.answers[0] if self.answers else None
+
+    @property
+    def error(self) -> PocketMQError | None:
+        """The error that it was answered with."""
+        return self.answer if isinstance(self.answer, PocketMQError) else None
+
+    def reply(self, message: Message) -> None:
+        self._settle(copied(message))
+
+    def fail(self, error: PocketMQError) -> None:
+        self._settle(error)
+
+    def _settle(self, answer: Message | PocketMQError) -> None:
+        if not self.cancelled:
+            self.answers.append(answer)
+            assert len(self.answers) == 1, f"a call is answered once: {self.answers}"
+
+
+class FakeStream(FakeContext, Stream):
+    """The outgoing half of a stream: what was sent, and how it ended."""
+
+    def __init__(self, peer: str = PEER) -> None:
+        super().__init__(peer)
+        self.sent: list[Any] = []
+        self.is_over = False
+        #: What it failed with.
+        self.error: PocketMQError | None = None
+
+    def send(self, message: Message) -> None:
+        if not self.cancelled:
+            assert not self.is_over, f"sent after the end: {message}"
+            self.sent.append(copied(message))
+
+    def finish(self) -> None:
+        self._end(None)
+
+    def fail(self, error: PocketMQError) -> None:
+        self._end(error)
+
+    def _end(self, error: PocketMQError | None) -> None:
+        if not self.cancelled:
+            assert not self.is_over, f"a stream ends once: {self.error}, then {error}"
+            self.is_over, self.error = True, error
+
+    async def drained(self) -> None:
+        """Return: nothing is queued."""
+
+
+def copied(message: Sent) -> Sent:
+    """Return MESSAGE as it is now: a carrier encodes at once, and the sender may reuse it."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
