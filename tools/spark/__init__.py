@@ -1,0 +1,5 @@
+"""PocketMQ on Apache Spark: a session, data sources, jobs. Needs the extra `pocketmq[spark]` and a Java."""
+
+from .session import register, spark_session
+
+__all__ = ["spark_session", "register"]
