@@ -43,7 +43,7 @@ from .producing.receipt import Receipt, Receipts
 from .producing.transaction import AsyncTransaction, Resolution, Transaction
 from .pull_consumer import PullConsumer
 from .push_consumer import AsyncPushConsumer, PushConsumer
-from .pushing.listening import Reject, Retry
+from .pushing.answers import Reject, Retry
 from .pushing.metrics import PushMetrics
 from .queue import Queue
 from .rebalance_listener import RebalanceListener

@@ -1,59 +1,28 @@
-"""What a listener may say of a message, and how workers call it: a spell of messages from one row.
+"""How workers call a listener: a spell of messages from one row.
 
-    None, True              handled
-    False, an exception     failed: it comes again later, or (in order) at once
-    Retry, Reject           the same, with a delay and a reason, or to the dead letters at once; raised or returned
-
-A *spell* takes at most SPELL_MESSAGES from the row, one by one or by the batch, calls the listener, notes where it
-stands, and reports what failed. There is one kind a listener: called or awaited, with a message or with a batch.
+A *spell* takes at most SPELL_MESSAGES from the row, one by one, or one batch; calls the listener, notes where it
+stands, and reports what failed. There is one for all kinds of listeners, called or awaited, with a message or with a
+list: it is a coroutine, which never waits where the listener is only called. Beside the listener and its message, a
+call costs little more than two assignments.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from ..received_message import ReceivedMessage
-from .process_queue import Failure, Place, Portion
+from ..received_message import FetchedRun
+from .answers import failure_of, named_by
+from .process_queue import Place, Portion
 
 #: Messages between two looks at the clock and at what else is to do.
 SPELL_MESSAGES: Final = 64
-_REASON_MAX: Final = 1_000
 
 #: Called with a message, or with a list if listener_batch_size is above 1.
 Listener: TypeAlias = Callable[[Any], object]
-
-
-class Retry(Exception):
-    """Says that a message shall come again; raise it in a listener, or return it."""
-
-    def __init__(
-        self,
-        reason: str = "",
-        *,
-        delay_level: int = 0,
-        messages: Iterable[ReceivedMessage] | None = None,
-    ) -> None:
-        """DELAY_LEVEL 1 to 18: after 1 s to 2 h; 0: longer with each retry. REASON stays with it once it is dead.
-
-        MESSAGES: only these of a batch; the others are handled. In order, the batch comes again as a whole.
-        """
-        super().__init__(reason)
-        self.reason = reason
-        self.delay_level = delay_level
-        self.messages = None if messages is None else list(messages)
-
-
-class Reject(Retry):
-    """Says that a message shall go to the group's dead letters at once; raise it in a listener, or return it."""
-
-    def __init__(
-        self, reason: str = "", *, messages: Iterable[ReceivedMessage] | None = None
-    ) -> None:
-        super().__init__(reason, delay_level=-1, messages=messages)
 
 
 class Job:
@@ -71,7 +40,9 @@ class Job:
 
 #: Works in a job from a place; returns how many messages it took, 0 once the row is empty.
 Spell: TypeAlias = Callable[[Job, Place], int]
-AsyncSpell: TypeAlias = Callable[[Job, Place], Awaitable[int]]
+AsyncSpell: TypeAlias = Callable[[Job, Place], Coroutine[Any, Any, int]]
+#: Makes what a listener is called with of a run and the index of the first message.
+_Make: TypeAlias = Callable[[FetchedRun, int], object]
 
 
 def is_async(listener: Listener) -> bool:
@@ -94,140 +65,74 @@ class Calls:
         in_order: bool,
         tell: Callable[[Portion], object],
     ) -> None:
-        self._listener = listener
+        self._listener: Any = listener
         self._batch_size = batch_size
         self._in_order = in_order
         self._tell = tell
 
     def spell(self) -> Spell:
-        """Return the spell that calls."""
-        return self._one_by_one() if self._batch_size == 1 else self._by_batches()
+        """Return the spell that calls, and never waits: it is run to its end by one step."""
+        begin = self._spell(awaits=False)
+
+        def spell(job: Job, place: Place) -> int:
+            try:
+                begin(job, place).send(None)
+            except StopIteration as end:
+                count: int = end.value
+                return count
+            raise AssertionError("a spell that calls has waited")
+
+        return spell
 
     def async_spell(self) -> AsyncSpell:
         """Return the spell that awaits."""
-        return self._one_by_one_awaited() if self._batch_size == 1 else self._by_batches_awaited()
+        return self._spell(awaits=True)
 
-    def _one_by_one(self) -> Spell:
-        listener, report = self._listener, self._report
+    def _spell(self, *, awaits: bool) -> AsyncSpell:
+        listener, take, report = self._listener, self._take, self._report
 
-        def spell(job: Job, place: Place) -> int:
-            count = 0
-            run, again = job.portion.run, job.again
-            make = job.portion.queue.message_type
-            for index in islice(job.row, SPELL_MESSAGES):
+        async def spell(job: Job, place: Place) -> int:
+            run, again, count = job.portion.run, job.again, 0
+            firsts, make, size = take(job, place)
+            for index in firsts:
                 place.index = index
-                count += 1
+                count += size
                 try:
                     said = listener(make(run, index))
-                except (
-                    BaseException
-                ) as error:  # Whatever it is, the message is not handled, and the next one waits.
+                    if awaits:
+                        said = await said
+                except BaseException as error:  # Whatever it is, the messages are not handled.
                     said = error
+                    if awaits and _ends_worker(error):
+                        report(job, range(index, index + size), said)
+                        raise
                 if (said is not None and said is not True) or again:
-                    report(job, (index,), (), said)
+                    report(job, range(index, index + size), said)
                     if job.suspended:
                         break
-                place.index = index + 1
+                place.index = index + size
             return count
 
         return spell
 
-    def _one_by_one_awaited(self) -> AsyncSpell:
-        listener: Any = self._listener
-        report = self._report
-
-        async def spell(job: Job, place: Place) -> int:
-            count = 0
-            run, again = job.portion.run, job.again
-            make = job.portion.queue.message_type
-            for index in islice(job.row, SPELL_MESSAGES):
-                place.index = index
-                count += 1
-                try:
-                    said = await listener(make(run, index))
-                except asyncio.CancelledError as error:
-                    report(job, (index,), (), error)
-                    raise
-                except (
-                    Exception
-                ) as error:  # Whatever it is, the message is not handled, and the next one waits.
-                    said = error
-                if (said is not None and said is not True) or again:
-                    report(job, (index,), (), said)
-                    if job.suspended:
-                        break
-                place.index = index + 1
-            return count
-
-        return spell
-
-    def _by_batches(self) -> Spell:
-        listener = self._listener
-
-        def spell(job: Job, place: Place) -> int:
-            indexes = self._take(job, place)
-            if indexes:
-                messages = _messages(job, indexes)
-                try:
-                    said = listener(messages)
-                except BaseException as error:  # As above.
-                    said = error
-                self._finish(job, place, (indexes, messages), said)
-            return len(indexes)
-
-        return spell
-
-    def _by_batches_awaited(self) -> AsyncSpell:
-        listener: Any = self._listener
-
-        async def spell(job: Job, place: Place) -> int:
-            indexes = self._take(job, place)
-            if indexes:
-                messages = _messages(job, indexes)
-                try:
-                    said = await listener(messages)
-                except asyncio.CancelledError as error:
-                    self._report(job, indexes, messages, error)
-                    raise
-                except Exception as error:  # As above.
-                    said = error
-                self._finish(job, place, (indexes, messages), said)
-            return len(indexes)
-
-        return spell
-
-    def _take(self, job: Job, place: Place) -> list[int]:
+    def _take(self, job: Job, place: Place) -> tuple[Iterable[int], _Make, int]:
+        """Return the indexes at which a listener is called, what it is called with, and of how many messages."""
+        make = job.portion.queue.message_type
+        if self._batch_size == 1:
+            return islice(job.row, SPELL_MESSAGES), make, 1
+        # At once: others take from the row too, and what is beside each other shall stay so.
         indexes = list(islice(job.row, self._batch_size))
         if indexes:
             place.count = len(indexes)
-            place.index = indexes[0]
-        return indexes
+        return indexes[:1], lambda run, _: [make(run, index) for index in indexes], len(indexes)
 
-    def _finish(
-        self, job: Job, place: Place, batch: tuple[list[int], list[ReceivedMessage]], said: object
-    ) -> None:
-        indexes, messages = batch
-        if (said is not None and said is not True) or job.again:
-            self._report(job, indexes, messages, said)
-            if job.suspended:
-                return
-        place.index = indexes[-1] + 1
-
-    def _report(
-        self,
-        job: Job,
-        indexes: Sequence[int],
-        messages: Sequence[ReceivedMessage],
-        said: object,
-    ) -> None:
-        """Say what became of the MESSAGES at INDEXES: the listener SAID that some failed, or they are handled again."""
+    def _report(self, job: Job, indexes: range, said: object) -> None:
+        """Say what became of the messages at INDEXES: the listener SAID that some failed, or they are handled again."""
         portion, failure = job.portion, failure_of(said)
-        failed = set(indexes)
-        if isinstance(said, Retry) and said.messages is not None and not self._in_order:
-            named = {id(message) for message in said.messages}
-            failed = {index for index, m in zip(indexes, messages, strict=True) if id(m) in named}
+        named = None if self._in_order else named_by(said)
+        make, run = portion.queue.message_type, portion.run
         for index in indexes:
-            if failure is not None and index in failed:
+            if failure is not None and (named is None or make(run, index) in named):
                 portion.outcomes.append((index, failure))
             elif job.again:
                 portion.outcomes.append((index, None))
@@ -237,21 +142,9 @@ class Calls:
         self._tell(portion)
 
 
-def _messages(job: Job, indexes: Sequence[int]) -> list[ReceivedMessage]:
-    make, run = job.portion.queue.message_type, job.portion.run
-    return [make(run, index) for index in indexes]
-
-
-def failure_of(said: object) -> Failure | None:
-    """Return what a listener SAID as a failure; None: the message is handled."""
-    if said is None or said is True:
-        return None
-    if isinstance(said, Retry):
-        return Failure(said.delay_level, said.reason[:_REASON_MAX])
-    if isinstance(said, BaseException):
-        return Failure(0, f"{type(said).__name__}: {said}"[:_REASON_MAX], said)
-    if said is False:
-        return Failure(0, "the listener returned False")
-    return Failure(
-        0, f"the listener returned {said!r}, which means nothing: None or True"[:_REASON_MAX]
-    )
+def _ends_worker(error: BaseException) -> bool:
+    """Is ERROR meant for the worker that awaits the listener, rather than raised by the listener?"""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)

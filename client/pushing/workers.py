@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -130,7 +131,7 @@ class WorkersParts:
     times: CallTimes = field(default_factory=CallTimes)
 
 
-class _Adapting:
+class _Adapting(ABC):
     """Calls workers in, and looks again as long as there is work."""
 
     def __init__(self, parts: WorkersParts) -> None:
@@ -155,9 +156,9 @@ class _Adapting:
         if missing := self._staff.call_in(left):
             self._start(missing)
 
+    @abstractmethod
     def _start(self, count: int) -> None:
         """Set COUNT more workers to work."""
-        raise NotImplementedError
 
     async def _tick(self) -> None:
         """Look again and again as long as messages are left over; less often when all workers stand still."""
@@ -263,23 +264,30 @@ class ThreadWorkers(_Adapting):
     def _run(self) -> None:
         while self._calls.get():
             while (job := self._staff.next_job()) is not None:
-                self._work_on(job)
+                try:
+                    self._work_on(job)
+                except (
+                    BaseException
+                ) as error:  # Nobody else counts the thread out, or does its work.
+                    logger.error("work on messages failed", exc_info=error)
             post(self._loop, self._release)
         post(self._loop, self._forget, threading.current_thread())
 
     def _work_on(self, job: Job) -> None:
         portion, stopwatch = job.portion, self._loop.time
         place = portion.join()
-        began = stopwatch()
-        while not portion.dropped and (count := self._spell(job, place)):
-            now = stopwatch()
-            self.times.add((now - began) * 1000, count)
-            began = now
-            if job.suspended:
-                break
-        portion.leave(place)
-        self._backlog.give_back(job)
-        post(self._loop, self._tell, portion)
+        try:
+            began = stopwatch()
+            while not portion.dropped and (count := self._spell(job, place)):
+                now = stopwatch()
+                self.times.add((now - began) * 1000, count)
+                began = now
+                if job.suspended:
+                    break
+        finally:
+            portion.leave(place)
+            self._backlog.give_back(job)
+            post(self._loop, self._tell, portion)
 
     def _forget(self, thread: threading.Thread) -> None:
         thread.join()

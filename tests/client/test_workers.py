@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pocketmq.client.pushing.backlog import SharedBacklog
-from pocketmq.client.pushing.workers import HISTOGRAM_MS, CallTimes, Staff
+from pocketmq.client.pushing.listening import Job
+from pocketmq.client.pushing.process_queue import Place, Portion
+from pocketmq.client.pushing.workers import (
+    HISTOGRAM_MS,
+    CallTimes,
+    Staff,
+    ThreadWorkers,
+    WorkersParts,
+)
+from pocketmq.client.tasks import Tasks
+from pocketmq.proto.clock import VirtualClock
 
 from .test_process_queue import held
 
@@ -89,3 +99,28 @@ def test_a_call_counts_with_the_average_of_its_spell() -> None:
 
     assert times.counts == [64, 0, 0, 0, 0, 0, 1, 0, 0, 1]
     assert times.sum_ms == 0.64 + 5_000 + HISTOGRAM_MS[-1] + 1
+
+
+async def test_a_thread_whose_work_breaks_goes_on_with_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backlog, tasks = SharedBacklog(), Tasks()
+    for _ in range(2):
+        backlog.put(held(0)[1])
+    left: list[Portion] = []
+
+    def spell(job: Job, place: Place) -> int:
+        next(job.row)
+        raise ZeroDivisionError
+
+    parts = WorkersParts(
+        limit=1, backlog=backlog, clock=VirtualClock(), tasks=tasks, tell=left.append
+    )
+    workers = ThreadWorkers(parts, spell, "billing")
+    workers.put(2)
+    await workers.close()
+    await tasks.close()
+
+    assert len(left) == 2
+    assert [portion.places for portion in left] == [{}, {}]
+    assert caplog.messages == ["work on messages failed"] * 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -102,7 +103,7 @@ class SimulatedDisk(ForwardingDisk):
         """Nobody loses power."""
 
 
-class _Server:
+class _Server(ABC):
     """A server of the cluster: where it is, and what carries it while it runs."""
 
     def __init__(self, cluster: Cluster, name: str, address: str) -> None:
@@ -123,13 +124,13 @@ class _Server:
         self.served = Served(tables, limits, self.cluster.network, self.machine)
         return self.served
 
+    @abstractmethod
     async def start(self) -> None:
         """Begin, or come back."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def kill(self) -> None:
         """End without a word."""
-        raise NotImplementedError
 
     @property
     def running(self) -> bool:

@@ -9,6 +9,7 @@ what is under way and ends every call on it, one that is paused loses nothing an
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -66,11 +67,11 @@ class Network:
                 link.cut("the client is gone")
 
 
-class Ends:
+class Ends(ABC):
     """What a link ends when it is cut."""
 
-    def broken(self, reason: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def broken(self, reason: str) -> None: ...
 
 
 class Link:
