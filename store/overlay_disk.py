@@ -28,16 +28,22 @@ from .os_disk import OsDisk, data_extents
 logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
+_FETCH = 8 << 20
 #: MAP_NORESERVE, which Python 3.11 does not name: a private gigabyte needs no swap behind it.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
 
 
 class OverlayDisk:
-    """A view of BASE (the real disk) on which every change is this object's own."""
+    """A view of BASE (the real disk) on which every change is this object's own.
 
-    def __init__(self, base: Disk | None = None) -> None:
+    ON_THIS_MACHINE: the paths of BASE are those of this machine's file system, so that its files can be mapped.
+    Otherwise a file is read through BASE: in ranges by `Mapping.read`, whole once its `view` is asked for.
+    """
+
+    def __init__(self, base: Disk | None = None, *, on_this_machine: bool = True) -> None:
         self._base: Disk = OsDisk() if base is None else base
+        self._far = None if on_this_machine else self._base
         #: Files whose content is ours: mapped, written or renamed here.
         self._files: dict[str, PrivateMapping] = {}
         self._folders: set[str] = set()
@@ -179,7 +185,9 @@ class OverlayDisk:
     def _opened(self, path: str) -> PrivateMapping:
         if path not in self._files:
             self._require(path)
-            self._files[path] = PrivateMapping(path, self._base.size(path), source=path)
+            self._files[path] = PrivateMapping(
+                path, self._base.size(path), source=path, far=self._far
+            )
         return self._files[path]
 
     def lock(self, path: str) -> Lock:
@@ -203,12 +211,18 @@ class _NoLock:
 
 
 class PrivateMapping:
-    """A copy-on-write map of a real file, or anonymous memory. Mapped at its first use."""
+    """A copy-on-write map of a real file (fetched from the disk FAR, if given), or anonymous memory.
 
-    def __init__(self, path: str, size: int, *, source: str | None) -> None:
+    Mapped at its first use; `read` of a file that is not mapped yet reads just that range.
+    """
+
+    def __init__(
+        self, path: str, size: int, *, source: str | None, far: Disk | None = None
+    ) -> None:
         self.path = path
         self.size = size
         self._source = source
+        self._far = far
         self._map: mmap.mmap | None = None
         self._fd = -1
         self._view: memoryview | None = None
@@ -225,6 +239,8 @@ class PrivateMapping:
     def _private_map(self) -> mmap.mmap | None:
         """Map the real file; None if it is no longer there or no longer as long as it was."""
         assert self._source is not None
+        if self._far is not None:
+            return self._fetched(self._far, self._source)
         try:
             fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -238,6 +254,15 @@ class PrivateMapping:
             return self._short_copy(fd, length)
         self._fd = fd
         return mmap.mmap(fd, self.size, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def _fetched(self, far: Disk, source: str) -> mmap.mmap:
+        copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        for at in range(0, self.size, _FETCH):
+            data = far.read_at(source, at, min(_FETCH, self.size - at))
+            if data.strip(b"\0"):  # What was never written needs no memory.
+                copy[at : at + len(data)] = data
+                self._note(at, at + len(data))
+        return copy
 
     def _short_copy(self, fd: int, length: int) -> mmap.mmap:
         copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -300,7 +325,26 @@ class PrivateMapping:
                     self._mapped()[position:stop] = bytes(stop - position)
 
     def read(self, at: int, size: int) -> bytes:
+        if self._map is None and self._source is not None:
+            size = max(0, min(size, self.size - at))
+            data = self._read_source(at, size)
+            if data is not None and len(data) == size:
+                return data
         return bytes(self.view[at : at + size])
+
+    def _read_source(self, at: int, size: int) -> bytes | None:
+        """Return that range of the real file; None if it is no longer there."""
+        assert self._source is not None
+        if self._far is not None:
+            return self._far.read_at(self._source, at, size)
+        try:
+            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.pread(fd, size, at)
+        finally:
+            os.close(fd)
 
     def data_end(self, at: int, end: int) -> int:
         return max((stop for _, stop in self.extents(at, end)), default=at)

@@ -26,7 +26,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig, parse_consumer_offsets
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import recorded_store, settings
 from ..runs import bodies_of, records_of

@@ -35,7 +35,7 @@ from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.run import Run
 from pocketmq.store.state_tables import GroupConfig, TopicConfig
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..fake_calls import FakeCall
 from ..recorded import recorded_store, settings

@@ -19,7 +19,7 @@ from pocketmq.proto.record import Record, decompress_body
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import FIXTURES, expected, recorded_store, settings
 from ..runs import records_of

@@ -20,7 +20,7 @@ from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from .java_oracle import Document, dumps, require_java, verify_start
 

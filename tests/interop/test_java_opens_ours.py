@@ -14,7 +14,8 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.inspect.ours import describe_ours, store_config
+from pocketmq.tools.inspect.ours import describe_ours
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import recorded_store, settings
 from ..runs import Hand, make_run
@@ -133,7 +134,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 path, *settings = sys.argv[1:]
 config = store_config(path, ApacheSettings.of(dict(word.split("=") for word in settings)))

@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..integration.whole_broker import broker
 from ..numbered import bodies, numbered_run

@@ -18,7 +18,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import GroupTable, Object, parse_groups, render_groups
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..integration.whole_broker import TOPIC, Peer, broker, run_of
 from .java_oracle import Document, dumps, require_java, verify_start

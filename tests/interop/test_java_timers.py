@@ -12,7 +12,7 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import recorded_store, settings
 from ..runs import Hand

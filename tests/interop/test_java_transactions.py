@@ -19,7 +19,7 @@ from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from .java_oracle import Document, dumps, require_java, verify_start
 

@@ -23,7 +23,7 @@ from pocketmq.store.timers.entry import Filing, TimerBatch
 from pocketmq.store.timers.log import RECORD_SIZE
 from pocketmq.store.timers.store import TimerStore
 from pocketmq.store.timers.wheel import SLOTS
-from pocketmq.tools.inspect.ours import store_config
+from pocketmq.tools.stores.our_reading import store_config
 
 from ..fakes import FaultyDisk
 from ..recorded import expected, recorded_store

@@ -14,18 +14,16 @@ from typing import Final
 
 from ...proto.errors import StoreError
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
-from ...store.apache.batch_queue import BatchQueue
 from ...store.apache.config import ConfigLoader, JavaConfig
 from ...store.apache.files import Refused
-from ...store.apache.queue import ENTRY_SIZE, SimpleQueue
 from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
-from ...store.apache.store import ApacheStore, queue_type_of
+from ...store.apache.store import ApacheStore
 from ...store.apache.timers import JavaTimers
-from ...store.config import StoreConfig
 from ...store.disk import Disk
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
+from ..stores.our_reading import reading_of, store_config
 from .document import (
     NO_FILE,
     Description,
@@ -61,7 +59,7 @@ def describe_ours(
         before = checkpoint_before(disk, root)
         config = loader.metadata()
         store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
-        reading = _reading(disk, store, settings, config, now_ms)
+        reading = reading_of(disk, store, settings, config, now_ms)
         timers = _timers(reading, loader, config, now_ms)
     except Refused:
         text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
@@ -80,50 +78,6 @@ def describe_ours(
     document |= _OurDescription(reading, disk).parts(lookups=lookups)
     document |= side_tables(config, timers)
     return document | {"recovery": store.recovery.to_json()}
-
-
-def store_config(root: str, settings: ApacheSettings) -> StoreConfig:
-    """Return our settings for the store ROOT."""
-    return StoreConfig(
-        path=root,
-        log_file_size_bytes=settings.log_file_size,
-        queue_file_size_bytes=settings.queue_file_size,
-        batch_queue_file_size_bytes=settings.batch_queue_file_size,
-        timer_log_file_size_bytes=settings.timer_log_file_size,
-        index_slots=settings.index_slots,
-        index_entries=settings.index_entries,
-        lookup_results_max=settings.lookup_results_max,
-        index=settings.index_enabled,
-        check_crc_on_recover=settings.check_crc,
-    )
-
-
-def _reading(
-    disk: Disk, store: MessageStore, settings: ApacheSettings, config: JavaConfig, now_ms: int
-) -> ApacheStore:
-    """Return the files of STORE as Apache's reader, with the bounds that STORE has."""
-
-    def kind(topic: str) -> str:
-        return (
-            "BatchCQ"
-            if store.queues.is_batch(topic)
-            else queue_type_of(config.topic_attributes(topic))
-        )
-
-    reading = ApacheStore(disk, store.config.path, settings, kind, now_ms)
-    reading.clean = True
-    reading.load()
-    reading.checkpoint = store.parts.checkpoint.values
-    reading.log.truncate(store.max_log_offset)
-    for ours in store.queues:
-        theirs = reading.queue(ours.topic, ours.queue)
-        theirs.files.truncate(ours.files.max_offset)
-        theirs.max_log_offset = ours.max_log_end
-        if isinstance(theirs, SimpleQueue):
-            theirs.min_position = ours.min_offset * ENTRY_SIZE
-        elif isinstance(theirs, BatchQueue):
-            theirs.min_offset, theirs.max_offset = ours.min_offset, ours.max_offset
-    return reading
 
 
 def _timers(

@@ -1,0 +1,106 @@
+"""A store opened cold, held against what Apache's own classes found in the recorded ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.errors import StoreRefused
+from pocketmq.tools.stores.cold_store import ColdStore, QueueBounds, RecoveryName
+from pocketmq.tools.stores.locations import StoreLocation
+
+from ...recorded import expected, recorded_names, recorded_store, settings
+from ...stores import fingerprint
+
+ACCEPTED = [name for name in recorded_names() if expected(name)["accepted"]]
+REFUSED = [name for name in recorded_names() if not expected(name)["accepted"]]
+
+
+def opened(name: str, tmp_path: Path, recovery: RecoveryName = "apache") -> ColdStore:
+    store = recorded_store(name, tmp_path / "store")
+    location = StoreLocation(str(store), str(store), "broker-a")
+    now_ms = SystemClock().now_ms()
+    return ColdStore.open(location, now_ms=now_ms, given=settings(name), recovery=recovery)
+
+
+def bounds_of(document: dict[str, Any]) -> list[tuple[str, int, int, int]]:
+    return sorted(
+        (queue["topic"], queue["queueId"], queue["minOffset"], queue["maxOffset"])
+        for queue in document["queues"]
+    )
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_queue_bounds_are_those_of_apaches_broker(name: str, tmp_path: Path) -> None:
+    store = opened(name, tmp_path)
+
+    found = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in store.queues()]
+
+    # The delay service opens all eighteen queues; files or not, an empty one tells nothing.
+    wanted = bounds_of(expected(name))
+    assert [one for one in found if one[0] != "SCHEDULE_TOPIC_XXXX" or one[3]] == [
+        one for one in wanted if one[0] != "SCHEDULE_TOPIC_XXXX" or one[3]
+    ]
+    assert (store.log_begin, store.log_end) == (
+        expected(name)["minPhyOffset"],
+        expected(name)["maxPhyOffset"],
+    )
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_committed_offsets_are_those_of_apaches_broker(name: str, tmp_path: Path) -> None:
+    store = opened(name, tmp_path)
+
+    found: dict[str, dict[str, int]] = {}
+    for one in store.committed_offsets():
+        found.setdefault(f"{one.topic}@{one.group}", {})[str(one.queue_id)] = one.offset
+
+    wanted = expected(name)["config"]["consumerOffsets"]
+    assert found == {key: queues for key, queues in wanted.items() if queues}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_store_that_apache_refuses_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="would not start"):
+        opened(name, tmp_path)
+
+
+def test_our_recovery_shows_our_bounds(tmp_path: Path) -> None:
+    store = opened("damaged-missing-last-queue-file", tmp_path, "ours")
+
+    assert store.queue("Fill0", 0) == QueueBounds("Fill0", 0, 0, 960)  # Apache: 900
+    assert store.report is not None
+    assert store.report.findings
+
+
+@pytest.mark.parametrize("recovery", ["apache", "ours"])
+def test_not_a_byte_is_written(recovery: RecoveryName, tmp_path: Path) -> None:
+    store = recorded_store("unclean", tmp_path / "store")
+    before = fingerprint(store)
+    location = StoreLocation(str(store), str(store), "broker-a")
+
+    opened = ColdStore.open(
+        location, now_ms=SystemClock().now_ms(), given=settings("unclean"), recovery=recovery
+    )
+
+    assert opened.queues()
+    assert not opened.clean
+    assert fingerprint(store) == before
+
+
+def test_a_queue_that_only_its_topic_knows_is_empty(tmp_path: Path) -> None:
+    store = opened("consumption", tmp_path)
+
+    assert store.queue("StaticTopic", 3) == QueueBounds("StaticTopic", 3, 0, 0, has_files=False)
+    assert store.queue("StaticTopic", 4) is None
+    assert store.queue("Nowhere", 0) is None
+
+
+def test_retry_and_dead_letter_topics_are_told_by_group(tmp_path: Path) -> None:
+    store = opened("consumption", tmp_path)
+
+    assert store.dead_letter_topics() == {"G_failing": "%DLQ%G_failing"}
+    assert store.retry_topics()["G_failing"] == "%RETRY%G_failing"

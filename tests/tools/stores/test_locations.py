@@ -1,0 +1,119 @@
+"""Paths, patterns and URLs of stores, and the names of their brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pocketmq.proto.errors import ConfigError
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.stores.locations import StoreLocation, broker_name_of, locate
+
+from ...recorded import recorded_store
+
+
+def make_store(folder: Path, topics: str | None = None) -> Path:
+    (folder / "commitlog").mkdir(parents=True)
+    if topics is not None:
+        (folder / "config").mkdir()
+        (folder / "config/topics.json").write_text(topics)
+    return folder
+
+
+def member(*names: str) -> str:
+    topics = ",".join(f'"rmq_sys_SYNC_BROKER_MEMBER_{name}":{{}}' for name in names)
+    return f'{{"topicConfigTable":{{{topics}}}}}'
+
+
+def test_a_recorded_store_tells_its_brokers_name(tmp_path: Path) -> None:
+    store = recorded_store("basic", tmp_path / "anything")
+
+    assert locate([str(store)]) == [StoreLocation(str(store), str(store), "broker-a")]
+
+
+def test_a_pattern_finds_the_stores_of_many_brokers(tmp_path: Path) -> None:
+    for name in ("broker-b", "broker-a", "broker-c"):
+        make_store(tmp_path / name / "store", member(name))
+    (tmp_path / "broker-x" / "store").mkdir(parents=True)
+
+    found = locate([str(tmp_path / "broker-*" / "store")])
+
+    assert [one.broker_name for one in found] == ["broker-a", "broker-b", "broker-c"]
+    assert found[0].root == str(tmp_path / "broker-a/store")
+
+
+def test_a_store_that_is_named_twice_is_found_once(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "one")
+
+    assert len(locate([str(store), str(tmp_path / "*"), f"file://{store}"])) == 1
+
+
+def test_a_folder_whose_name_looks_like_a_pattern_is_itself(tmp_path: Path) -> None:
+    make_store(tmp_path / "s")
+    odd = make_store(tmp_path / "[s]")
+
+    assert [one.root for one in locate([str(odd)])] == [str(odd)]
+
+
+@pytest.mark.parametrize(
+    ("topics", "backup", "mapping", "given", "name"),
+    [
+        (member("b1"), member("b2"), None, {}, "b1"),
+        ('{"topicConfigTable":{"rmq_sys', member("b2"), None, {}, "b2"),
+        (member("b1", "b2"), None, None, {}, "folder"),
+        (member("b1", "b2"), None, '{"topicQueueMappingInfoMap":{"T":{"bname":"b3"}}}', {}, "b3"),
+        ("{}", None, None, {"brokerName": "b4"}, "b4"),
+        (None, None, None, {}, "folder"),
+    ],
+)
+def test_the_first_rule_that_tells_names_the_broker(
+    topics: str | None,
+    backup: str | None,
+    mapping: str | None,
+    given: dict[str, str],
+    name: str,
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "folder" / "store"
+    (store / "config").mkdir(parents=True)
+    for file, text in (
+        ("topics.json", topics),
+        ("topics.json.bak", backup),
+        ("topicQueueMapping.json", mapping),
+    ):
+        if text is not None:
+            (store / "config" / file).write_text(text)
+
+    assert broker_name_of(OsDisk(), str(store), given) == name
+
+
+def test_a_given_name_wins(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "one", member("b1"))
+
+    assert locate([str(store)], broker_name="mine")[0].broker_name == "mine"
+
+
+def test_one_name_is_not_given_to_two_stores(tmp_path: Path) -> None:
+    make_store(tmp_path / "one")
+    make_store(tmp_path / "two")
+
+    with pytest.raises(ConfigError, match="names one broker, and 2 stores"):
+        locate([str(tmp_path / "*")], broker_name="mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("nowhere", "there is no folder"),
+        ("nothing-*", "nothing that is a store matches"),
+        ("", "holds no store"),
+        ("nosuch://x/y", "cannot be opened"),
+        ("s3://bucket-*/y", "not in its name"),
+    ],
+)
+def test_what_is_no_store_is_refused(given: str, why: str, tmp_path: Path) -> None:
+    text = given if "://" in given else str(tmp_path / given)
+
+    with pytest.raises(ConfigError, match=why):
+        locate([text])

@@ -1,0 +1,254 @@
+"""Where stores are: local folders, globs over many brokers, URLs; and what the broker of each is called.
+
+A store is named by a path ("./store"), a URL that pyarrow.fs takes ("s3://bucket/broker-a/store", "hdfs://…",
+"file:///…"), or a pattern of either whose segments hold * ? [ ] (in URLs only * and [ ]): "/data/broker-*/store".
+A pattern stands for the folders that match and hold a store; a folder of that very name comes first.
+
+The broker's name, by the first of these that tells it:
+
+1. `broker_name`, given by whoever asks (only for a single store);
+2. `config/topics.json`, or its `.bak`: each broker makes the topic rmq_sys_SYNC_BROKER_MEMBER_<broker's name>;
+3. `config/topicQueueMapping.json`, or its `.bak`: `bname` of its static topics;
+4. the setting `brokerName`, where settings are given (--set brokerName=…);
+5. the folder's name; that of the folder above where it is called "store".
+
+A file that tells several names tells none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from ...proto.errors import ConfigError
+from ...store.disk import Disk, Entry
+from ...store.java_json import parse
+from ...store.os_disk import OsDisk
+from .filesystem_disk import FileSystemDisk, open_url, pyarrow_fs
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_MEMBER_TOPIC: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+#: A folder with one of these is taken for a store.
+_MARKS: Final = ("commitlog", "consumequeue", "batchconsumequeue", "config")
+_USUAL_FOLDER: Final = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """One store. Plain text, so that it travels to other processes.
+
+    url: as it was given, or found by a pattern; a local path is absolute;  root: its path on `open_disk()`.
+    """
+
+    url: str
+    root: str
+    broker_name: str
+
+    @property
+    def is_local(self) -> bool:
+        """Do its files lie in this machine's file system?"""
+        return not _is_remote(self.url)
+
+    def open_disk(self) -> Disk:
+        """Return the disk that the store is on, with nothing remembered yet."""
+        return OsDisk() if self.is_local else FileSystemDisk.of(self.url)
+
+
+def locate(
+    stores: Iterable[str],
+    *,
+    broker_name: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> list[StoreLocation]:
+    """Return the stores that paths, URLs and patterns name, each once, in the order given.
+
+    Raises ConfigError for a name that stands for no store, and for BROKER_NAME with more than one.
+    """
+    urls = list(dict.fromkeys(url for given in stores for url in _urls_of(given)))
+    if broker_name is not None and len(urls) != 1:
+        raise ConfigError(
+            f"brokerName={broker_name} names one broker, and {len(urls)} stores were found: leave it out, or give one",
+            field="brokerName",
+            value=broker_name,
+        )
+    return [_location(url, broker_name, settings or {}) for url in urls]
+
+
+def _location(url: str, broker_name: str | None, settings: Mapping[str, str]) -> StoreLocation:
+    unnamed = StoreLocation(url, _root(url), "")
+    if broker_name is not None:
+        return StoreLocation(url, unnamed.root, broker_name)
+    disk = unnamed.open_disk()
+    name = broker_name_of(disk, unnamed.root, settings)
+    return StoreLocation(url, unnamed.root, name)
+
+
+def broker_name_of(disk: Disk, root: str, settings: Mapping[str, str] | None = None) -> str:
+    """Return the name of the broker whose store stands in ROOT of DISK, by the rules 2 to 5."""
+    for file, names_of in (("topics.json", _members), ("topicQueueMapping.json", _owners)):
+        name = _told(disk, posixpath.join(root, "config", file), names_of)
+        if name:
+            return name
+    given = (settings or {}).get("brokerName")
+    return given or _folder_name(root)
+
+
+def _told(disk: Disk, path: str, names_of: Callable[[Any], set[str]]) -> str | None:
+    """Return the one name that the file PATH tells, or its backup."""
+    for candidate in (path, path + ".bak"):
+        if not disk.exists(candidate):
+            continue
+        try:
+            names = names_of(parse(disk.read(candidate).decode("utf-8", "replace")))
+        except (ValueError, AttributeError, TypeError):
+            continue
+        return names.pop() if len(names) == 1 else None
+    return None
+
+
+def _members(document: Any) -> set[str]:
+    topics = document.get("topicConfigTable") or {}
+    return {
+        str(name).removeprefix(_MEMBER_TOPIC)
+        for name in topics
+        if str(name).startswith(_MEMBER_TOPIC)
+    }
+
+
+def _owners(document: Any) -> set[str]:
+    mappings = document.get("topicQueueMappingInfoMap") or {}
+    return {str(one["bname"]) for one in mappings.values() if one.get("bname")}
+
+
+def _folder_name(root: str) -> str:
+    folder, name = posixpath.split(root.rstrip("/"))
+    if name == _USUAL_FOLDER and posixpath.basename(folder):
+        return posixpath.basename(folder)
+    return name or _USUAL_FOLDER
+
+
+# --- from what was given to URLs
+
+
+def _is_remote(text: str) -> bool:
+    return _URL.match(text) is not None
+
+
+def _root(url: str) -> str:
+    if not _is_remote(url):
+        return url
+    _, path = open_url(url)
+    return "/" + path.strip("/")
+
+
+def _urls_of(given: str) -> list[str]:
+    if given.startswith("file://"):
+        given = open_url(given)[1]
+    if _is_remote(given):
+        return _remote(given)
+    return _local(os.path.abspath(os.path.expanduser(given)))
+
+
+def _local(path: str) -> list[str]:
+    disk = OsDisk()
+    if disk.is_folder(path):
+        if not _is_store(disk, path):
+            raise _no_store(path)
+        return [path]
+    if not _is_pattern(path):
+        raise _nothing(path)
+    found = [one for one in _matches(disk.list, "/", path) if _is_store(disk, one)]
+    if not found:
+        raise _nothing(path)
+    return found
+
+
+def _remote(url: str) -> list[str]:
+    scheme = _URL.match(url)
+    assert scheme is not None
+    base, question, query = url.partition("?")
+    if not any(character in base for character in "*["):
+        disk = FileSystemDisk.of(url)
+        if not disk.is_folder(disk.root):
+            raise _nothing(url)
+        if not _is_store(disk, disk.root):
+            raise _no_store(url)
+        return [url]
+    fixed = posixpath.dirname(re.split(r"[*\[]", base)[0])
+    if len(fixed) <= scheme.end():
+        raise ConfigError(
+            f"{url}: a pattern may stand behind the bucket or host, not in its name",
+            field="store",
+            value=url,
+        )
+    file_system, folder = open_url(fixed + question + query)
+
+    def children(path: str) -> list[Entry]:
+        return _listed(file_system, path, leading_slash=folder.startswith("/"))
+
+    top = "/" + folder.strip("/")
+    found = [
+        fixed + "/" + posixpath.relpath(path, top) + question + query
+        for path in _matches(children, top, posixpath.join(top, base[len(fixed) :].strip("/")))
+        if any(entry.is_folder and entry.name in _MARKS for entry in children(path))
+    ]
+    if not found:
+        raise _nothing(url)
+    return found
+
+
+def _listed(file_system: Any, path: str, *, leading_slash: bool) -> list[Entry]:
+    """Return the entries of one folder of FILE_SYSTEM, not of those below it; none for what is no folder."""
+    fs = pyarrow_fs()
+    own = path if leading_slash else path.lstrip("/")
+    infos = file_system.get_file_info(fs.FileSelector(own, allow_not_found=True))
+    return sorted(
+        (
+            Entry(info.base_name, info.size or 0, info.type == fs.FileType.Directory)
+            for info in infos
+        ),
+        key=lambda entry: entry.name,
+    )
+
+
+def _matches(children: Callable[[str], list[Entry]], top: str, pattern: str) -> list[str]:
+    """Return the folders below TOP whose segments match those of PATTERN, sorted."""
+    found = [top]
+    inside = pattern[len(top) :].strip("/")
+    for segment in inside.split("/"):
+        found = [
+            posixpath.join(folder, entry.name)
+            for folder in found
+            for entry in children(folder)
+            if entry.is_folder and fnmatchcase(entry.name, segment)
+        ]
+    return sorted(found)
+
+
+def _is_pattern(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _is_store(disk: Disk, folder: str) -> bool:
+    return any(disk.is_folder(posixpath.join(folder, mark)) for mark in _MARKS)
+
+
+def _nothing(given: str) -> ConfigError:
+    what = "nothing that is a store matches" if _is_pattern(given) else "there is no folder"
+    return ConfigError(f"{what} {given}: check the path", field="store", value=given)
+
+
+def _no_store(given: str) -> ConfigError:
+    marks = ", ".join(_MARKS)
+    return ConfigError(
+        f"{given} holds no store: none of the folders {marks} is in it; for several stores write a pattern,"
+        f" {json.dumps(given.rstrip('/') + '/*/store')}",
+        field="store",
+        value=given,
+    )

@@ -1,0 +1,56 @@
+"""A store after our own recovery, in the form in which Apache's model shows one: the same readers serve both."""
+
+from __future__ import annotations
+
+from ...store.apache.batch_queue import BatchQueue
+from ...store.apache.config import JavaConfig
+from ...store.apache.queue import ENTRY_SIZE, SimpleQueue
+from ...store.apache.settings import ApacheSettings
+from ...store.apache.store import ApacheStore, queue_type_of
+from ...store.config import StoreConfig
+from ...store.disk import Disk
+from ...store.message_store import MessageStore
+
+
+def store_config(root: str, settings: ApacheSettings) -> StoreConfig:
+    """Return our settings for the store ROOT."""
+    return StoreConfig(
+        path=root,
+        log_file_size_bytes=settings.log_file_size,
+        queue_file_size_bytes=settings.queue_file_size,
+        batch_queue_file_size_bytes=settings.batch_queue_file_size,
+        timer_log_file_size_bytes=settings.timer_log_file_size,
+        index_slots=settings.index_slots,
+        index_entries=settings.index_entries,
+        lookup_results_max=settings.lookup_results_max,
+        index=settings.index_enabled,
+        check_crc_on_recover=settings.check_crc,
+    )
+
+
+def reading_of(
+    disk: Disk, store: MessageStore, settings: ApacheSettings, config: JavaConfig, now_ms: int
+) -> ApacheStore:
+    """Return the files of STORE, opened on DISK, as Apache's reader, with the bounds that STORE has."""
+
+    def kind(topic: str) -> str:
+        return (
+            "BatchCQ"
+            if store.queues.is_batch(topic)
+            else queue_type_of(config.topic_attributes(topic))
+        )
+
+    reading = ApacheStore(disk, store.config.path, settings, kind, now_ms)
+    reading.clean = True
+    reading.load()
+    reading.checkpoint = store.parts.checkpoint.values
+    reading.log.truncate(store.max_log_offset)
+    for ours in store.queues:
+        theirs = reading.queue(ours.topic, ours.queue)
+        theirs.files.truncate(ours.files.max_offset)
+        theirs.max_log_offset = ours.max_log_end
+        if isinstance(theirs, SimpleQueue):
+            theirs.min_position = ours.min_offset * ENTRY_SIZE
+        elif isinstance(theirs, BatchQueue):
+            theirs.min_offset, theirs.max_offset = ours.min_offset, ours.max_offset
+    return reading
