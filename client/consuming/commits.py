@@ -7,64 +7,27 @@ source is told, and the others are committed all the same. Not thread-safe: its 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 from ...proto.errors import LeaseLost, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..connections import BROKER
 from ..queue import Queue
-from ..session import Session
 from .held_queue import HeldQueue, QueueSource
+from .offset_keeper import OffsetKeeper
 from .parts import ConsumerParts
 
-logger = logging.getLogger(__name__)
 
-
-class OffsetKeeper(Protocol):
-    """Keeps offsets: the brokers for a group, a file for a consumer that reads everything for itself."""
-
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        """Keep OFFSETS."""
-        ...
-
-    def committed(self, queue: Queue) -> int | None:
-        """Return what was kept last of QUEUE by us; None: nothing yet."""
-        ...
-
-    def begin(self, held: HeldQueue) -> None:
-        """Note what was committed of a queue when it came."""
-        ...
-
-    def forget(self, queue: Queue) -> None:
-        """Forget what was committed of QUEUE: somebody else has it."""
-        ...
-
-
-class Commits:
+class Commits(OffsetKeeper):
     """Commits for the group what SOURCE says that we hold."""
 
     def __init__(self, parts: ConsumerParts, source: QueueSource) -> None:
+        super().__init__()
         self._session = parts.session
         self._group = parts.group
         self._timeout_ms = parts.config.request_timeout_ms
         self._counts = parts.counts
         self._source = source
-        self._committed: dict[Queue, int] = {}
-
-    def begin(self, held: HeldQueue) -> None:
-        """Note what was committed of a queue when it came."""
-        if held.committed >= 0:
-            self._committed[held.queue] = held.committed
-
-    def committed(self, queue: Queue) -> int | None:
-        """Return the offset that a broker took from us last, or told us when we got QUEUE; None: none."""
-        return self._committed.get(queue)
-
-    def forget(self, queue: Queue) -> None:
-        """Forget what was committed of QUEUE: somebody else goes on with it."""
-        self._committed.pop(queue, None)
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
         """Commit OFFSETS, to all brokers at once; queues that are not held, or committed so far, are left out.
@@ -112,19 +75,3 @@ class Commits:
             if self._source.held(held.queue) == held:
                 self._committed[held.queue] = offset
             self._counts.commits += 1
-
-
-async def commit_regularly(
-    session: Session,
-    keeper: OffsetKeeper,
-    interval_ms: int,
-    finished: Callable[[], Mapping[Queue, int]],
-) -> None:
-    """Commit what FINISHED() says, every INTERVAL_MS, until cancelled; what fails is tried again the next time."""
-    clock = session.clock
-    while True:
-        await clock.sleep_until(clock.now_ms() + interval_ms)
-        try:
-            await keeper.commit(finished())
-        except PocketMQError as error:
-            logger.warning("offsets not committed, trying again later", extra={"error": str(error)})

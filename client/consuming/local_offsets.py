@@ -36,7 +36,7 @@ from typing import Any, Final
 from ...proto.clock import Clock, held
 from ...proto.errors import CorruptState, OffsetsNotKept
 from ..queue import Queue
-from .held_queue import HeldQueue
+from .offset_keeper import OffsetKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ def offsets_path(folder: str, client_id: str, group: str) -> Path:
     return root / _NO_PATH.sub("_", client_id) / group / "offsets.json"
 
 
-class LocalOffsets:
+class LocalOffsets(OffsetKeeper):
     """The offsets in the file at what FIND_PATH returns. Not thread-safe: its event loop owns it."""
 
     def __init__(self, find_path: Callable[[], Awaitable[Path]], clock: Clock) -> None:
+        super().__init__()
         self._find_path = find_path
         self._path: Path | None = None
         self._clock = clock
-        self._committed: dict[Queue, int] = {}
         self._writing = asyncio.Lock()
 
     async def committed_of(self, queues: Collection[Queue]) -> dict[Queue, int]:
@@ -67,19 +67,6 @@ class LocalOffsets:
         with held(self._clock):
             stored = await asyncio.to_thread(load, path)
         return {queue: stored.get(queue, -1) for queue in queues}
-
-    def begin(self, held: HeldQueue) -> None:
-        """Note what was kept of a queue when it came."""
-        if held.committed >= 0:
-            self._committed[held.queue] = held.committed
-
-    def committed(self, queue: Queue) -> int | None:
-        """Return what was kept last of QUEUE; None: nothing yet."""
-        return self._committed.get(queue)
-
-    def forget(self, queue: Queue) -> None:
-        """Forget what was kept of QUEUE; the file keeps it."""
-        self._committed.pop(queue, None)
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
         """Keep OFFSETS. Raises OffsetsNotKept if the file cannot be written."""

@@ -18,8 +18,8 @@ from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ..config import ConsumerConfig
 from ..queue import Queue
 from ..session import Session
-from .commits import commit_regularly
 from .held_queue import HeldQueue, Subscriptions
+from .offset_keeper import commit_regularly
 from .offsets import Batch, Cursor, Position, Positions, Stretch
 from .parts import ConsumerParts
 from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced

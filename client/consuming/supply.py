@@ -12,9 +12,10 @@ from ...proto.topics import retry_topic
 from ..name_servers import parse_addresses
 from ..session import local_host
 from .assigned_queues import AssignedQueues
-from .commits import Commits, OffsetKeeper
+from .commits import Commits
 from .held_queue import QueueSource, QueueUser, Subscriptions
 from .local_offsets import LocalOffsets, offsets_path
+from .offset_keeper import OffsetKeeper
 from .parts import ConsumerParts
 from .sharing import Sharing
 from .whole_topics import WholeTopics, committed_offsets

@@ -23,8 +23,8 @@ from typing import Final
 from ...proto.errors import ClientClosed, PocketMQError
 from ...proto.topics import retry_topic
 from ..alarm import finished_within
-from ..consuming.commits import commit_regularly
 from ..consuming.held_queue import HeldQueue, Subscriptions
+from ..consuming.offset_keeper import commit_regularly
 from ..consuming.parts import ConsumerParts
 from ..consuming.queue_reader import QueueReader
 from ..consuming.sending_back import SentBack

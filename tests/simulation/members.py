@@ -9,8 +9,9 @@ from typing import Protocol
 
 from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer, Queue, ReceivedMessage
 from pocketmq.client.config import ReadingConfig
-from pocketmq.client.consuming.commits import Commits, commit_regularly
+from pocketmq.client.consuming.commits import Commits
 from pocketmq.client.consuming.held_queue import HeldQueue
+from pocketmq.client.consuming.offset_keeper import commit_regularly
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.consuming.queue_reader import QueueReader
 from pocketmq.client.consuming.sharing import Sharing
