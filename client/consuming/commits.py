@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from ...proto.errors import LeaseLost, PocketMQError
+from ...proto.errors import Disconnected, LeaseLost, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..connections import BROKER
 from ..queue import Queue
@@ -28,6 +28,20 @@ class Commits(OffsetKeeper):
         self._timeout_ms = parts.config.request_timeout_ms
         self._counts = parts.counts
         self._source = source
+        #: What is committed again, since its broker may have forgotten it.
+        self._doubtful: set[Queue] = set()
+
+    def doubt(self, broker: str) -> None:
+        """Commit again to BROKER what it took so far: a broker writes offsets down only now and then."""
+        self._doubtful |= {queue for queue in self._committed if queue.broker == broker}
+
+    def forget(self, queue: Queue) -> None:
+        """Forget what was committed of QUEUE: somebody else goes on with it."""
+        super().forget(queue)
+        self._doubtful.discard(queue)
+
+    def _is_news(self, queue: Queue, offset: int) -> bool:
+        return self._committed.get(queue) != offset or queue in self._doubtful
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
         """Commit OFFSETS, to all brokers at once; queues that are not held, or committed so far, are left out.
@@ -37,7 +51,7 @@ class Commits(OffsetKeeper):
         by_broker: dict[str, list[tuple[HeldQueue, int]]] = {}
         for queue, offset in offsets.items():
             held = self._source.held(queue)
-            if held is not None and self._committed.get(queue) != offset:
+            if held is not None and self._is_news(queue, offset):
                 by_broker.setdefault(queue.broker, []).append((held, offset))
         results = await asyncio.gather(
             *(self._commit_to(broker, rows) for broker, rows in by_broker.items()),
@@ -68,10 +82,13 @@ class Commits(OffsetKeeper):
             await connection.call(
                 BROKER + "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
             )
-        except PocketMQError:
+        except PocketMQError as error:
             self._counts.commits_failed += 1
+            if isinstance(error, Disconnected):
+                self.doubt(broker)
             raise
         for held, offset in rows:
             if self._source.held(held.queue) == held:
                 self._committed[held.queue] = offset
+                self._doubtful.discard(held.queue)
             self._counts.commits += 1

@@ -27,6 +27,10 @@ class OffsetKeeper(ABC):
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
         """Keep OFFSETS."""
 
+    @abstractmethod
+    def doubt(self, broker: str) -> None:
+        """Hear that the connection to BROKER broke: it may be another run, and not know what was committed last."""
+
     def begin(self, held: HeldQueue) -> None:
         """Note what was kept of a queue when it came."""
         if held.committed >= 0:

@@ -30,8 +30,9 @@ from ..connections import BROKER, Connection
 from ..queue import Queue
 from ..received_message import FetchedRun
 from ..serialization import value_decoder
-from .held_queue import HeldQueue, QueueSource
+from .held_queue import HeldQueue
 from .parts import ConsumerParts
+from .supply import Supply
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class QueueReader:
         held: HeldQueue,
         wanted: pb.Filter | None,
         sink: Sink,
-        source: QueueSource,
+        supply: Supply,
         parts: ConsumerParts,
     ) -> None:
         self.held = held
@@ -78,7 +79,7 @@ class QueueReader:
         self._group = parts.group
         self._filter = None if wanted is None or wanted.kind == pb.Filter.ALL else wanted
         self._sink = sink
-        self._source = source
+        self._supply = supply
         self._config = parts.config
         self._session = parts.session
         self._counts = parts.counts
@@ -115,7 +116,7 @@ class QueueReader:
                 self._offset = await self._read(self._offset)
                 self._failures = 0
             except LeaseLost:
-                self._source.lost(self.held)
+                self._supply.source.lost(self.held)
                 return
             except OffsetOutOfRange as error:
                 self._offset = self._nearest(error)
@@ -145,7 +146,7 @@ class QueueReader:
         timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
         sent_ms = self._session.clock.now_ms()
         reply = await self._connection().fetch(request, timeout_ms)
-        self._source.fetched(self.held, sent_ms)
+        self._supply.source.fetched(self.held, sent_ms)
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.records:
@@ -171,9 +172,9 @@ class QueueReader:
     async def _pause(self, error: PocketMQError) -> None:
         self._failures += 1
         self._session.routes.ask_anew(self._queue.topic)
-        self._source.look_again()
+        self._supply.source.look_again()
         if isinstance(error, Disconnected):
-            self._source.doubt(self.held)
+            self._supply.doubt(self.held)
         passing = error.retriable or isinstance(error, _MAY_COME_BACK)
         if not passing:
             self._sink.fail(error)

@@ -115,7 +115,7 @@ class Reading:
         assert self.supply is not None
         sink = PrefetchSink(self._prefetch, stretch, self._note_start)
         wanted = self.subscriptions.get(stretch.queue.topic)
-        return QueueReader(stretch.held, wanted, sink, self.supply.source, self.parts)
+        return QueueReader(stretch.held, wanted, sink, self.supply, self.parts)
 
     def _note_start(self, stretch: Stretch, offset: int) -> None:
         active = self.active.get(stretch.queue)

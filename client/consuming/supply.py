@@ -13,7 +13,7 @@ from ..name_servers import parse_addresses
 from ..session import local_host
 from .assigned_queues import AssignedQueues
 from .commits import Commits
-from .held_queue import QueueSource, QueueUser, Subscriptions
+from .held_queue import HeldQueue, QueueSource, QueueUser, Subscriptions
 from .local_offsets import LocalOffsets, offsets_path
 from .offset_keeper import OffsetKeeper
 from .parts import ConsumerParts
@@ -27,6 +27,11 @@ class Supply:
 
     source: QueueSource
     keeper: OffsetKeeper
+
+    def doubt(self, held: HeldQueue) -> None:
+        """Hear that the connection broke by which HELD was read: its broker may be another run."""
+        self.source.doubt(held)
+        self.keeper.doubt(held.queue.broker)
 
 
 def group_supply(

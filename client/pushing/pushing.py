@@ -178,7 +178,7 @@ class Pushing:
             fail=self._note,
         )
         wanted = self._subscriptions.get(queue.topic)
-        intake.reader = QueueReader(held, wanted, intake, self._supply.source, self._parts)
+        intake.reader = QueueReader(held, wanted, intake, self._supply, self._parts)
         self._intakes[queue] = intake
         self._supply.keeper.begin(held)
         intake.reader.start()

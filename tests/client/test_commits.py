@@ -133,6 +133,36 @@ async def test_a_broker_that_is_lost_keeps_nothing_from_the_others(brokers: Brok
     assert (parts.counts.commits, parts.counts.commits_failed) == (1, 1)
 
 
+async def test_what_a_broker_may_have_forgotten_is_committed_again(brokers: Brokers) -> None:
+    source = Holding(HeldQueue(A0, 7, -1), HeldQueue(B0, 9, -1))
+    commits, _ = await committing(brokers, source)
+    await commits.commit({A0: 1, B0: 3})
+    brokers.requests.clear()
+
+    commits.doubt("a")
+    assert commits.committed(A0) == 1
+    for _ in range(2):
+        await commits.commit({A0: 1, B0: 3})
+
+    assert brokers.requests == [[("a", 0, 1, 7)]]
+
+
+async def test_a_commit_that_meets_a_broken_connection_doubts_all_of_the_broker(
+    brokers: Brokers,
+) -> None:
+    commits, _ = await committing(brokers, Holding(HeldQueue(A0, 7, -1), HeldQueue(A1, 8, -1)))
+    await commits.commit({A0: 1})
+    brokers.cluster.lost.add("127.0.0.1:1")
+    with pytest.raises(Disconnected):
+        await commits.commit({A0: 1, A1: 2})
+    brokers.cluster.lost.clear()
+    brokers.requests.clear()
+
+    await commits.commit({A0: 1, A1: 2})
+
+    assert brokers.requests == [[("a", 0, 1, 7), ("a", 1, 2, 8)]]
+
+
 async def test_regular_commits_go_on_after_an_error(brokers: Brokers) -> None:
     commits, parts = await committing(brokers, Holding(HeldQueue(A0, 7, -1)))
     clock: Any = parts.session.clock

@@ -98,6 +98,25 @@ async def test_a_run_is_cut_at_the_bounds_of_a_fetch() -> None:
     assert sizes == [4, 4, 2]
 
 
+async def test_a_broker_that_forgot_a_commit_hears_it_again() -> None:
+    cluster, clock = FakeCluster.of_one("orders", queues=1), VirtualClock()
+    broker = cluster.broker
+    cluster.live_by(clock)
+    store(broker, 5)
+
+    async with consumer(cluster, clock=clock) as reading:
+        assert len(await reading.poll()) == 5
+        await reading.commit()
+        cluster.lost.add(broker.address)
+        for wake in broker.waiting:
+            wake()
+        await clock.advance(100)
+        broker.committed.clear()
+        cluster.lost.clear()
+        await clock.advance(6_000)
+        assert broker.committed == {("billing", "orders", 0): 5}
+
+
 async def test_prefetching_stops_at_its_bound_and_goes_on() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     store(cluster.broker, 100)

@@ -75,6 +75,24 @@ async def test_what_is_finished_is_committed_at_the_end(world: World, seen: Seen
     assert world.broker.committed_of() == 5
 
 
+async def test_a_broker_that_forgot_a_commit_hears_it_again(world: World, seen: Seen) -> None:
+    store(world.broker, 5)
+    address = world.broker.address
+
+    async with world.consumer(seen):
+        await world.pass_ms(6_000)
+        assert world.broker.committed_of() == 5
+        world.cluster.lost.add(address)
+        world.broker.wake()
+        await world.pass_ms(100)
+        world.broker.committed.clear()
+        world.cluster.lost.clear()
+        await world.pass_ms(6_000)
+        assert world.broker.committed_of() == 5
+
+    assert seen.numbers == list(range(5))
+
+
 async def test_a_message_that_is_at_work_holds_the_offset(world: World, seen: Seen) -> None:
     store(world.broker, 100)
     event = seen.gate(3)

@@ -15,6 +15,7 @@ from pocketmq.client.consuming.offset_keeper import commit_regularly
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.consuming.queue_reader import QueueReader
 from pocketmq.client.consuming.sharing import Sharing
+from pocketmq.client.consuming.supply import Supply
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.client.session import Session
 from pocketmq.proto.errors import PocketMQError
@@ -99,6 +100,7 @@ class CoreMember:
         self._parts = ConsumerParts(GROUP, config, session)
         self._sharing = Sharing({TOPIC: pb.Filter()}, self, self._parts, "pull")
         self._commits = Commits(self._parts, self._sharing)
+        self._supply = Supply(self._sharing, self._commits)
         self._readers: dict[Queue, QueueReader] = {}
         self._finished: dict[Queue, int] = {}
         self._backlog: deque[tuple[Queue, FetchedRun, int, int]] = deque()
@@ -145,7 +147,7 @@ class CoreMember:
 
     def begin(self, held: HeldQueue) -> None:
         self._commits.begin(held)
-        reader = QueueReader(held, None, self, self._sharing, self._parts)
+        reader = QueueReader(held, None, self, self._supply, self._parts)
         self._readers[held.queue] = reader
         reader.start()
 
