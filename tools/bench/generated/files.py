@@ -1,0 +1,189 @@
+"""The files of a generated store: commit log, consume queues, index, tables and checkpoint; formats as in store/."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....proto.java_hash import hash_ranges, java_hash
+from ....proto.record import (
+    LOG_OFFSET_AT,
+    MAGIC_BLANK,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+)
+from ....store.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from ....store.index_file import IndexFile
+from ....store.message_keys import key_hashes
+from ....store.os_disk import OsDisk
+from ....store.state_tables import (
+    ConsumerOffsets,
+    TopicConfig,
+    TopicTable,
+    render_consumer_offsets,
+    render_topics,
+)
+from .traffic import Longs, Template, Traffic, templates
+
+Bytes = NDArray[np.uint8]
+
+INDEX_NAME: Final = "20251009000000000"
+_BORN_AT: Final = 40
+QUEUE_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BLANK: Final = struct.Struct(">ii")
+_INDEX_RUN: Final = 1 << 20
+
+
+def write_log(folder: Path, traffic: Traffic, *, files_written: int | None = None) -> None:
+    """Write the commit log of TRAFFIC; with FILES_WRITTEN only the last so many files, and the others as holes."""
+    folder.mkdir(parents=True)
+    size = traffic.log_file_bytes
+    count = -(-traffic.log_end // size)
+    for number in range(count):
+        path = folder / f"{number * size:020d}"
+        with path.open("wb") as file:
+            if files_written is None or number >= count - files_written:
+                file.write(_log_file(traffic, number * size).data)
+            file.truncate(size)
+
+
+def _log_file(traffic: Traffic, base: int) -> Bytes:
+    """Return the log file that begins at offset BASE, up to its last record or through its blank."""
+    size = traffic.log_file_bytes
+    first, behind = np.searchsorted(traffic.starts, (base, base + size)).tolist()
+    records = np.arange(first, behind, dtype=np.int64)
+    end = int(traffic.starts[behind - 1] + traffic.sizes[behind - 1]) - base
+    data = np.zeros(size if behind < traffic.count else end, np.uint8)
+    kinds = traffic.kinds[first:behind]
+    for kind, template in enumerate(templates()):
+        _put(data, base, traffic, records[kinds == kind], template)
+    if behind < traffic.count:
+        blank = BLANK.pack(size - end, MAGIC_BLANK)
+        data[end : end + BLANK.size] = np.frombuffer(blank, np.uint8)
+    return data
+
+
+def _put(data: Bytes, base: int, traffic: Traffic, records: Longs, template: Template) -> None:
+    """Write RECORDS, all made from TEMPLATE, into DATA, which is the log from offset BASE on."""
+    if not len(records):
+        return
+    log_offsets = traffic.starts[records]
+    at = log_offsets - base
+    _at_each(data, f"V{len(template.record)}")[at] = np.void(template.record)
+    longs, ints = _at_each(data, ">i8"), _at_each(data, ">i4")
+    ints[at + QUEUE_ID_AT] = records % traffic.queue_count % traffic.queues
+    longs[at + QUEUE_OFFSET_AT] = records // traffic.queue_count
+    longs[at + LOG_OFFSET_AT] = log_offsets
+    longs[at + _BORN_AT] = longs[at + STORE_TIMESTAMP_AT] = traffic.store_ms(records)
+    for place, digits in (
+        (template.topic_digits_at, traffic.topic_digits(records)),
+        (template.key_digits_at, traffic.digits(records)),
+    ):
+        _at_each(data, f"V{digits.shape[1]}")[at + place] = digits.view(f"V{digits.shape[1]}")[:, 0]
+
+
+def _at_each(data: Bytes, kind: str) -> NDArray[np.generic]:
+    """Return the values of KIND that stand at every byte of DATA, to be written as well."""
+    return np.ndarray((len(data) - np.dtype(kind).itemsize + 1,), kind, data, strides=(1,))
+
+
+def write_queues(folder: Path, traffic: Traffic, *, file_bytes: int) -> None:
+    """Write the consume queues of TRAFFIC in files of FILE_BYTES."""
+    tags_codes = np.array([java_hash(template.tag) for template in templates()], np.int64)
+    entries = np.zeros(traffic.count, QUEUE_ENTRY)
+    entries["log_offset"] = traffic.starts
+    entries["size"] = traffic.sizes
+    entries["tags_code"] = tags_codes[traffic.kinds]
+    for number in range(traffic.queue_count):
+        topic, queue = divmod(number, traffic.queues)
+        own = entries[number :: traffic.queue_count].tobytes()
+        place = folder / traffic.topic(topic) / str(queue)
+        place.mkdir(parents=True)
+        for at in range(0, len(own), file_bytes):
+            with (place / f"{at:020d}").open("wb") as file:
+                file.write(own[at : at + file_bytes])
+                file.truncate(file_bytes)
+
+
+def write_index(folder: Path, traffic: Traffic, *, slots: int, entries: int) -> None:
+    """Write one index file with the keys of the newest records of TRAFFIC, as many as fit."""
+    folder.mkdir(parents=True)
+    file = IndexFile.create(
+        OsDisk(), str(folder / INDEX_NAME), slots, entries, end_log_offset=0, end_ms=0
+    )
+    for first in range(max(0, traffic.count - file.room), traffic.count, _INDEX_RUN):
+        records = np.arange(first, min(first + _INDEX_RUN, traffic.count), dtype=np.int64)
+        hashes = key_hash_of(traffic, records)
+        file.put(hashes, traffic.starts[records], traffic.store_ms(records))
+    file.mapping.close()
+
+
+def key_hash_of(traffic: Traffic, records: Longs) -> NDArray[np.int32]:
+    """Return the key hashes of RECORDS."""
+    by_topic = np.array(
+        [java_hash(f"{traffic.topic(number)}#K") for number in range(traffic.topics)], np.int32
+    )
+    cells = traffic.digits(records)
+    width = cells.shape[1]
+    seeds = by_topic[records % traffic.queue_count // traffic.queues]
+    starts = np.arange(0, cells.size, width, dtype=np.int64)
+    sizes = np.full(len(records), width, np.int64)
+    return key_hashes(hash_ranges(cells.reshape(-1), starts, sizes, seed=seeds))
+
+
+def write_tables(root: Path, traffic: Traffic, *, groups: int) -> None:
+    """Write topics, the offsets of GROUPS groups in all queues, and the checkpoint of a clean stop.
+
+    Group g has read all but g sevenths of each queue.
+    """
+    offsets = {
+        f"{traffic.topic(topic)}@group-{group}": _committed(traffic, topic, group)
+        for topic in range(traffic.topics)
+        for group in range(groups)
+    }
+    last = np.array([traffic.count - 1], np.int64)
+    write_state(
+        root,
+        {traffic.topic(topic): traffic.queues for topic in range(traffic.topics)},
+        offsets,
+        last_ms=int(traffic.store_ms(last)[0]),
+        last_offset=int(traffic.starts[-1]),
+    )
+
+
+def write_state(
+    root: Path,
+    topics: Mapping[str, int],
+    offsets: dict[str, dict[int, int]],
+    *,
+    last_ms: int,
+    last_offset: int,
+) -> None:
+    """Write TOPICS with their numbers of queues, committed OFFSETS, and a checkpoint that says all is on the device."""
+    folder = root / "config"
+    folder.mkdir()
+    configs = {
+        name: TopicConfig(name=name, read_queues=queues, write_queues=queues)
+        for name, queues in topics.items()
+    }
+    (folder / "topics.json").write_text(render_topics(TopicTable(topics=configs)))
+    text = render_consumer_offsets(ConsumerOffsets(offsets=offsets))
+    (folder / "consumerOffset.json").write_text(text)
+    checkpoint = Checkpoint(last_ms, last_ms, last_ms, 0, last_offset, last_offset)
+    (root / "checkpoint").write_bytes(checkpoint.pack().ljust(CHECKPOINT_SIZE, b"\0"))
+
+
+def _committed(traffic: Traffic, topic: int, group: int) -> dict[int, int]:
+    """Return what GROUP has committed in the queues of TOPIC."""
+    found = {}
+    for queue in range(traffic.queues):
+        number = topic * traffic.queues + queue
+        count = -(-(traffic.count - number) // traffic.queue_count)
+        found[queue] = count - count * group // 7
+    return found
