@@ -9,12 +9,13 @@ by itself. Otherwise the strings are split at their separators (see properties.p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .byte_ranges import CELLS_MAX, Parts, bytes_at, split, windows
+from .byte_ranges import CELLS_MAX, Parts, bytes_at, left_aligned, split, windows
 from .java_hash import hash_ranges, java_hash
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ Longs = NDArray[np.int64]
 
 _END_OF_NAME: Final = 1
 _END_OF_PAIR: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """All properties of many records, in order: where each name and each value stands, and in which record it is."""
+
+    rows: Longs
+    name_starts: Longs
+    name_ends: Longs
+    value_starts: Longs
+    value_ends: Longs
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 class PropertyRanges:
@@ -72,6 +87,16 @@ class PropertyRanges:
             for row in (sizes <= 0).nonzero()[0].tolist():
                 found[row] = None
         return found
+
+    def pairs(self) -> Pairs:
+        """Return every property that has a name and a value; of duplicates (the later one counts) each."""
+        parts = self._parts()
+        name_ends = _first_in_parts(self._array, parts, _END_OF_NAME)
+        good = (name_ends > parts.starts) & (name_ends + 1 < parts.ends)
+        if good.all():
+            return Pairs(parts.rows, parts.starts, name_ends, name_ends + 1, parts.ends)
+        ends = name_ends[good]
+        return Pairs(parts.rows[good], parts.starts[good], ends, ends + 1, parts.ends[good])
 
     # --- one layout for all records ------------------------------------------------------------------------------
 
@@ -120,10 +145,13 @@ class PropertyRanges:
 
     # --- any records ---------------------------------------------------------------------------------------------
 
-    def _in_pairs(self, name: str) -> tuple[Longs, Longs]:
+    def _parts(self) -> Parts:
         if self._pairs is None:
             self._pairs = split(self._array, self._starts, self._sizes, _END_OF_PAIR)
-        pairs = self._pairs
+        return self._pairs
+
+    def _in_pairs(self, name: str) -> tuple[Longs, Longs]:
+        pairs = self._parts()
         wanted = name.encode() + bytes((_END_OF_NAME,))
         word = int.from_bytes(wanted[:8], "little")
         mask = (1 << 8 * min(8, len(wanted))) - 1
@@ -140,6 +168,42 @@ class PropertyRanges:
         starts[rows] = value_at
         sizes[rows] = pairs.ends[hits] - value_at
         return starts, sizes
+
+
+_ONES: Final = np.uint64(0x0101010101010101)
+_TOPS: Final = np.uint64(0x8080808080808080)
+_WORD: Final = 8
+#: What the upper bits of the IEEE double of 2⁷ hold: the power, and a bias of 1023.
+_POWER_7: Final = 1023 + 7
+
+
+def _first_in_parts(data: Bytes, parts: Parts, wanted: int) -> Longs:
+    """Return where the byte WANTED first stands in each of PARTS; −1 where it does not. Eight bytes at a time."""
+    found = _first_in_words(parts.words, wanted)
+    going = (found < 0) & (parts.starts + _WORD < parts.ends)
+    found = np.where(found < 0, -1, parts.starts + found)
+    (rows,) = going.nonzero()
+    at = parts.starts[rows]
+    while len(rows):
+        at = at + _WORD
+        words = left_aligned(data, at, parts.ends[rows] - at, _WORD).view("<u8").reshape(-1)
+        place = _first_in_words(words, wanted)
+        hit = place >= 0
+        found[rows[hit]] = (at + place)[hit]
+        going = ~hit & (at + _WORD < parts.ends[rows])
+        rows, at = rows[going], at[going]
+    found[found >= parts.ends] = -1
+    return found
+
+
+def _first_in_words(words: NDArray[np.uint64], wanted: int) -> Longs:
+    """Return which byte of each of WORDS, from the lowest on, is the first that equals WANTED; negative for none."""
+    odd = words ^ (_ONES * np.uint64(wanted))
+    # The lowest bit that is set here is the top bit of the first byte of ODD that is zero.
+    tops = (odd - _ONES) & ~odd & _TOPS
+    lowest = tops & (~tops + np.uint64(1))
+    powers: Longs = lowest.astype(np.float64).view(np.int64) >> 52
+    return (powers - _POWER_7) >> 3
 
 
 def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:

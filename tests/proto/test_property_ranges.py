@@ -32,7 +32,21 @@ def check(strings: list[bytes]) -> PropertyRanges:
         assert ranges.texts(name) == [decode_properties(string).get(name) for string in strings]
     codes = tags_codes(data, ranges)
     assert codes.tolist() == [java_hash(decode_properties(one).get("TAGS", "")) for one in strings]
+    check_pairs(data, ranges, strings)
     return ranges
+
+
+def check_pairs(data: bytes, ranges: PropertyRanges, strings: list[bytes]) -> None:
+    """Compare all pairs of each record with what decoding it gives."""
+    pairs = ranges.pairs()
+    found: list[dict[str, str]] = [{} for _ in strings]
+    columns = (pairs.name_starts, pairs.name_ends, pairs.value_starts, pairs.value_ends)
+    for row, *places in zip(pairs.rows.tolist(), *(one.tolist() for one in columns), strict=True):
+        name_start, name_end, value_start, value_end = places
+        name, value = data[name_start:name_end].decode(), data[value_start:value_end].decode()
+        found[row].pop(name, None)
+        found[row][name] = value
+    assert found == [decode_properties(string) for string in strings]
 
 
 @given(

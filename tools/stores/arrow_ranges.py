@@ -1,0 +1,114 @@
+"""Columns of byte ranges: from where values stand in a buffer to Arrow arrays, without a Python object a value.
+
+An Arrow array of strings is a buffer and the places at which values begin and end. With the places (start 0, end 0,
+start 1, end 1, …) over the whole buffer every second element is a value, and the others are what lies between: nothing
+is copied up to here. `take` then picks the values: 30 ns each. Ranges must rise and not overlap.
+
+Text that is no UTF-8 is repaired with U+FFFD, as Java's decoder does it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.record_run import Bytes, Ints, Longs
+from .schemas import arrow
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: In microseconds 64 bits reach that many milliseconds either way; a sender may have written anything.
+_INSTANT_MAX_MS = (1 << 63) // 1000 - 1
+
+
+def binary_ranges(
+    data: Bytes, starts: Longs, ends: Longs, missing: NDArray[np.bool_] | None = None
+) -> pyarrow.Array:
+    """Return the ranges [STARTS, ENDS) of DATA as Arrow binary values, null where MISSING."""
+    return _picked(data, starts, ends, missing, arrow().binary())
+
+
+def text_ranges(
+    data: Bytes, starts: Longs, ends: Longs, missing: NDArray[np.bool_] | None = None
+) -> pyarrow.Array:
+    """Return the ranges [STARTS, ENDS) of DATA as Arrow strings, null where MISSING."""
+    return as_text(_picked(data, starts, ends, missing, arrow().string()))
+
+
+def _picked(
+    data: Bytes, starts: Longs, ends: Longs, missing: NDArray[np.bool_] | None, kind: Any
+) -> pyarrow.Array:
+    pa = arrow()
+    if missing is not None and missing.any():
+        starts, ends = _filled(starts, missing), _filled(ends, missing)
+    else:
+        missing = None
+    places = np.empty(2 * len(starts), np.int32)
+    places[0::2] = starts
+    places[1::2] = ends
+    if not len(starts):
+        return pa.array([], kind)
+    between = pa.Array.from_buffers(
+        kind, len(places) - 1, [None, pa.py_buffer(places), pa.py_buffer(data)]
+    )
+    chosen = evens(len(starts))
+    return between.take(pa.array(chosen, mask=missing) if missing is not None else pa.array(chosen))
+
+
+def _filled(places: Longs, missing: NDArray[np.bool_]) -> Longs:
+    """Return PLACES with the nearest one before in place of a MISSING one, so that they still rise."""
+    return np.maximum.accumulate(np.where(missing, 0, places))
+
+
+@cache
+def _evens(room: int) -> Ints:
+    return np.arange(0, 2 * room, 2, dtype=np.int32)
+
+
+def evens(count: int) -> Ints:
+    """Return 0, 2, 4, …: COUNT numbers."""
+    return _evens(1 << max(13, (count - 1).bit_length()))[:count]
+
+
+def as_text(strings: pyarrow.Array) -> pyarrow.Array:
+    """Return STRINGS with malformed UTF-8 repaired."""
+    pa = arrow()
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        values = strings.cast(pa.binary()).to_pylist()
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
+        return pa.array(texts, pa.string())
+    return strings
+
+
+def instants(times_ms: Longs) -> pyarrow.Array:
+    """Return Unix milliseconds as Arrow timestamps in µs; null where 64 bits do not hold them."""
+    pa = arrow()
+    kind = pa.timestamp("us", tz="UTC")
+    wild = (times_ms > _INSTANT_MAX_MS) | (times_ms < -_INSTANT_MAX_MS)
+    if wild.any():
+        return pa.array(np.where(wild, 0, times_ms) * 1000, pa.int64(), mask=wild).cast(kind)
+    micros = np.ascontiguousarray(times_ms * 1000)
+    return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
+
+
+class Constant:
+    """A column that has one text in every row; made once, and cut to length."""
+
+    __slots__ = ("_array", "_text")
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+        self._array: Any = None
+
+    def rows(self, count: int) -> pyarrow.Array:
+        """Return it for COUNT rows."""
+        if self._array is None or len(self._array) < count:
+            pa = arrow()
+            self._array = pa.repeat(pa.scalar(self._text, pa.string()), count)
+        return self._array[:count]

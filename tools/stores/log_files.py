@@ -1,0 +1,69 @@
+"""The files of a row (commit log, one queue) as they lie on a disk: where each begins, and what is missing.
+
+A file is named by the offset of its first byte, in twenty digits. Files are read with `Disk.read_at`, so that any disk
+will do, a live broker may write meanwhile, and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...proto.errors import CorruptState
+from ...store.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """One file of SIZE bytes whose first byte stands at BASE of its row."""
+
+    path: str
+    base: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+
+def row_files(disk: Disk, folder: str) -> list[RowFile]:
+    """Return the files in FOLDER that are named by an offset, in order; empty ones are left out."""
+    return [
+        RowFile(f"{folder}/{entry.name}", int(entry.name), entry.size)
+        for entry in disk.list(folder)
+        if not entry.is_folder and entry.size and entry.name.isascii() and entry.name.isdigit()
+    ]
+
+
+def missing_between(files: Sequence[RowFile]) -> Iterator[tuple[int, int]]:
+    """Yield [start, end) of each part of the row that lies between files and in none."""
+    for before, after in pairwise(files):
+        if before.end < after.base:
+            yield before.end, after.base
+
+
+def require_joined(files: Sequence[RowFile], what: str) -> None:
+    """Raise CorruptState, which names the first gap, unless FILES, of the row WHAT, follow each other."""
+    for start, end in missing_between(files):
+        raise CorruptState(
+            f"{what}: bytes {start:,} to {end:,} are missing: no file between the others holds them; "
+            "with failOnDataLoss=false what is there is read",
+            field="failOnDataLoss",
+            start=start,
+            end=end,
+        )
+
+
+def overlapping(files: Iterable[RowFile], begin: int, end: int) -> list[RowFile]:
+    """Return those of FILES that hold a byte of [BEGIN, END)."""
+    return [file for file in files if file.base < end and begin < file.end]
+
+
+def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int, str]]:
+    """Yield (topic, queue id, folder) of every queue below ROOT (`consumequeue`, `batchconsumequeue`)."""
+    for topic in disk.list(root):
+        if topic.is_folder:
+            for queue in disk.list(f"{root}/{topic.name}"):
+                if queue.is_folder and queue.name.isascii() and queue.name.isdigit():
+                    yield topic.name, int(queue.name), f"{root}/{topic.name}/{queue.name}"

@@ -1,0 +1,227 @@
+"""Reading a byte range of one log file: sound records, and the damage between them.
+
+A range may begin at any byte and end at any byte: it owns the records that *begin* inside it. If it begins where the
+file does, reading starts there; anywhere else it starts at the first record that says that it stands where it stands
+(proto/record_search.py). So a file can be cut into ranges that together give every record once.
+
+Damage is what lies between two records, or between the last one and the end, and is none. It belongs to the range that
+owns the record in front of it, so it, too, is told once. The zeros behind the last record, and the blank that closes a
+file, are no damage; neither is a record that was cut short at the very end of the log: a writer may just be at it.
+
+A record is *sound* if its lengths agree and it says that it stands where it stands; with CHECK_CRC its body must fit
+its CRC as well.
+
+Memory: one window of some MiB, or the largest record; RECORD_BYTES_MAX is the most that is believed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ...proto.record import MAGIC_BLANK
+from ...proto.record_run import LEAST_SIZE, Bytes, RunColumns
+from ...proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
+from ...proto.run_check import crc_mismatches
+from ...store.commit_log import BLANK_SIZE
+from ...store.disk import Disk
+from .log_files import RowFile
+
+#: What is read and parsed at a time: it should fit the processor's cache.
+WINDOW_BYTES: Final = 1 << 20
+#: Apache's limit is 4 MiB for a body unless it is configured; a size above this is damage.
+RECORD_BYTES_MAX: Final = 64 << 20
+_PAIR = struct.Struct(">ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [START, END) of the log, in the file PATH, that hold no sound record."""
+
+    path: str
+    start: int
+    end: int
+    why: str
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Sound records: COLUMNS, whose places count in DATA, whose first byte stands at BASE of the log."""
+
+    data: Bytes
+    base: int
+    columns: RunColumns
+
+
+class LogRange:
+    """The bytes [BEGIN, END) of FILE; nothing from LIMIT on is looked at. All count from the beginning of the log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        file: RowFile,
+        begin: int,
+        end: int,
+        *,
+        limit: int | None = None,
+        check_crc: bool = False,
+    ) -> None:
+        self._disk = disk
+        self._file = file
+        self._begin = max(begin, file.base)
+        self._end = min(end, file.end)
+        self._limit = file.end if limit is None else min(limit, file.end)
+        self._check_crc = check_crc
+
+    def __iter__(self) -> Iterator[Found | Damage]:
+        """Yield what the range holds, in order. FileNotFoundError if the file is gone."""
+        at = self._begin
+        follows = at == self._file.base  # Must a record begin at AT?
+        while at < self._limit and (follows or at < self._end) and not self._is_over(at, follows):
+            found = self._next(at)
+            if found is None:
+                if follows:
+                    yield from self._tail(at)
+                return
+            starts = found.columns.starts + found.base
+            if follows and int(starts[0]) > at:
+                yield self._damage(at, int(starts[0]))
+            if int(starts[0]) >= self._end:
+                return
+            yield from self._owned(found)
+            at = self._owned_end(found)
+            follows = True
+
+    def _count(self, found: Found) -> int:
+        """Return how many records of FOUND begin inside the range."""
+        return int(np.searchsorted(found.columns.starts, self._end - found.base))
+
+    def _owned_end(self, found: Found) -> int:
+        """Return where the last record of FOUND that begins inside the range ends."""
+        last = self._count(found) - 1
+        return found.base + int(found.columns.starts[last] + found.columns.sizes[last])
+
+    def _owned(self, found: Found) -> Iterator[Found | Damage]:
+        """Yield the records of FOUND that begin inside the range, cut at gaps."""
+        columns = found.columns
+        count = self._count(found)
+        ends = columns.starts + columns.sizes
+        gaps = np.flatnonzero(columns.starts[1:count] != ends[: count - 1]) + 1
+        first = 0
+        for row in [*gaps.tolist(), count]:
+            yield from self._checked(found, first, row)
+            if row < count:
+                start, end = int(ends[row - 1]), int(columns.starts[row])
+                yield self._damage(found.base + start, found.base + end)
+            first = row
+
+    def _checked(self, found: Found, first: int, last: int) -> Iterator[Found | Damage]:
+        rows = slice(first, last)
+        columns = found.columns.take(rows) if last - first < len(found.columns) else found.columns
+        if self._check_crc:
+            wrong = crc_mismatches(found.data, columns)
+            for row in np.flatnonzero(wrong).tolist():
+                start = found.base + int(columns.starts[row])
+                size = int(columns.sizes[row])
+                why = "the body does not fit its CRC"
+                yield Damage(self._file.path, start, start + size, why)
+            if wrong.any():
+                columns = columns.take(~wrong)
+        if len(columns):
+            yield Found(found.data, found.base, columns)
+
+    def _next(self, at: int) -> Found | None:
+        """Return the first sound records from AT on, as many as a window holds; None if no more follow."""
+        window = WINDOW_BYTES
+        while at + LEAST_SIZE <= self._limit:
+            data = self._read(at, window)
+            columns = find_run(data, at)
+            if len(columns):
+                return Found(data, at, columns)
+            cut = self._cut_record(data, at)
+            if cut is None:
+                if at + len(data) >= self._limit or len(data) < window:
+                    return None
+                at += len(data) - HEAD_BYTES + 1
+                window = WINDOW_BYTES
+            else:
+                start, size = cut
+                at, window = at + start, max(WINDOW_BYTES, size)
+        return None
+
+    def _cut_record(self, data: Bytes, at: int) -> tuple[int, int] | None:
+        """Return start and size of the first record in DATA that may be whole with more bytes behind it."""
+        for start in placed_starts(data, at).tolist():
+            size = size_at(data, start)
+            fits = size <= RECORD_BYTES_MAX and at + start + size <= self._limit
+            if start + size > len(data) and fits:
+                return start, size
+        return None
+
+    def _read(self, at: int, size: int) -> Bytes:
+        size = min(size, self._limit - at)
+        return np.frombuffer(
+            self._disk.read_at(self._file.path, at - self._file.base, size), np.uint8
+        )
+
+    # --- what is no record ---------------------------------------------------------------------------------------
+
+    def _is_over(self, at: int, follows: bool) -> bool:
+        """Does the log, or the file's part of it, end at AT, behind a record?"""
+        if not follows:
+            return False
+        if self._file.end - at < BLANK_SIZE:
+            return True
+        head = self._disk.read_at(self._file.path, at - self._file.base, BLANK_SIZE)
+        if len(head) < BLANK_SIZE:
+            return True
+        size, magic = _PAIR.unpack(head)
+        return bool(magic == MAGIC_BLANK and at + size == self._file.end)
+
+    def _tail(self, at: int) -> Iterator[Damage]:
+        """Yield the rest of the file from AT on, behind which no record stands; nothing if all of it is zero."""
+        place = at
+        while place < self._limit:
+            data = self._read(place, WINDOW_BYTES)
+            if not len(data):
+                return
+            if data.any():
+                yield self._damage(at, self._limit)
+                return
+            place += len(data)
+
+    def _damage(self, start: int, end: int) -> Damage:
+        head = self._disk.read_at(self._file.path, start - self._file.base, _PAIR.size)
+        size, magic = _PAIR.unpack(head.ljust(_PAIR.size, b"\0"))
+        why = f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
+        return Damage(self._file.path, start, end, why)
+
+
+def log_end(disk: Disk, file: RowFile) -> int:
+    """Return where the last sound record of FILE, the last one of its log, ends; its beginning without records.
+
+    What lies behind damage and is older than what lies in front of it is a rest of an earlier life of the file.
+    """
+    end = file.base
+    newest_ms = 0
+    behind_damage = False
+    for found in LogRange(disk, file, file.base, file.end):
+        if isinstance(found, Damage):
+            behind_damage = True
+            continue
+        times = found.columns.store_ms
+        if behind_damage and int(times[0]) < newest_ms:
+            break
+        behind_damage = False
+        # No CRC covers a store time: one wild value must not make all others old.
+        newest_ms = max(newest_ms, int(np.partition(times, -2)[-2]) if len(times) > 1 else 0)
+        end = found.base + int(found.columns.starts[-1] + found.columns.sizes[-1])
+    return end

@@ -1,0 +1,240 @@
+"""Messages as Arrow has them: from parsed records (proto/record_run.py) to batches of the columns that are wanted.
+
+A column costs only if it is asked for. Numbers are handed over as they are, texts and bodies by their places in the
+records' bytes (arrow_ranges.py).
+
+messageId    the id that the sender gave it (UNIQ_KEY), or else the offset id, as in every RocketMQ client
+tags, keys   the properties TAGS and KEYS as they stand there: null without, several keys separated by spaces
+body         as it was sent: what sysFlag says is compressed is decompressed; or with DECOMPRESS false as it is stored
+bodyCrc      of the body as it is stored
+
+An *inner batch* (sysFlag bit 7: many messages in the body of one record) is one row, as it is one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.byte_ranges import windows
+from ...proto.errors import CorruptRecord, InvalidArgument
+from ...proto.message_id import offset_message_id
+from ...proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record import (
+    BORN_HOST_AT,
+    HOST_V6_EXTRA,
+    STORE_HOST_AT,
+    SYS_BORN_V6,
+    SYS_COMPRESSED,
+    SYS_STORE_V6,
+    Host,
+    decompress_body,
+)
+from ...proto.record_run import Bytes, Longs, RunColumns
+from .arrow_ranges import Constant, binary_ranges, instants, text_ranges
+from .property_map import property_map
+from .schemas import arrow
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Refused = tuple[int, str]
+_HOST_V4_BYTES: Final = 8
+_HOST_V6_BYTES: Final = _HOST_V4_BYTES + HOST_V6_EXTRA
+
+
+class MessageColumns:
+    """Makes batches with the columns of SCHEMA (one of `schemas.projected("messages", …)`) of BROKER's records."""
+
+    def __init__(
+        self, schema: pyarrow.Schema, broker: str | None, *, decompress: bool = True
+    ) -> None:
+        self.schema = schema
+        self._broker = Constant(broker)
+        self._nothing = Constant(None)
+        self._decompress = decompress and "body" in schema.names
+
+    def batch(
+        self,
+        data: Bytes,
+        columns: RunColumns,
+        refuse: Callable[[list[Refused]], None] | None = None,
+    ) -> pyarrow.RecordBatch:
+        """Return the records COLUMNS, all well formed, whose places count in DATA, a row each.
+
+        A body that cannot be decompressed is told to REFUSE with its row, and left out; without REFUSE it raises
+        CorruptRecord. NotServed, where LZ4 or ZSTD is not installed, is raised in any case.
+        """
+        if not len(columns):
+            return arrow().RecordBatch.from_pylist([], schema=self.schema)
+        bodies = None
+        if self._decompress and (columns.sys_flag & SYS_COMPRESSED).any():
+            bodies, refused = _decompressed(data, columns)
+            if refused:
+                if refuse is None:
+                    row, why = refused[0]
+                    raise CorruptRecord(
+                        f"record at {int(columns.log_offset[row])}: {why}", field="body"
+                    )
+                refuse(refused)
+                kept = np.ones(len(columns), np.bool_)
+                kept[[row for row, _ in refused]] = False
+                columns, bodies = columns.take(kept), [body for body in bodies if body is not None]
+        rows = _Rows(data, columns, bodies, self._broker, self._nothing)
+        arrays = [_MAKERS[name](rows) for name in self.schema.names]
+        return arrow().RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _decompressed(data: Bytes, columns: RunColumns) -> tuple[list[bytes | None], list[Refused]]:
+    """Return the bodies, None for what cannot be decompressed, and why those cannot."""
+    bodies: list[bytes | None] = []
+    refused: list[Refused] = []
+    ends = (columns.body_start + columns.body_size).tolist()
+    places = zip(columns.body_start.tolist(), ends, columns.sys_flag.tolist(), strict=True)
+    for row, (start, end, sys_flag) in enumerate(places):
+        try:
+            bodies.append(decompress_body(data[start:end].tobytes(), sys_flag))
+        except (CorruptRecord, InvalidArgument) as error:
+            bodies.append(None)
+            refused.append((row, error.message))
+    return bodies, refused
+
+
+class _Rows:
+    """The records of one batch, and what several columns need of them."""
+
+    def __init__(
+        self,
+        data: Bytes,
+        columns: RunColumns,
+        bodies: list[bytes | None] | None,
+        broker: Constant,
+        nothing: Constant,
+    ) -> None:
+        self.data = data
+        self.columns = columns
+        self.broker = broker
+        self._bodies = bodies
+        self._nothing = nothing
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def ranges(self) -> PropertyRanges:
+        return PropertyRanges(self.data, self.columns)
+
+    def properties(self) -> Any:
+        return property_map(self.data, self.ranges.pairs(), len(self))
+
+    def nothing(self) -> Any:
+        """Return null in every row, as text."""
+        return self._nothing.rows(len(self))
+
+    def property(self, name: str) -> Any:
+        """Return the value of the property NAME, null where there is none."""
+        starts, sizes = self.ranges.find(name)
+        return text_ranges(self.data, starts, starts + sizes, sizes <= 0)
+
+    def text(self, field: str) -> Any:
+        starts: Longs = getattr(self.columns, f"{field}_start")
+        return text_ranges(self.data, starts, starts + getattr(self.columns, f"{field}_size"))
+
+    def number(self, field: str) -> Any:
+        return arrow().array(getattr(self.columns, field))
+
+    def time(self, field: str) -> Any:
+        return instants(getattr(self.columns, field))
+
+    def store_size(self) -> Any:
+        return arrow().array(self.columns.sizes.astype(np.int32))
+
+    def body(self) -> Any:
+        if self._bodies is not None:
+            return arrow().array(self._bodies, arrow().binary())
+        starts = self.columns.body_start
+        return binary_ranges(self.data, starts, starts + self.columns.body_size)
+
+    def born_host(self) -> Any:
+        starts = self.columns.starts + BORN_HOST_AT
+        return self._hosts(starts, (self.columns.sys_flag & SYS_BORN_V6) != 0)
+
+    def store_host(self) -> Any:
+        return self._hosts(self._store_host_starts, self._stored_by_v6)
+
+    @cached_property
+    def _stored_by_v6(self) -> NDArray[np.bool_]:
+        is_v6: NDArray[np.bool_] = (self.columns.sys_flag & SYS_STORE_V6) != 0
+        return is_v6
+
+    @cached_property
+    def _store_host_starts(self) -> Longs:
+        moved = ((self.columns.sys_flag & SYS_BORN_V6) != 0) * np.int64(HOST_V6_EXTRA)
+        starts: Longs = self.columns.starts + STORE_HOST_AT + moved
+        return starts
+
+    def _hosts(self, starts: Longs, is_v6: NDArray[np.bool_]) -> Any:
+        """Return the addresses and ports at STARTS as text: few are different, so each is written once."""
+        pa = arrow()
+        if is_v6.any():
+            sizes = np.where(is_v6, _HOST_V6_BYTES, _HOST_V4_BYTES)
+            packed = binary_ranges(self.data, starts, starts + sizes)
+        else:
+            cells = windows(self.data, starts, _HOST_V4_BYTES)
+            packed = pa.array(cells.view(np.int64)[:, 0])
+        encoded = packed.dictionary_encode()
+        texts = [_host_text(value) for value in encoded.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(encoded.indices)
+
+    def message_id(self) -> Any:
+        own = self.property(UNIQ_KEY)
+        if not own.null_count:
+            return own
+        rows = np.flatnonzero(own.is_null().to_numpy(zero_copy_only=False)).tolist()
+        texts = own.to_pylist()
+        for row in rows:
+            size = _HOST_V6_BYTES if self._stored_by_v6[row] else _HOST_V4_BYTES
+            start = int(self._store_host_starts[row])
+            packed = self.data[start : start + size].tobytes()
+            port, log_offset = int.from_bytes(packed[-4:]), int(self.columns.log_offset[row])
+            texts[row] = offset_message_id(packed[:-4], port, log_offset)
+        return arrow().array(texts, arrow().string())
+
+
+def _host_text(packed: int | bytes) -> str:
+    """Return the address and port that PACKED, the bytes in a record (IPv4: as a little-endian number), stand for."""
+    if isinstance(packed, int):
+        packed = packed.to_bytes(_HOST_V4_BYTES, "little", signed=True)
+    return str(Host(packed[:-4], int.from_bytes(packed[-4:], signed=True)))
+
+
+_MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
+    "brokerName": lambda rows: rows.broker.rows(len(rows)),
+    "topic": lambda rows: rows.text("topic"),
+    "queueId": lambda rows: rows.number("queue_id"),
+    "queueOffset": lambda rows: rows.number("queue_offset"),
+    "physicalOffset": lambda rows: rows.number("log_offset"),
+    "storeSize": _Rows.store_size,
+    "storeTimestamp": lambda rows: rows.time("store_ms"),
+    "bornTimestamp": lambda rows: rows.time("born_ms"),
+    "bornHost": _Rows.born_host,
+    "storeHost": _Rows.store_host,
+    "flag": lambda rows: rows.number("flag"),
+    "sysFlag": lambda rows: rows.number("sys_flag"),
+    "reconsumeTimes": lambda rows: rows.number("reconsume_times"),
+    "bodyCrc": lambda rows: rows.number("body_crc"),
+    "preparedTransactionOffset": lambda rows: rows.number("prepared_offset"),
+    "messageId": _Rows.message_id,
+    "tags": lambda rows: rows.property(TAGS),
+    "keys": lambda rows: rows.property(KEYS),
+    "shardingKey": lambda rows: rows.property(SHARDING_KEY),
+    "properties": _Rows.properties,
+    "rawProperties": lambda rows: rows.text("properties"),
+    "badRecord": _Rows.nothing,
+    "body": _Rows.body,
+}
