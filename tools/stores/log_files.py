@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from ...proto.errors import CorruptState
 from ...store.disk import Disk
@@ -27,6 +28,10 @@ class RowFile:
         return self.base + self.size
 
 
+#: A record, or a row of entries, never holds so many zeros; a file's tail does.
+_PROBE_BYTES: Final = 8 << 20
+
+
 def row_files(disk: Disk, folder: str) -> list[RowFile]:
     """Return the files in FOLDER that are named by an offset, in order; empty ones are left out."""
     return [
@@ -34,6 +39,29 @@ def row_files(disk: Disk, folder: str) -> list[RowFile]:
         for entry in disk.list(folder)
         if not entry.is_folder and entry.size and entry.name.isascii() and entry.name.isdigit()
     ]
+
+
+def zeros_from(disk: Disk, file: RowFile) -> int:
+    """Return a position of the row from which on FILE is surely zero: where its last hole begins, or some MiB behind.
+
+    Where a file system tells of no holes, this is found by halving, with a look at some MiB each time.
+    """
+    with_data = disk.open_map(file.path, writable=False)
+    try:
+        end = with_data.data_end(0, file.size)
+    finally:
+        with_data.close()
+    if end < file.size or file.size <= _PROBE_BYTES:
+        return file.base + end
+    low, high = 0, -(-file.size // _PROBE_BYTES)
+    while low < high:
+        middle = (low + high) // 2
+        data = disk.read_at(file.path, middle * _PROBE_BYTES, _PROBE_BYTES)
+        if data.count(0) == len(data):
+            high = middle
+        else:
+            low = middle + 1
+    return file.base + min(file.size, low * _PROBE_BYTES)
 
 
 def missing_between(files: Sequence[RowFile]) -> Iterator[tuple[int, int]]:

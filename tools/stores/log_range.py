@@ -24,18 +24,19 @@ from typing import Final
 import numpy as np
 
 from ...proto.record import MAGIC_BLANK
-from ...proto.record_run import LEAST_SIZE, Bytes, RunColumns
+from ...proto.record_run import LEAST_SIZE, Bytes, RunColumns, parse_run
 from ...proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
 from ...proto.run_check import crc_mismatches
 from ...store.commit_log import BLANK_SIZE
 from ...store.disk import Disk
-from .log_files import RowFile
+from .log_files import RowFile, zeros_from
 
 #: What is read and parsed at a time: it should fit the processor's cache.
 WINDOW_BYTES: Final = 1 << 20
 #: Apache's limit is 4 MiB for a body unless it is configured; a size above this is damage.
 RECORD_BYTES_MAX: Final = 64 << 20
 _PAIR = struct.Struct(">ii")
+_NO_RECORDS: Final = parse_run(b"", np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class LogRange:
         window = WINDOW_BYTES
         while at + LEAST_SIZE <= self._limit:
             data = self._read(at, window)
-            columns = find_run(data, at)
+            columns = find_run(data, at) if data.any() else _NO_RECORDS
             if len(columns):
                 return Found(data, at, columns)
             cut = self._cut_record(data, at)
@@ -213,7 +214,7 @@ def log_end(disk: Disk, file: RowFile) -> int:
     end = file.base
     newest_ms = 0
     behind_damage = False
-    for found in LogRange(disk, file, file.base, file.end):
+    for found in LogRange(disk, file, file.base, file.end, limit=zeros_from(disk, file)):
         if isinstance(found, Damage):
             behind_damage = True
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
 from pocketmq.store import OsDisk
+from pocketmq.store.disk import Mapping
 from pocketmq.tools.stores import log_range
 from pocketmq.tools.stores.log_files import RowFile
 from pocketmq.tools.stores.log_range import Damage, LogRange, log_end
@@ -26,6 +28,11 @@ class OneFile(OsDisk):
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+
+    def open_map(self, path: str, **_: object) -> Mapping:
+        mapping = create_autospec(Mapping)
+        mapping.data_end.return_value = len(self.data)
+        return mapping  # type: ignore[no-any-return]
 
     def read_at(self, path: str, at: int, size: int) -> bytes:
         return self.data[at : at + size]
