@@ -77,7 +77,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "List, re-send and purge messages that a group could not handle.",
     ),
     "advise": ("advise:advise", "Measure a listener, and propose threads, processes and nodes."),
-    "lookup": ("lookup:lookup", "Find messages by key, tag or id."),
+    "lookup": ("lookup.command:lookup", "Find messages by key, id, offset or time, also in files."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),

@@ -78,6 +78,7 @@ class Admin(Face):
     lookup = _blocking(AsyncAdmin.lookup)
     lookup_id = _blocking(AsyncAdmin.lookup_id)
     lookup_time = _blocking(AsyncAdmin.lookup_time)
+    lookup_offset = _blocking(AsyncAdmin.lookup_offset)
     brokers = _blocking(AsyncAdmin.brokers)
     dead_letters = _blocking(AsyncAdmin.dead_letters)
     resend_dead_letters = _blocking(AsyncAdmin.resend_dead_letters)

@@ -21,6 +21,7 @@ from ..config import ClientConfig
 from ..connections import Connections, GrpcConnections
 from ..faces import AsyncFace
 from ..name_servers import DEFAULT_NAME_SERVERS
+from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
 from .brokers import Brokers
@@ -217,6 +218,15 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
     ) -> list[ReceivedMessage]:
         """Return up to MAX_MESSAGES of TOPIC stored from BEGIN_MS up to, and without, END_MS, oldest first."""
         return await self._finding.by_time(topic, begin_ms, end_ms, max_messages)
+
+    async def lookup_offset(
+        self, topic: str, queue: Queue | int, offset: int, *, max_messages: int = 1
+    ) -> list[ReceivedMessage]:
+        """Return up to MAX_MESSAGES of QUEUE of TOPIC from queue offset OFFSET on, which must be there.
+
+        Raises MessageNotFound, OffsetOutOfRange, or QueueNotFound, also for a number that several brokers have.
+        """
+        return await self._finding.by_offset(topic, queue, offset, max_messages)
 
     async def brokers(self) -> list[BrokerDescription]:
         """Return the state of every broker."""

@@ -13,7 +13,8 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import decode_offset_message_id
 from ...proto.topics import check_topic
-from ..queue import Queue
+from ..connections import Connection
+from ..queue import Queue, find_queue
 from ..received_message import FetchedRun, ReceivedMessage
 from ..session import Session
 from .brokers import Brokers
@@ -86,6 +87,25 @@ class Finding:
         found.sort(key=lambda message: message.store_timestamp_ms)
         return found[:max_messages]
 
+    async def by_offset(
+        self, topic: str, number: Queue | int, offset: int, max_messages: int
+    ) -> list[ReceivedMessage]:
+        """Return up to MAX_MESSAGES of queue NUMBER of TOPIC from OFFSET on, which must be there."""
+        route = await self._session.routes.find(check_topic(topic))
+        queue = find_queue(number, topic, route.readable)
+        connection = self._session.connections.to(self._session.routes.address(queue.broker))
+        found: list[ReceivedMessage] = []
+        try:
+            async for message in self._from_offset(connection, queue, offset):
+                if len(found) == max_messages or (not found and message.queue_offset > offset):
+                    break
+                found.append(message)
+        except OffsetOutOfRange as error:
+            raise _not_there(queue, offset, error.message) from error
+        if not found:
+            raise _not_there(queue, offset, "it is gone, or yet to come")
+        return found
+
     async def _from_time(self, queue: Queue, begin_ms: int) -> AsyncIterator[ReceivedMessage]:
         connection = self._session.connections.to(self._session.routes.address(queue.broker))
         request = pb.QueueOffsetsRequest(
@@ -94,8 +114,14 @@ class Finding:
         reply = await self._brokers.ask(
             connection.address, "QueueOffsets", request, pb.QueueOffsetsReply
         )
-        offset = reply.offsets[0].offset_at_time
-        while offset < reply.offsets[0].max_offset:
+        async for message in self._from_offset(connection, queue, reply.offsets[0].offset_at_time):
+            yield message
+
+    async def _from_offset(
+        self, connection: Connection, queue: Queue, offset: int
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Yield the messages of QUEUE from OFFSET on, up to its end. Raises OffsetOutOfRange."""
+        while True:
             fetch = pb.FetchRequest(
                 topic=queue.topic,
                 queue=queue.number,
@@ -111,6 +137,15 @@ class Finding:
             if fetched.next_offset <= offset:
                 return
             offset = fetched.next_offset
+
+
+def _not_there(queue: Queue, offset: int, why: str) -> MessageNotFound:
+    return MessageNotFound(
+        f"queue {queue} has no message at offset {offset:,}: {why}",
+        topic=queue.topic,
+        queue=queue.number,
+        offset=offset,
+    )
 
 
 def _is_offset_id(text: str) -> bool:

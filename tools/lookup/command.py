@@ -1,0 +1,87 @@
+"""`pocketmq lookup`: single messages by key, tag, id, offset or time; exit code 3 when there is none.
+
+From live brokers, or from the files of stores, of either broker, live or cold, without writing a byte. The files are
+read as they are: what a broker would cut off at the end of a damaged log is found too, and said to be faulty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..instants import past_instant_of
+from ..options import json_option, nameserver_option
+from .question import Question
+
+
+@click.command()
+@click.option("--key", help="A key, or an id that the producer gave. Live brokers need --topic.")
+@click.option("--tag", help="A tag; needs --topic. Not every broker indexes tags.")
+@click.option("--id", "message_id", help="A message id, of either kind; --topic makes it quicker.")
+@click.option("--topic", help="The topic to look in.")
+@click.option("--queue", type=click.IntRange(0), help="The queue to look in.")
+@click.option("--offset", type=click.IntRange(0), help="A queue offset; needs --topic and --queue.")
+@click.option("--log-offset", type=click.IntRange(0), help="A place in the log; needs --store.")
+@click.option("--since", metavar="TIME", help="Stored at this time or later.")
+@click.option("--until", metavar="TIME", help="Stored at this time or before.")
+@click.option("--count", type=click.IntRange(1), help="At most so many: 32, for an offset 1.")
+@click.option(
+    "--store",
+    "stores",
+    metavar="DIR|GLOB|URL",
+    multiple=True,
+    help="Read the files of these stores, and ask no broker. May be repeated.",
+)
+@click.option("--scan", is_flag=True, help="With --store: read the whole log, not the index.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="With --store: sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
+)
+@json_option("a message a line, with everything known of it")
+@nameserver_option
+def lookup(
+    *,
+    since: str | None,
+    until: str | None,
+    count: int | None,
+    stores: Sequence[str],
+    settings: Sequence[str],
+    as_json: bool,
+    nameserver: str,
+    **asked: Any,
+) -> None:
+    """Find messages by key, tag, id, offset or time.
+
+    Times are ISO 8601 (without a zone: local time) or Unix milliseconds. A range of time narrows --key and --tag too.
+    """
+    question = Question(
+        since_ms=None if since is None else past_instant_of(since),
+        until_ms=None if until is None else past_instant_of(until),
+        asked_count=count,
+        **asked,
+    )
+    question.check(from_files=bool(stores))
+    if stores:
+        from .from_files import print_from_files
+
+        print_from_files(question, stores, parsed_settings(settings), as_json=as_json)
+    else:
+        from .live import print_live
+
+        print_live(question, nameserver, as_json=as_json)
+
+
+def parsed_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Return --set options by name. Raises click.UsageError."""
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"--set {setting}: write it as KEY=VALUE, as in broker.conf.")
+        given[name] = value
+    return given

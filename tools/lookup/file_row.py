@@ -1,0 +1,148 @@
+"""Rows of files read at single places: of a local file a shared read-only map, of a remote one some pages.
+
+Nothing here writes, grows or locks a file, and what is behind a file's end reads as zeros: a store may be live, cut
+short, or damaged.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from ...store.disk import Buffer, Disk
+
+#: What one request for a page of a remote file asks for, and how many pages of a file are kept.
+_PAGE_BYTES: Final = 1 << 16
+_PAGES_MAX: Final = 64
+#: Pieces in which a whole remote file is read.
+_PIECE_BYTES: Final = 32 << 20
+
+
+class FilePages:
+    """The file PATH of SIZE bytes. MAPPED: it is a local one."""
+
+    def __init__(self, disk: Disk, path: str, size: int, *, mapped: bool) -> None:
+        self.path = path
+        self.size = size
+        self._disk = disk
+        self._mapped = mapped
+        self._pages: OrderedDict[int, bytes] = OrderedDict()
+
+    @cached_property
+    def _view(self) -> memoryview:
+        try:
+            view = self._disk.open_map(self.path, writable=False).view[: self.size]
+        except OSError:  # A live broker's retention deleted it after the folder was listed.
+            view = memoryview(b"")
+        return view
+
+    def read(self, at: int, size: int) -> Buffer:
+        """Return SIZE bytes from AT; zeros for what the file does not have."""
+        data = self._view[at : at + size] if self._mapped else self._of_pages(at, size)
+        return data if len(data) == size else bytes(data).ljust(size, b"\0")
+
+    def _of_pages(self, at: int, size: int) -> Buffer:
+        first, last = at // _PAGE_BYTES, (at + size - 1) // _PAGE_BYTES
+        if last - first >= _PAGES_MAX:
+            return self._disk.read_at(self.path, at, size)
+        data = b"".join(self._page(number) for number in range(first, last + 1))
+        begin = at - first * _PAGE_BYTES
+        return data[begin : begin + size]
+
+    def _page(self, number: int) -> bytes:
+        page = self._pages.get(number)
+        if page is None:
+            try:
+                page = self._disk.read_at(self.path, number * _PAGE_BYTES, _PAGE_BYTES)
+            except FileNotFoundError:
+                page = b""
+            self._pages[number] = page
+            if len(self._pages) > _PAGES_MAX:
+                self._pages.popitem(last=False)
+        self._pages.move_to_end(number)
+        return page
+
+    def pieces(self, begin: int, end: int, overlap_bytes: int) -> Iterator[tuple[int, Buffer]]:
+        """Yield position and bytes of the pieces of [BEGIN, END), each from OVERLAP_BYTES before the last one's end."""
+        end = min(end, self.size)
+        if self._mapped:
+            yield begin, self._view[begin:end]
+            return
+        at = begin
+        while at < end:
+            piece = self._disk.read_at(self.path, at, min(_PIECE_BYTES, end - at))
+            yield at, piece
+            if len(piece) < _PIECE_BYTES:
+                return
+            at += len(piece) - overlap_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """One file of a row: offset of its first byte, and the file."""
+
+    start: int
+    pages: FilePages
+
+    @property
+    def end(self) -> int:
+        return self.start + self.pages.size
+
+    @property
+    def path(self) -> str:
+        return self.pages.path
+
+
+class FileRow:
+    """The files in FOLDER, named by the offset of their first byte, as they were when first asked for."""
+
+    def __init__(self, disk: Disk, folder: str, *, mapped: bool) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._mapped = mapped
+
+    @cached_property
+    def files(self) -> list[RowFile]:
+        """The files in order; what has no number for a name, or no length, is left out."""
+        return [
+            RowFile(
+                int(entry.name),
+                FilePages(
+                    self._disk,
+                    posixpath.join(self.folder, entry.name),
+                    entry.size,
+                    mapped=self._mapped,
+                ),
+            )
+            for entry in self._disk.list(self.folder)
+            if entry.size and entry.name.isascii() and entry.name.isdigit()
+        ]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [file.start for file in self.files]
+
+    @property
+    def begin(self) -> int:
+        """Offset of the first byte that is there; 0 for a row without files."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def limit(self) -> int:
+        """Offset behind the last file, which may be unwritten for the most part."""
+        return self.files[-1].end if self.files else 0
+
+    def file_at(self, offset: int) -> RowFile | None:
+        """Return the file whose range holds OFFSET; None outside the row and where a file is missing."""
+        index = bisect_right(self._starts, offset) - 1
+        return self.files[index] if index >= 0 and offset < self.files[index].end else None
+
+    def file_after(self, offset: int) -> RowFile | None:
+        """Return the first file that begins behind OFFSET."""
+        index = bisect_right(self._starts, offset)
+        return self.files[index] if index < len(self.files) else None

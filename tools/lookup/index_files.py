@@ -1,0 +1,195 @@
+"""The key index as its files have it: candidates for a key, newest first, and what the files do not cover.
+
+A file is mapped, not read: a look-up touches a slot and the entries of its chain, a page each at most. (Format:
+store/index_file.py.) Entries hold a hash of 31 bits and a time in seconds, so that candidates are compared with the
+records by whoever asks.
+
+A chain runs from newer to older entries. A link that does not lead to an older one is damage, and ends the chain.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from ...proto.java_hash import java_hash
+from ...store.apache.settings import ApacheSettings
+from ...store.config import (
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    index_file_size,
+)
+from ...store.disk import Disk
+from ...store.index_file import IndexHeader
+from .file_row import FilePages
+
+_HEADER: Final = struct.Struct(">qqqqii")
+_SLOT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">iqii")
+_INT_MAX: Final = (1 << 31) - 1
+#: Apache's, and its usual ratio: entries a slot.
+_SLOTS: Final = 5_000_000
+_RATIO: Final = 4
+
+
+class Candidate(NamedTuple):
+    """A record that may have the key: its log offset, when it was stored (floored to a second), and by which file."""
+
+    log_offset: int
+    time_ms: int
+    file: str
+
+
+def key_text(topic: str, key: str, kind: str = "K") -> str:
+    """Return what is hashed for KEY of TOPIC; KIND "T" for a tag."""
+    return f"{topic}#T#{key}" if kind == "T" else f"{topic}#{key}"
+
+
+def key_hash(text: str) -> int:
+    """Return what the index stores for TEXT: Java's hash without its sign, 0 for the one that has no opposite."""
+    return abs(java_hash(text)) & _INT_MAX
+
+
+def index_shape(size: int, given: Mapping[str, str]) -> tuple[int, int]:
+    """Return slots and entries of an index file of SIZE bytes; GIVEN are settings by Apache's names, which win.
+
+    The length tells their sum only: the default, or else four entries a slot, is taken.
+    """
+    if {"maxHashSlotNum", "maxIndexNum"} & set(given):
+        settings = ApacheSettings.of(given)
+        return settings.index_slots, settings.index_entries
+    per_slot = INDEX_SLOT_SIZE + _RATIO * INDEX_ENTRY_SIZE
+    count, rest = divmod(size - INDEX_HEADER_SIZE, per_slot)
+    return (count, count * _RATIO) if count > 0 and not rest else (_SLOTS, _SLOTS * _RATIO)
+
+
+class IndexPart:
+    """One index file, of SLOTS hash slots and ENTRIES entries."""
+
+    def __init__(self, pages: FilePages, slots: int, entries: int) -> None:
+        self.path = pages.path
+        self.header = IndexHeader(*_HEADER.unpack(pages.read(0, _HEADER.size)))
+        self._pages = pages
+        self._slots = slots
+        self._entries = entries
+        self._entries_at = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
+
+    @property
+    def used(self) -> int:
+        """How many keys the file has."""
+        return max(0, min(self.header.next_entry, self._entries) - 1)
+
+    @property
+    def is_short(self) -> bool:
+        return self._pages.size < index_file_size(self._slots, self._entries)
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        """Return key hash, log offset, seconds and previous entry of entry NUMBER."""
+        at = self._entries_at + number * INDEX_ENTRY_SIZE
+        found: tuple[int, int, int, int] = _ENTRY.unpack(self._pages.read(at, INDEX_ENTRY_SIZE))
+        return found
+
+    @cached_property
+    def contradiction(self) -> str | None:
+        """What in the file cannot be so; None for a sound one, as far as a look at three places tells."""
+        header = self.header
+        if self.is_short:
+            return "is cut short"
+        if header.next_entry > self._entries:
+            return f"counts {header.next_entry - 1:,} keys, and has room for {self._entries - 1:,}"
+        if not 0 <= header.begin_ms <= header.end_ms:
+            return "ends before it begins"
+        if self.used and self._entry(self.used)[1] != header.end_log_offset:
+            return (
+                "says another end than its newest key has (or has other sizes: give them by --set)"
+            )
+        return None
+
+    def follow(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[Candidate]:
+        """Yield the entries with the hash WANTED of the time range, from the newest on."""
+        slot_at = INDEX_HEADER_SIZE + wanted % self._slots * INDEX_SLOT_SIZE
+        (number,) = _SLOT.unpack(self._pages.read(slot_at, INDEX_SLOT_SIZE))
+        newer, first_ms = self._entries, self.header.begin_ms
+        while 0 < number < newer:
+            entry_hash, log_offset, seconds, previous = self._entry(number)
+            time_ms = first_ms + seconds * 1000
+            if seconds < 0 or time_ms < begin_ms:
+                return
+            if entry_hash == wanted and time_ms <= end_ms:
+                yield Candidate(log_offset, time_ms, self.path)
+            number, newer = previous, number
+
+
+class IndexFiles:
+    """The index files in FOLDER, whose form GIVEN settings tell where their length does not. Reads only."""
+
+    def __init__(
+        self, disk: Disk, folder: str, given: Mapping[str, str], *, mapped: bool = True
+    ) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._given = given
+        self._mapped = mapped
+
+    @cached_property
+    def files(self) -> list[IndexPart]:
+        """The files, newest first."""
+        listed = [
+            entry
+            for entry in self._disk.list(self.folder)
+            if not entry.is_folder and entry.name.isascii() and entry.name.isdigit()
+        ]
+        slots, entries = index_shape(max((one.size for one in listed), default=0), self._given)
+        return [
+            IndexPart(
+                FilePages(
+                    self._disk,
+                    posixpath.join(self.folder, entry.name),
+                    entry.size,
+                    mapped=self._mapped,
+                ),
+                slots,
+                entries,
+            )
+            for entry in reversed(listed)
+        ]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with single files, a sentence each."""
+        return [
+            f"{file.path} {file.contradiction}: keys in it are missed"
+            for file in self.files
+            if file.contradiction is not None
+        ]
+
+    def candidates(self, text: str, begin_ms: int, end_ms: int) -> Iterator[Candidate]:
+        """Yield the candidates for TEXT (see `key_text`) stored from BEGIN_MS to END_MS, some more, newest first."""
+        wanted = key_hash(text)
+        for place, file in enumerate(self.files):
+            header = file.header
+            # The first entry of a file that follows another counts its seconds from where that one ended.
+            before = self.files[place + 1].header.end_ms if place + 1 < len(self.files) else 0
+            slack_ms = max(0, header.begin_ms - before) if before else 0
+            apart = header.begin_ms > end_ms or header.end_ms + slack_ms < begin_ms
+            if not apart or file.contradiction is not None:
+                yield from file.follow(wanted, begin_ms - 1000, end_ms + slack_ms)
+
+    @property
+    def end_log_offset(self) -> int:
+        """Log offset of the newest record in the index; 0 for an empty one."""
+        return next((file.header.end_log_offset for file in self._sound), 0)
+
+    @property
+    def begin(self) -> tuple[int, int] | None:
+        """Log offset and store time of the oldest record in the index; None for an empty one."""
+        sound = self._sound
+        return (sound[-1].header.begin_log_offset, sound[-1].header.begin_ms) if sound else None
+
+    @property
+    def _sound(self) -> list[IndexPart]:
+        return [file for file in self.files if file.used and file.contradiction is None]

@@ -1,0 +1,53 @@
+"""Looking for messages by asking the brokers."""
+
+from __future__ import annotations
+
+import click
+
+from ...client import Admin, ReceivedMessage
+from ...proto.errors import MessageNotFound
+from ..output import message_document, print_json, print_message
+from .question import Question
+
+
+def print_live(question: Question, nameserver: str, *, as_json: bool) -> None:
+    """Print what the brokers behind NAMESERVER answer to QUESTION. Raises MessageNotFound."""
+    with Admin(nameserver) as admin:
+        found = _found(admin, question)
+    for at, message in enumerate(found):
+        if as_json:
+            print_json(message_document(message))
+            continue
+        if at:
+            click.echo()
+        print_message(message)
+
+
+def _found(admin: Admin, question: Question) -> list[ReceivedMessage]:
+    topic, times = question.topic, question.times
+    if question.message_id is not None:
+        return [admin.lookup_id(question.message_id, topic)]
+    assert topic is not None, "asked for before"
+    if question.offset is not None:
+        assert question.queue is not None, "asked for before"
+        return admin.lookup_offset(
+            topic, question.queue, question.offset, max_messages=question.count
+        )
+    if question.key is None and question.tag is None:
+        end_ms = times.end_ms + 1 if question.until_ms is not None else times.end_ms
+        found = admin.lookup_time(topic, times.begin_ms, end_ms, max_messages=question.count)
+        found = [one for one in found if question.queue in (None, one.queue)]
+    else:
+        found = admin.lookup(
+            topic,
+            question.key,
+            tag=question.tag,
+            begin_ms=times.begin_ms,
+            end_ms=question.until_ms or 0,
+            max_messages=question.count,
+        )
+    if not found:
+        raise MessageNotFound(
+            f"topic {topic!r} has no message {question.words}", topic=topic, **question.details
+        )
+    return found

@@ -1,0 +1,285 @@
+"""Looking for messages in the files of one store, without its recovery: by key, id, offset and time.
+
+By key: every index file is asked, newest first, and each candidate's record is read, so that another key of the same
+hash is told from a hit. What no sound index file covers (the log before the oldest file, around a damaged one, behind
+the newest entry) is searched byte by byte where that is no more than SCAN_BYTES, or all of it if that is asked for.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
+from typing import Final
+
+from ...proto.errors import InvalidArgument
+from ...proto.instant import format_instant
+from ...proto.message_id import decode_offset_message_id
+from ...proto.properties import TAGS, UNIQ_KEY
+from ...proto.record import Host, Record
+from ...store.disk import Disk
+from .found import ALL_TIMES, Found, TimeRange, keys_of
+from .index_files import IndexFiles, IndexPart, key_hash, key_text
+from .log_files import Absence, LogFiles, Stored
+from .queue_files import QueueEntry, QueueFiles, Queues
+
+#: A part of the log that no index covers is searched of itself up to so many bytes: a quarter of a second.
+SCAN_BYTES: Final = 256 << 20
+#: Candidates of one key that are compared; entries of a key that often are no key.
+_CANDIDATES_MAX: Final = 100_000
+
+_Matches = Callable[[Record], bool]
+
+
+class StoreSearch:
+    """The store in ROOT of DISK; GIVEN are sizes by Apache's names. MAPPED: its files are local. Reads only."""
+
+    def __init__(
+        self, disk: Disk, root: str, given: Mapping[str, str] | None = None, *, mapped: bool = True
+    ) -> None:
+        self.root = root
+        self.log = LogFiles(disk, posixpath.join(root, "commitlog"), mapped=mapped)
+        self.queues = Queues(disk, root, mapped=mapped)
+        self.index = IndexFiles(disk, posixpath.join(root, "index"), given or {}, mapped=mapped)
+
+    # --- by key and id -------------------------------------------------------------------------------------------
+
+    def by_key(
+        self,
+        topic: str | None,
+        key: str,
+        *,
+        kind: str = "K",
+        times: TimeRange = ALL_TIMES,
+        count: int = 32,
+        scan: bool = False,
+    ) -> Found:
+        """Return the newest COUNT messages with KEY (one of its keys, or its id; KIND "T": its tag) stored in TIMES.
+
+        Without TOPIC all topics are looked in. SCAN: read the whole log, whatever the index says.
+        """
+
+        def matches(record: Record) -> bool:
+            mine = [record.properties.get(TAGS)] if kind == "T" else keys_of(record)
+            return key in mine and topic in (None, record.topic)
+
+        found = Found()
+        self.log.known = self.index.end_log_offset
+        hits: dict[int, Stored] = {}
+        if not scan:
+            for name in self.queues.topics if topic is None else [topic]:
+                self._ask_index(key_text(name, key, kind), matches, times, count, found, hits)
+        self._ask_log(key, matches, times, scan=scan, found=found, hits=hits)
+        ordered = [hits[offset] for offset in sorted(hits)]
+        found.more |= len(ordered) > count
+        found.hits = ordered[-count:]
+        self._tell_what_is_gone(times, found)
+        return found
+
+    def _ask_index(
+        self,
+        text: str,
+        matches: _Matches,
+        times: TimeRange,
+        count: int,
+        found: Found,
+        hits: dict[int, Stored],
+    ) -> None:
+        wanted, own = key_hash(text), 0
+        for number, candidate in enumerate(
+            self.index.candidates(text, times.begin_ms, times.end_ms)
+        ):
+            if own > count or number == _CANDIDATES_MAX:
+                found.more = True
+                return
+            found.candidates += 1
+            stored = self.log.at(candidate.log_offset)
+            if isinstance(stored, Absence):
+                if stored.kind == "expired":
+                    found.expired.append(candidate)
+                else:
+                    found.unreadable.append(stored)
+            elif candidate.log_offset in hits:
+                found.repeats += 1
+            elif not matches(stored.record):
+                same = wanted in _hashes(stored.record)
+                found.collisions += same
+                found.strays += not same
+            elif stored.record.store_timestamp_ms in times:
+                hits[candidate.log_offset] = stored
+                own += 1
+
+    def _ask_log(
+        self,
+        key: str,
+        matches: _Matches,
+        times: TimeRange,
+        *,
+        scan: bool,
+        found: Found,
+        hits: dict[int, Stored],
+    ) -> None:
+        ranges = [(self.log.begin, self.log.end)] if scan else self._uncovered()
+        if sum(end - begin for begin, end in ranges) > SCAN_BYTES and not scan:
+            found.notes += self.index.problems
+            if not self.index.files:
+                found.notes.append("the store has no index files")
+            for begin, end in ranges:
+                found.notes.append(
+                    f"log offsets {begin:,} to {end:,} are in no index: --scan searches them"
+                )
+            found.may_have_existed = True
+            return
+        for begin, end in ranges:
+            found.scanned_bytes += end - begin
+            for stored in self.log.holding(key.encode(), begin, end):
+                if matches(stored.record) and stored.record.store_timestamp_ms in times:
+                    hits[stored.log_offset] = stored
+
+    def _uncovered(self) -> list[tuple[int, int]]:
+        """Return the ranges of the log that no sound index file covers, in order."""
+        ranges, position, doubtful = [], self.log.begin, True
+        for file in reversed(self.index.files):
+            if file.contradiction is not None:
+                doubtful = True
+                continue
+            if not file.used:
+                continue
+            if doubtful and file.header.begin_log_offset > position:
+                ranges.append((position, file.header.begin_log_offset))
+            position, doubtful = max(position, self._behind(file)), False
+        if self.log.end > position:
+            ranges.append((position, self.log.end))
+        return ranges
+
+    def _behind(self, file: IndexPart) -> int:
+        last = self.log.at(file.header.end_log_offset)
+        size = len(last.data) if isinstance(last, Stored) else 0
+        return file.header.end_log_offset + size
+
+    def _tell_what_is_gone(self, times: TimeRange, found: Found) -> None:
+        first_ms = self.log.begin_time_ms
+        if self.log.begin and first_ms is not None and times.begin_ms < first_ms:
+            found.notes.append(
+                f"messages stored before {format_instant(first_ms)} are gone: the log begins at {self.log.begin:,}"
+            )
+            found.may_have_existed = True
+        found.may_have_existed |= bool(found.expired or found.unreadable)
+
+    def by_id(
+        self, message_id: str, topic: str | None = None, *, count: int = 32, scan: bool = False
+    ) -> Found:
+        """Return the message that an offset MESSAGE_ID names, or all that bear the unique one, oldest first.
+
+        An id of 32 or 56 digits may be either; the place that it names is looked at first.
+        """
+        try:
+            host, port, log_offset = decode_offset_message_id(message_id)
+        except InvalidArgument:
+            return self._by_unique_id(message_id, topic, count=count, scan=scan)
+        at_place = self.log.at(log_offset)
+        if isinstance(at_place, Stored) and _bears(at_place.record, message_id, topic):
+            return Found(hits=[at_place])
+        found = self._by_unique_id(message_id, topic, count=count, scan=scan)
+        if not found.hits and 0 <= log_offset < self.log.limit:
+            self._tell_of_place(at_place, Host(host, port), found)
+        return found
+
+    def _tell_of_place(self, at_place: Stored | Absence, host: Host, found: Found) -> None:
+        if isinstance(at_place, Absence):
+            found.notes.append(f"as an offset id: {at_place.why}")
+            found.may_have_existed |= at_place.kind in ("expired", "hole")
+            return
+        there = at_place.record.store_host
+        if there != host:
+            found.notes.append(
+                f"as an offset id it names the broker at {host}; the record at that place was stored by {there}"
+            )
+
+    def _by_unique_id(self, text: str, topic: str | None, *, count: int, scan: bool) -> Found:
+        found = self.by_key(topic, text, count=count, scan=scan)
+        found.hits = [one for one in found.hits if one.record.properties.get(UNIQ_KEY) == text]
+        return found
+
+    # --- by offset and time --------------------------------------------------------------------------------------
+
+    def by_log_offset(self, log_offset: int) -> Found:
+        """Return the record that begins at LOG_OFFSET."""
+        stored = self.log.at(log_offset)
+        if isinstance(stored, Stored):
+            return Found(hits=[stored])
+        return Found(unreadable=[stored], may_have_existed=stored.kind in ("expired", "hole"))
+
+    def by_queue_offset(self, topic: str, queue: int, offset: int, *, count: int = 1) -> Found:
+        """Return COUNT messages of a queue from queue offset OFFSET on; none if that one cannot be read."""
+        files = self.queues.get(topic, queue)
+        if files is None:
+            return Found(notes=[f"the store has no queue {topic}/{queue}"])
+        if files.entry(offset) is None:
+            low, high = files.min_offset(self.log), files.max_offset
+            note = f"queue {topic}/{queue} has the offsets {low:,} to {high - 1:,}"
+            note = (
+                note
+                if high > low
+                else f"queue {topic}/{queue} is empty; the next offset is {high:,}"
+            )
+            return Found(notes=[note], may_have_existed=0 <= offset < high)
+        found = Found()
+        for entry in files.entries_from(offset):
+            self._take(entry, found)
+            if len(found.hits) >= count or not found.hits:
+                break
+        return found
+
+    def _take(self, entry: QueueEntry, found: Found) -> None:
+        stored = self.log.at(entry.log_offset)
+        if isinstance(stored, Stored):
+            found.hits.append(stored)
+            return
+        found.unreadable.append(stored)
+        found.may_have_existed = True
+
+    def by_time(self, topic: str, queue: int | None, times: TimeRange, *, count: int = 32) -> Found:
+        """Return the first COUNT messages of TOPIC (of one QUEUE) stored in TIMES, oldest first."""
+        found = Found()
+        chosen = [one for one in self.queues.of_topic(topic) if queue in (None, one.queue)]
+        if not chosen:
+            found.notes.append(f"the store has no queue {topic}" + (f"/{queue}" if queue else ""))
+            return found
+        rows = [
+            stored for files in chosen for stored in self._from_time(files, times, count + 1, found)
+        ]
+        rows = nsmallest(
+            count + 1, rows, key=lambda one: (one.record.store_timestamp_ms, one.log_offset)
+        )
+        found.more = len(rows) > count
+        found.hits = rows[:count]
+        self._tell_what_is_gone(times, found)
+        return found
+
+    def _from_time(
+        self, files: QueueFiles, times: TimeRange, count: int, found: Found
+    ) -> Iterator[Stored]:
+        taken = 0
+        for entry in files.entries_from(files.offset_at_time(times.begin_ms, self.log)):
+            stored = self.log.at(entry.log_offset)
+            if isinstance(stored, Absence):
+                found.unreadable.append(stored)
+                continue
+            if stored.record.store_timestamp_ms > times.end_ms or taken == count:
+                return
+            taken += 1
+            yield stored
+
+
+def _bears(record: Record, offset_id: str, topic: str | None) -> bool:
+    return record.message_id == offset_id.upper() and topic in (None, record.topic)
+
+
+def _hashes(record: Record) -> set[int]:
+    """Return the hashes under which RECORD is indexed."""
+    texts = [key_text(record.topic, key) for key in keys_of(record)]
+    tag = record.properties.get(TAGS)
+    if tag:
+        texts.append(key_text(record.topic, tag, "T"))
+    return {key_hash(text) for text in texts}
