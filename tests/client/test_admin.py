@@ -12,6 +12,7 @@ from pocketmq.proto.errors import (
     InvalidArgument,
     InvalidName,
     MessageNotFound,
+    QueueNotFound,
     RequestTimeout,
     RouteNotFound,
     TopicExists,
@@ -165,6 +166,25 @@ async def test_messages_are_found_by_time() -> None:
             await managing.lookup_time("orders", 5, 5)
 
     assert [message.body for message in found] == [b"0", b"1", b"2"]
+
+
+async def test_messages_are_found_by_their_offset() -> None:
+    cluster = FakeCluster.of_one("orders", queues=1)
+    connections = FakeConnections(cluster)
+    async with AsyncProducer(connections=connections, clock=VirtualClock()) as producer:
+        await producer.send_many([Message("orders", b"%d" % n) for n in range(5)])
+
+    async with admin(cluster) as managing:
+        one = await managing.lookup_offset("orders", 0, 3)
+        rest = await managing.lookup_offset("orders", 0, 3, max_messages=9)
+        for offset in (5, 6):
+            with pytest.raises(MessageNotFound, match=f"offset {offset}"):
+                await managing.lookup_offset("orders", 0, offset)
+        with pytest.raises(QueueNotFound):
+            await managing.lookup_offset("orders", 1, 0)
+
+    assert [message.body for message in one] == [b"3"]
+    assert [message.body for message in rest] == [b"3", b"4"]
 
 
 async def test_brokers_are_described() -> None:

@@ -278,7 +278,12 @@ def test_messages_are_looked_up_by_key_and_by_either_id(call: Call) -> None:
     by_id = call("lookup", "--id", receipt["message_id"], "--json")
     by_offset_id = call("lookup", "--id", receipt["offset_message_id"], "--json")
 
-    for done in (by_key, by_id, by_offset_id):
+    place = ("--queue", str(receipt["queue"]), "--offset", str(receipt["queue_offset"]))
+    by_offset = call("lookup", "--topic", "Keyed", *place, "--json")
+    by_time = call("lookup", "--topic", "Keyed", "--since", "2020-01-01", "--count", "9", "--json")
+
+    assert sorted(message["body"] for message in by_time.documents) == ["other", "wanted"]
+    for done in (by_key, by_id, by_offset_id, by_offset):
         assert done.code == 0
         assert [message["body"] for message in done.documents] == ["wanted"]
 

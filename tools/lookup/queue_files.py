@@ -31,7 +31,7 @@ class QueueEntry(NamedTuple):
     log_offset: int
     size: int
     tags_code: int
-    count: int = 1
+    messages: int = 1
 
 
 class QueueFiles(FileRow):
@@ -98,7 +98,7 @@ class QueueFiles(FileRow):
         return (
             self._end_place * (not self.is_batch)
             if last is None
-            else last.queue_offset + last.count
+            else last.queue_offset + last.messages
         )
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
@@ -107,7 +107,7 @@ class QueueFiles(FileRow):
             return self._at(queue_offset) if queue_offset >= 0 else None
         behind = self._first_from(lambda entry: entry.queue_offset > queue_offset)
         found = self._at(behind - 1)
-        if found is None or not 0 <= queue_offset - found.queue_offset < found.count:
+        if found is None or not 0 <= queue_offset - found.queue_offset < found.messages:
             return None
         return found
 
@@ -115,7 +115,7 @@ class QueueFiles(FileRow):
         """Yield the entries from QUEUE_OFFSET on."""
         place = queue_offset
         if self.is_batch:
-            place = self._first_from(lambda one: one.queue_offset + one.count > queue_offset)
+            place = self._first_from(lambda one: one.queue_offset + one.messages > queue_offset)
         for at in range(max(place, self._first_place), self._end_place):
             entry = self._at(at)
             if entry is not None and entry.size != PRE_BLANK_SIZE:
