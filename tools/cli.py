@@ -81,6 +81,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
+    "doctor": (
+        "doctor.command:doctor",
+        "Say what a start would cut, rebuild and lose, for both brokers.",
+    ),
     "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),
     "demo": ("demo.command:demo", "Move real data through PocketMQ, and break it, in a minute."),
     "completion": ("completion:completion", "Print a completion script for a shell."),

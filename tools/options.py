@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -31,3 +31,25 @@ def nameserver_option(function: Function) -> Function:
 def json_option(what: str) -> Callable[[Function], Function]:
     """Add --json, which prints WHAT."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what}, for programs.")
+
+
+def broker_settings_option(function: Function) -> Function:
+    """Add --set KEY=VALUE, which may be repeated; `broker_settings` reads what was given."""
+    return click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
+    )(function)
+
+
+def broker_settings(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings WORDS, KEY=VALUE each, by Apache's names; click.UsageError for another form."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"--set {word}: write it as KEY=VALUE, as in broker.conf.")
+        given[name] = value
+    return given

@@ -1,0 +1,53 @@
+"""`pocketmq doctor STORE`: what a start of either broker would do to a store, without writing a byte.
+
+Exit codes: 0 healthy, 1 something would be lost, rebuilt or served damaged, or a broker would refuse the store, 2
+wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from ...proto.clock import SystemClock
+from ...store.os_disk import OsDisk, allow_many_files
+from ..inspect.sizes import settings_of
+from ..options import broker_settings, broker_settings_option
+from ..output import print_json
+from .diagnosis import diagnose
+from .text import print_diagnosis
+
+
+@click.command()
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--what-if",
+    type=click.Choice(("crash",)),
+    help="Look at the store as if its broker were killed now.",
+)
+@broker_settings_option
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")
+@click.pass_context
+def doctor(
+    context: click.Context,
+    *,
+    store: str,
+    what_if: str | None,
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Say what a start of Apache's broker, and of ours, would do to the store in the folder STORE.
+
+    Where each would cut the log, what it would rebuild, which messages it would lose and why. The store may be live,
+    stopped, copied or damaged, and of either broker; it is only read.
+    """
+    allow_many_files()
+    chosen = settings_of(OsDisk(), store, broker_settings(settings))
+    diagnosis = diagnose(store, chosen, SystemClock().now_ms(), crash=what_if == "crash")
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        print_diagnosis(diagnosis)
+    if not diagnosis.is_healthy:
+        context.exit(1)

@@ -1,0 +1,129 @@
+"""The diagnosis of a store: its messages as they are, and what a start of either broker would make of it."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any
+
+from ...store.apache.settings import ApacheSettings
+from ...store.overlay_disk import OverlayDisk
+from ...store.recovery import Kind
+from ..inspect.document import files
+from .changes import Before, Changes, find_changes
+from .evidence import Evidence, State, gather
+from .keys import KeysFound, check_keys
+from .losses import Losses, find_losses
+from .outcome import Outcome, apache_outcome, index_before, our_outcome
+from .power_cut import PowerCut, power_cut
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One broker's start: what comes of it, and what it loses and changes. A refused start has the outcome alone."""
+
+    outcome: Outcome
+    losses: Losses | None = None
+    changes: Changes | None = None
+    keys: KeysFound | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        """Would nothing be lost, rebuilt, or served damaged?"""
+        if self.losses is None or self.changes is None or self.keys is None:
+            return False
+        findings = self.outcome.recovery.findings if self.outcome.recovery is not None else []
+        return (
+            not self.losses.messages
+            and not len(self.losses.served_damaged)
+            and not self.changes.any
+            and self.keys.found == self.keys.checked
+            and all(finding.kind is Kind.NOTED for finding in findings)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        outcome = self.outcome
+        document: dict[str, Any] = {
+            "oracle": outcome.oracle,
+            "accepted": outcome.refusal is None,
+            "refusal": outcome.refusal,
+        }
+        if self.losses is None or self.changes is None or self.keys is None:
+            return document
+        document |= {
+            "logBegin": outcome.log_begin,
+            "logEnd": outcome.log_end,
+            "lost": self.losses.to_json(),
+            "servedDamaged": len(self.losses.served_damaged),
+            "changes": self.changes.to_json(),
+            "keys": self.keys.to_json(),
+        }
+        if outcome.recovery is not None:
+            document["recovery"] = outcome.recovery.to_json()
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole of it. WHAT_IF is None or "crash"."""
+
+    store: str
+    abort_present: bool
+    what_if: str | None
+    evidence: Evidence
+    power_cut: PowerCut
+    apache: Verdict
+    ours: Verdict
+
+    @property
+    def is_healthy(self) -> bool:
+        """Would both brokers start, and lose and rebuild nothing?"""
+        return self.apache.is_fine and self.ours.is_fine
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        evidence = self.evidence
+        return {
+            "store": self.store,
+            "healthy": self.is_healthy,
+            "abortPresent": self.abort_present,
+            "whatIf": self.what_if,
+            "now": {
+                "logBegin": evidence.log_begin,
+                "usedEnd": evidence.used_end,
+                "messages": evidence.count(State.SOUND),
+                "damaged": evidence.count(State.DAMAGED),
+                "missing": evidence.count(State.MISSING),
+                "entriesBehindTheLog": evidence.beyond,
+                "entriesOfExpiredFiles": evidence.expired,
+                "notes": evidence.notes,
+            },
+            "powerCut": self.power_cut.to_json(),
+            "apache": self.apache.to_json(),
+            "ours": self.ours.to_json(),
+        }
+
+
+def diagnose(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> Diagnosis:
+    """Return the diagnosis of the store ROOT; CRASH: as if its broker were killed now. Nothing is written."""
+    disk = OverlayDisk()
+    evidence = gather(disk, root, settings)
+    before = Before(index_before(disk, root), files(OverlayDisk(), root))
+    return Diagnosis(
+        store=root,
+        abort_present=disk.exists(posixpath.join(root, "abort")),
+        what_if="crash" if crash else None,
+        evidence=evidence,
+        power_cut=power_cut(disk, root, evidence),
+        apache=_verdict(evidence, before, apache_outcome(root, settings, now_ms, crash=crash)),
+        ours=_verdict(evidence, before, our_outcome(root, settings, now_ms, crash=crash)),
+    )
+
+
+def _verdict(evidence: Evidence, before: Before, outcome: Outcome) -> Verdict:
+    if outcome.refusal is not None:
+        return Verdict(outcome)
+    losses = find_losses(evidence, outcome)
+    changes = find_changes(evidence, before, outcome)
+    return Verdict(outcome, losses, changes, check_keys(evidence, outcome))

@@ -1,0 +1,196 @@
+"""What a broker would have after its start on a store, in one form for both brokers.
+
+`apache_outcome` runs the model of Apache RocketMQ 5.5.0 (store/apache), `our_outcome` our own opening. Each works on
+an overlay of its own; nothing is written.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ...proto.errors import StoreError
+from ...proto.record_run import Longs
+from ...store.apache.broker import ApacheBroker
+from ...store.apache.config import ConfigLoader
+from ...store.apache.files import Refused
+from ...store.apache.index import TAG_TYPE, index_key
+from ...store.apache.queue import JavaQueue
+from ...store.apache.settings import ApacheSettings
+from ...store.batch_consume_queue import BatchConsumeQueue
+from ...store.consume_queues import Queue
+from ...store.disk import Disk
+from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.message_store import MessageStore
+from ...store.overlay_disk import OverlayDisk
+from ...store.recovery import Kind, RecoveryReport
+from ..inspect.document import NO_FILE, ORACLE, files
+from ..inspect.ours import OURS
+from ..stores.our_reading import store_config
+from .evidence import Name
+
+_LOOKUP_RESULTS: Final = 64
+_NEXT_ENTRY_AT: Final = 36
+#: How a key is looked up: topic, key, "" or "T" for tags; the log offsets that are found.
+Lookup = Callable[[str, str, str], list[int]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The store as one broker would serve it; REFUSAL says why it would not start at all.
+
+    entries: log offsets of the entries that can be read, by queue;  index: next free entry by index file;
+    files: length of every file by its path in the store.
+    """
+
+    oracle: str
+    refusal: str | None = None
+    log_begin: int = 0
+    log_end: int = 0
+    entries: dict[Name, Longs] = field(default_factory=dict)
+    index: dict[str, int] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    recovery: RecoveryReport | None = None
+    lookup: Lookup = lambda *_: []
+
+    def voided(self) -> Longs:
+        """Return the log offsets of the damaged records that the broker takes out."""
+        findings = self.recovery.findings if self.recovery is not None else []
+        offsets = [one.offset for one in findings if one.kind is Kind.SKIPPED]
+        return np.array([offset for offset in offsets if offset is not None], np.int64)
+
+    def delivered(self) -> Longs:
+        """Return the log offsets that some queue delivers, sorted."""
+        offsets = [np.zeros(0, np.int64), *self.entries.values()]
+        return np.unique(np.concatenate(offsets))
+
+
+def overlay(root: str, *, crash: bool) -> OverlayDisk:
+    """Return a new overlay of the store ROOT; with CRASH as if its broker were killed now."""
+    disk = OverlayDisk()
+    path = posixpath.join(root, "abort")
+    if crash and not disk.exists(path):
+        disk.write_file(path, b"")
+    return disk
+
+
+def apache_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> Outcome:
+    """Return what Apache's broker would have after its start."""
+    disk = overlay(root, crash=crash)
+    try:
+        broker = ApacheBroker(disk, root, settings, now_ms)
+    except Refused as refusal:
+        return Outcome(ORACLE, refusal.text, files=files(disk, root))
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        return Outcome(ORACLE, Refused().text, files=files(disk, root))
+    store = broker.store
+    return Outcome(
+        oracle=ORACLE,
+        log_begin=max(0, store.log_begin),
+        log_end=store.log_end,
+        entries={key: _java_entries(queue) for key, queue in store.queues.items()},
+        index={posixpath.basename(one.path): one.header.entry_count for one in store.index.files},
+        files=files(disk, root),
+        lookup=lambda topic, key, kind: store.lookup(
+            index_key(topic, key, kind), _LOOKUP_RESULTS, typed=kind == TAG_TYPE
+        ),
+    )
+
+
+def _java_entries(queue: JavaQueue) -> Longs:
+    """Return the log offsets of the entries of QUEUE that a consumer can reach."""
+    if queue.kind == "BatchCQ":
+        return _units(queue)
+    parts = [np.zeros(0, np.int64)]
+    least = max(0, queue.min_offset)
+    for file in queue.files.files:
+        entries = np.frombuffer(file.view[: file.wrote], _ENTRY)
+        first = file.start // _ENTRY.itemsize
+        chosen = entries[max(0, least - first) :]
+        parts.append(chosen["log_offset"][chosen["size"] != PRE_BLANK_SIZE].astype(np.int64))
+    return np.concatenate(parts)
+
+
+_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+
+
+def _units(queue: JavaQueue) -> Longs:
+    offsets: list[int] = []
+    at = queue.min_offset
+    while 0 <= at < queue.max_offset:
+        before = at
+        for unit in queue.units(at):
+            offsets.append(unit[1])
+            at = unit[0] + max(1, unit[4])
+        at = queue.behind_hole(at) if at == before else at
+    return np.array(offsets, np.int64)
+
+
+def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> Outcome:
+    """Return what our broker would have after its start."""
+    disk = overlay(root, crash=crash)
+    aside = posixpath.join(root, "pocketmq/broken")
+    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
+    try:
+        config = loader.metadata()
+        loader.timers(config)
+        loader.delays(config)
+        loader.request_modes(config)
+        store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
+    except Refused:
+        text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
+        return Outcome(OURS, text, files=files(disk, root))
+    except StoreError as error:
+        return Outcome(OURS, error.message, files=files(disk, root))
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        text = f"{error.filename or root} is, or holds, a folder where a file should be: move it"
+        return Outcome(OURS, text, files=files(disk, root))
+    return Outcome(
+        oracle=OURS,
+        log_begin=store.min_log_offset,
+        log_end=store.max_log_offset,
+        entries={(one.topic, one.queue): _our_entries(one) for one in store.queues},
+        index={
+            file.name: file.header.next_entry for file in (store.index.files if store.index else [])
+        },
+        files=files(disk, root),
+        recovery=store.recovery,
+        lookup=lambda topic, key, kind: store.lookup(
+            topic, key, kind="T" if kind else "K", max_results=_LOOKUP_RESULTS
+        ),
+    )
+
+
+def _our_entries(queue: Queue) -> Longs:
+    """Return the log offsets of the entries of QUEUE that a consumer can reach."""
+    parts = [np.zeros(0, np.int64)]
+    for file in queue.files.files:
+        entries = queue.row.all_of(file)
+        offsets = entries["log_offset"].astype(np.int64)
+        if isinstance(queue, BatchConsumeQueue):
+            reached = entries["base"] >= queue.min_offset
+        else:
+            first = file.start // queue.row.entry_size
+            reached = first + np.arange(len(entries)) >= queue.min_offset
+        parts.append(offsets[reached & (entries["size"] != PRE_BLANK_SIZE)])
+    return np.concatenate(parts)
+
+
+def index_before(disk: Disk, root: str) -> dict[str, int]:
+    """Return the next free entry of each index file as it is now, by name; 0 for a file without a header."""
+    folder = posixpath.join(root, "index")
+    found: dict[str, int] = {}
+    for entry in disk.list(folder):
+        if entry.is_folder or not entry.name.isdigit():
+            continue
+        field = disk.read_at(posixpath.join(folder, entry.name), _NEXT_ENTRY_AT, 4)
+        found[entry.name] = max(1, int.from_bytes(field, "big", signed=True)) if field else 0
+    return found
