@@ -81,7 +81,7 @@ class PropertyRanges:
         if not len(sizes) or int(sizes.max()) <= 0:
             return [None] * len(sizes)
         view = memoryview(self._array)  # type: ignore[arg-type]  # numpy's stubs do not say that arrays are buffers
-        cuts = map(slice, starts.tolist(), (starts + sizes).tolist())
+        cuts = map(slice, starts.tolist(), (starts + np.maximum(sizes, 0)).tolist())
         found: list[str | None] = [str(view[cut], "utf-8", "replace") for cut in cuts]
         if int(sizes.min()) <= 0:
             for row in (sizes <= 0).nonzero()[0].tolist():

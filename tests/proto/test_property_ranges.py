@@ -1,6 +1,7 @@
 """Values are found where decoding each record's properties finds them, whether records share a layout or not."""
 
 import random
+import tracemalloc
 
 import numpy as np
 from hypothesis import given
@@ -107,3 +108,19 @@ def test_a_separator_inside_one_value_ends_the_common_layout() -> None:
     ranges = check(strings)
 
     assert np.flatnonzero(ranges.find("TAGS")[1] >= 0).tolist() == [5]
+
+
+def test_a_record_without_the_property_costs_no_copy_of_the_data() -> None:
+    strings = [b"A\x01x\x02", b"BBB\x01y\x02", b"CCCCC\x01z\x02"]
+    messages = [(bytes(1 << 20), string) for string in strings]
+    data, sizes = encode_run("T", 0, messages, born_timestamp_ms=1, born_host=SOME_HOST)
+    ranges = PropertyRanges(data, parse_run(data, starts_of(sizes)))
+    ranges.find("A")
+    tracemalloc.start()
+
+    found = ranges.texts("A")
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == ["x", None, None]
+    assert peak < 1 << 16

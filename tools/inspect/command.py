@@ -1,27 +1,105 @@
-"""`pocketmq inspect STORE`: what a broker would make of a store, worked out without writing a byte.
+"""`pocketmq inspect STORE [VIEW]`: what is in a store, without writing a byte.
 
-Exit codes: 0 a broker would accept the store, 1 it would refuse it (the description is printed all the same), 2 wrong
-arguments.
+    inspect STORE                      an overview, in a second whatever the store's size (overview.py)
+    inspect STORE VIEW …               one part of it: log, record, queue, index, … (VIEWS below)
+    inspect STORE --recovery WHOSE     the store as a broker would have it after its recovery, in short
+    inspect STORE --json               the same (Apache's recovery, if nothing is said) as one JSON document
+
+Views read the files as they lie. The last two open the store as a broker would, on an overlay in memory, and look at
+every record.
+
+Exit codes: 0 fine, 1 a broker would refuse the store (it is described all the same), or what a view looked for is
+wrong, 2 wrong arguments, 3 no such record, queue or file.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from ...proto.clock import SystemClock
+from ...store.apache.settings import ApacheSettings
 from ...store.os_disk import OsDisk
-from .document import describe_apache
-from .ours import describe_ours
-from .sizes import settings_of
-from .summary import print_summary
+from .output import Inspected
 
-_DESCRIBE = {"apache": describe_apache, "ours": describe_ours}
+RECOVERIES: Final = ("apache", "ours")
+
+#: View, (module and object, what it shows).
+VIEWS: Final[dict[str, tuple[str, str]]] = {
+    "overview": (
+        "overview_view:overview",
+        "Files, topics, groups, health: what STORE alone shows.",
+    ),
+    "log": ("log_view:log", "List the records of the commit log, or follow it."),
+    "record": ("record_view:record", "Show one record: every field with its bytes."),
+}
 
 
-@click.command()
+class Views(click.Group):
+    """A group whose views are imported when they are run. Options may stand before and behind STORE."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._options_first(args))
+
+    def _options_first(self, args: Sequence[str]) -> list[str]:
+        """Return ARGS with the options between STORE and a view in front of STORE, where click reads them."""
+        takes_value = {
+            name: not getattr(one, "is_flag", False)
+            for one in self.params
+            if isinstance(one, click.Option)
+            for name in one.opts
+        }
+        options: list[str] = []
+        words: list[str] = []
+        rest = list(args)
+        while rest and len(words) < 2:
+            word = rest.pop(0)
+            if not word.startswith("-") or word == "-":
+                words.append(word)
+                continue
+            options.append(word)
+            if takes_value.get(word) and rest:
+                options.append(rest.pop(0))
+        return [*options, *words, *rest]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VIEWS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VIEWS:
+            return None
+        module, _, name = VIEWS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f".{module}", __package__), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VIEWS and not ctx.resilient_parsing:
+            raise click.UsageError(f"{args[0]!r} is no view of a store: {', '.join(VIEWS)}.", ctx)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(view, help=text)
+            for view, (_, text) in VIEWS.items()
+            if view.startswith(incomplete)
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Views"):
+            formatter.write_dl([(view, text) for view, (_, text) in VIEWS.items()])
+
+
+@click.group(cls=Views, invoke_without_command=True, subcommand_metavar="[VIEW [ARGS]...]")
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option(
     "--set",
@@ -32,26 +110,67 @@ _DESCRIBE = {"apache": describe_apache, "ours": describe_ours}
 )
 @click.option(
     "--recovery",
-    type=click.Choice(tuple(_DESCRIBE)),
-    default="apache",
-    show_default=True,
-    help="Whose recovery: Apache RocketMQ 5.5.0's, or ours.",
+    type=click.Choice(RECOVERIES),
+    help="Describe the store as it is after the recovery of Apache RocketMQ 5.5.0, or ours.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the whole description as one JSON object."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the whole description after recovery (Apache's, if nothing is said) as one JSON object.",
 )
+@click.option("--follow", is_flag=True, help="Print new records as they come: `log --follow`.")
 @click.pass_context
 def inspect(
-    context: click.Context, *, store: str, settings: Sequence[str], recovery: str, as_json: bool
+    context: click.Context,
+    *,
+    store: str,
+    settings: Sequence[str],
+    recovery: str | None,
+    as_json: bool,
+    follow: bool,
 ) -> None:
-    """Describe the store in the folder STORE as a broker would see it.
+    """Look into the store in the folder STORE: an overview, or a VIEW of a part.
 
-    The store may be live, stopped, copied or damaged, and of either broker. Sizes of its files are taken from the files
-    where they tell; say them with --set where the store has none left.
+    The store may be live, stopped, copied or damaged, and of either broker; not a byte of it is written. Sizes of its
+    files are taken from the files where they tell; say them with --set where the store has none left.
     """
     given = _parsed(settings)
+    ApacheSettings.of(given)  # a setting that cannot be is refused, whatever is shown
+    context.obj = Inspected(store, given, as_json and context.invoked_subcommand is not None)
+    if context.invoked_subcommand is not None:
+        if recovery or follow:
+            raise click.UsageError(
+                "--recovery and --follow are for the whole store, not for a view."
+            )
+        return
+    if follow:
+        _run_view(context, "log", ["--follow", *(["--jsonl"] if as_json else [])])
+    elif recovery or as_json:
+        _describe(context, store, given, recovery or RECOVERIES[0], as_json)
+    else:
+        _run_view(context, "overview", [])
+
+
+def _run_view(context: click.Context, view: str, arguments: list[str]) -> None:
+    command = Views.get_command(inspect, context, view)
+    assert command is not None
+    with command.make_context(view, arguments, parent=context) as view_context:
+        command.invoke(view_context)
+
+
+def _describe(
+    context: click.Context, store: str, given: Mapping[str, str], recovery: str, as_json: bool
+) -> None:
+    """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
+    from .document import describe_apache
+    from .ours import describe_ours
+    from .sizes import settings_of
+    from .summary import print_summary
+
+    describe = describe_apache if recovery == "apache" else describe_ours
     chosen = settings_of(OsDisk(), store, given)
-    document = _DESCRIBE[recovery](store, given, chosen, SystemClock().now_ms(), lookups=as_json)
+    document = describe(store, given, chosen, SystemClock().now_ms(), lookups=as_json)
     if as_json:
         click.echo(json.dumps(document, ensure_ascii=True))
     else:

@@ -30,14 +30,18 @@ def settings_of(disk: Disk, root: str, given: Mapping[str, str]) -> ApacheSettin
         size = _usual_size(disk, folders)
         if size:
             found[name] = size
-    index = _usual_size(disk, [posixpath.join(root, "index")])
-    if index and (index - _INDEX_HEADER) % _BYTES_A_SLOT == 0:
-        found["index_slots"] = (index - _INDEX_HEADER) // _BYTES_A_SLOT
-        found["index_entries"] = found["index_slots"] * 4
+    return ApacheSettings.of(given, **found, **index_shape(disk, root, given))
+
+
+def index_shape(disk: Disk, root: str, given: Mapping[str, str]) -> dict[str, int]:
+    """Return the numbers of slots and entries that the index files tell; nothing if GIVEN says one, or none tells."""
+    size = _usual_size(disk, [posixpath.join(root, "index")])
     if {"maxHashSlotNum", "maxIndexNum"} & set(given):
-        found.pop("index_slots", None)
-        found.pop("index_entries", None)
-    return ApacheSettings.of(given, **found)
+        return {}
+    if not size or (size - _INDEX_HEADER) % _BYTES_A_SLOT:
+        return {}
+    slots = (size - _INDEX_HEADER) // _BYTES_A_SLOT
+    return {"index_slots": slots, "index_entries": slots * 4}
 
 
 def _queue_folders(disk: Disk, root: str) -> list[str]:

@@ -1,0 +1,136 @@
+"""`inspect STORE log`: which records are listed, and in what form."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ...recorded import expected, recorded_store
+from .inspecting import lines, unchanged, view
+
+
+@pytest.mark.parametrize("name", ["basic", "encodings", "rolled", "transactions", "delays"])
+def test_rows_have_the_fields_that_apache_reads(name: str) -> None:
+    rows = [row for row in lines(unchanged(name), "log") if "topic" in row]
+
+    wanted = expected(name)["records"]
+    assert len(rows) == len(wanted)
+    for row, record in zip(rows, wanted, strict=True):
+        for field in ("physicalOffset", "storeSize", "topic", "queueId", "queueOffset", "flag"):
+            assert row[field] == record[field]
+        for field in ("storeTimestamp", "bornTimestamp", "sysFlag", "reconsumeTimes"):
+            assert row[field] == record[field]
+        assert row["bodyCrc"] == record["bodyCRC"]
+        assert row["bodySize"] == record["rawBodyLength"]
+        assert row["tags"] == record["properties"].get("TAGS")
+        assert row["keys"] == record["properties"].get("KEYS")
+        assert row["messageId"] == record["properties"].get("UNIQ_KEY")
+        assert row["problem"] is None
+        assert row["bornHost"].rsplit(":", 1)[1] == record["bornHost"].rsplit(":", 1)[1]
+
+
+def test_filters_choose_records() -> None:
+    store = unchanged("rolled")
+    every = lines(store, "log")
+
+    found = lines(
+        store, "log", "--topic", "Fill2", "--queue", "3", "--from", "100000", "--limit", "7"
+    )
+
+    wanted = [
+        row
+        for row in every
+        if row["physicalOffset"] >= 100_000
+        and (row.get("topic"), row.get("queueId")) == ("Fill2", 3)
+    ]
+    assert found == wanted[:7]
+
+
+def test_a_range_of_times_is_from_and_up_to() -> None:
+    store = unchanged("rolled")
+    every = [row for row in lines(store, "log") if "topic" in row]
+    begin, end = every[1000]["storeTimestamp"], every[2000]["storeTimestamp"]
+
+    found = lines(store, "log", "--from", f"@{begin}", "--to", f"@{end}", "--topic", "Fill1")
+
+    assert found == [
+        row for row in every if begin <= row["storeTimestamp"] < end and row["topic"] == "Fill1"
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 5, 2999, 5000])
+def test_the_last_records_are_found_from_the_end(count: int) -> None:
+    store = unchanged("rolled")
+    every = [row for row in lines(store, "log") if "topic" in row]
+
+    found = [row for row in lines(store, "log", "--last", str(count)) if "topic" in row]
+
+    assert found == every[-count:]
+
+
+def test_the_last_records_of_a_topic_are_found_behind_others() -> None:
+    store = unchanged("rolled")
+    wanted = lines(store, "log", "--topic", "Fill0")[-3:]
+
+    assert lines(store, "log", "--last", "3", "--topic", "Fill0") == wanted
+
+
+def test_a_wrong_crc_and_damaged_bytes_are_told(tmp_path: Path) -> None:
+    store = recorded_store("rolled", tmp_path / "store")
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1  # in the body of the first record
+    data[927:931] = bytes(4)
+    path.write_bytes(data)
+
+    first, _, damage = lines(store, "log", "--limit", "3")
+
+    assert first["problem"] == "the body does not fit its CRC"
+    assert damage == {
+        "physicalOffset": 927,
+        "storeSize": 281,
+        "problem": "damaged: 281 bytes: no record: size 0, magic DAA320A7",
+    }
+
+
+def test_a_table_is_cut_and_says_so() -> None:
+    result = view(unchanged("rolled"), "log")
+
+    told = result.stdout.splitlines()
+    assert len(told) == 1 + 50 + 1
+    assert told[0].split()[:2] == ["log", "offset"]
+    assert told[-1] == "… and more records: --limit 0 shows all"
+
+
+def test_json_is_one_document() -> None:
+    store = unchanged("rolled")
+
+    found = json.loads(view(store, "log", "--limit", "2", "--json").stdout)
+
+    assert found == lines(store, "log", "--limit", "2")
+    assert json.loads(view(store, "--json", "log", "--limit", "2").stdout) == found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--from", "tomorrow"),
+        ("--from", "9" * 30),
+        ("--last", "0"),
+        ("--last", "3", "--from", "5"),
+        ("--json", "--jsonl"),
+        ("--follow", "--to", "5"),
+        ("--queue", "-1"),
+    ],
+)
+def test_wrong_words_are_refused(words: tuple[str, ...]) -> None:
+    from pocketmq.tools.cli import run
+
+    assert run(["inspect", str(unchanged("rolled")), "log", *words]) == 2
+
+
+def test_a_view_that_does_not_exist_is_refused() -> None:
+    from pocketmq.tools.cli import run
+
+    assert run(["inspect", str(unchanged("rolled")), "logs"]) == 2
+    assert run(["inspect", str(unchanged("rolled")), "--recovery", "ours", "log"]) == 2

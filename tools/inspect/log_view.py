@@ -1,0 +1,110 @@
+"""`pocketmq inspect STORE log`: the records of the commit log, in order, with what stands between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import click
+
+from .follow import follow_log
+from .log_walk import Gap, LogWalk
+from .opened import opened
+from .output import Column, Output, Row, format_options, limit_option
+from .places import offset_or_time
+from .record_rows import RecordFilter, gap_row, record_rows
+
+COLUMNS: Final = (
+    Column("physicalOffset", "log offset", "number"),
+    Column("storeSize", "size", "number"),
+    Column("topic"),
+    Column("queueId", "queue", "number"),
+    Column("queueOffset", "offset", "number"),
+    Column("storeTimestamp", "stored", "time"),
+    Column("bodySize", "body", "number"),
+    Column("tags"),
+    Column("keys"),
+    Column("messageId", "id"),
+    Column("problem", kind="problem"),
+)
+
+
+@click.command()
+@click.option("--from", "begin", metavar="OFFSET|TIME", help="Begin at a log offset or store time.")
+@click.option("--to", "end", metavar="OFFSET|TIME", help="End in front of it.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Begin N records before the end.")
+@click.option("--topic", help="Records of this topic alone.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Records of this queue alone.")
+@click.option("--follow", is_flag=True, help="Go on with new records as they come.")
+@limit_option
+@format_options
+def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> None:
+    """List the records of the commit log as they lie, and what stands between them.
+
+    A blank closes a file; damaged bytes are told with their place. With --follow, new records are printed as a live
+    broker appends them, until the command is interrupted or --limit is reached.
+    """
+    chosen = _Chosen(**words)
+    output = Output.of(as_json, as_jsonl, limit)
+    files = opened()
+    wanted = RecordFilter(topic=chosen.topic, queue_id=chosen.queue_id)
+    walk = LogWalk(files)
+    at = _begin(walk, chosen, wanted)
+    if chosen.follow:
+        asyncio.run(follow_log(files, at, wanted, output))
+        return
+    stop, to_ms = offset_or_time(chosen.end) if chosen.end is not None else (None, None)
+    rows = _rows(walk, at, stop, replace(wanted, to_ms=to_ms))
+    if chosen.last is not None:
+        rows = iter(_newest(rows, chosen.last))
+    output.rows(rows, COLUMNS, what="records")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """The view's own options."""
+
+    begin: str | None
+    end: str | None
+    last: int | None
+    topic: str | None
+    queue_id: int | None
+    follow: bool
+
+    def __post_init__(self) -> None:
+        if self.last is not None and self.begin is not None:
+            raise click.UsageError("--last and --from: choose one.")
+        if self.follow and self.end is not None:
+            raise click.UsageError("--follow has no end: leave --to out.")
+
+
+def _begin(walk: LogWalk, chosen: _Chosen, wanted: RecordFilter) -> int:
+    """Return the log offset to begin at; following begins with what is new, if nothing else is said."""
+    if chosen.last is not None:
+        return walk.last(chosen.last, lambda part: len(wanted.rows(part)))
+    if chosen.begin is None:
+        return walk.records_end if chosen.follow else walk.begin
+    offset, time_ms = offset_or_time(chosen.begin)
+    return walk.at_time(time_ms) if time_ms is not None else offset or 0
+
+
+def _newest(rows: Iterator[Row], count: int) -> list[Row]:
+    """Return the last COUNT records of ROWS with what stands between them."""
+    found = list(rows)
+    records = [at for at, row in enumerate(found) if "topic" in row]
+    return found[records[-count] :] if len(records) > count else found
+
+
+def _rows(walk: LogWalk, begin: int, end: int | None, wanted: RecordFilter) -> Iterator[Row]:
+    """Yield what stands in [BEGIN, END), the records that are WANTED alone."""
+    for part in walk.walk(begin, end):
+        if isinstance(part, Gap):
+            if wanted.topic is None and wanted.queue_id is None:
+                yield gap_row(part)
+            continue
+        chosen = wanted.rows(part)
+        yield from record_rows(part, chosen)
+        if wanted.to_ms is not None and int(part.columns.store_ms[-1]) >= wanted.to_ms:
+            return

@@ -1,0 +1,196 @@
+"""What a store holds, in a second whatever its size: names, lengths, heads and tails of its files.
+
+Looked at: every file's name and length; of the log the first bytes of each file (HEADS_MAX of them) and the last
+records; of each queue (QUEUES_MAX of them) its first and last entry; the tables. Not looked at, and said so in
+`notLookedAt`: every record between, bodies and CRCs, entries between a queue's first and last, index entries.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from ...proto.topics import SCHEDULE_TOPIC
+from ...store.checkpoint import Checkpoint
+from .document import checkpoint
+from .health import Finding, Health, row_findings
+from .log_walk import Gap, LogWalk
+from .queue_entries import Bounds, QueueEntries
+from .record_rows import Row, record_rows
+from .store_files import QUEUE_FOLDERS, QueueFolder, StoreFiles
+from .tables import Tables
+
+QUEUES_MAX: Final = 2000
+_FILES_MAX: Final = 100_000
+
+
+@dataclass(slots=True)
+class Overview:
+    """Collects what is known of the store FILES."""
+
+    files: StoreFiles
+    walk: LogWalk = field(init=False)
+    tables: Tables = field(init=False)
+    bounds: dict[tuple[str, int], Bounds] = field(init=False, default_factory=dict)
+    queues_unseen: int = field(init=False, default=0)
+    _queue_files: dict[str, list[int]] = field(init=False, default_factory=dict)
+    _findings: list[Finding] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.walk = LogWalk(self.files)
+        self.tables = Tables(self.files)
+
+    def document(self) -> dict[str, Any]:
+        """Return everything, by name."""
+        self._look_at_queues()
+        parts = {
+            "store": self.files.root,
+            "abortPresent": self.files.disk.exists(self.files.path("abort")),
+            "log": self._log(),
+            "topics": list(self.topics()),
+            "groups": list(self.groups()),
+            "waiting": self._waiting(),
+            "files": list(self._file_rows()),
+            "checkpoint": self._checkpoint(),
+        }
+        health = Health(self.files, self.walk, self.tables, self.bounds)
+        found = [*self._findings, *health.findings()]
+        return parts | {
+            "health": [asdict(one) for one in found],
+            "refused": any(one.severity == "refused" for one in found),
+            "notLookedAt": self._not_looked_at(),
+        }
+
+    def _look_at_queues(self) -> None:
+        """Find the bounds of the first QUEUES_MAX queues, and count the others."""
+        for number, folder in enumerate(self.files.queues()):
+            if number >= QUEUES_MAX:
+                self.queues_unseen += 1
+            else:
+                self._look_at(folder)
+
+    def _look_at(self, folder: QueueFolder) -> None:
+        entries = QueueEntries(self.files, folder, self.walk.begin)
+        self.bounds[folder.topic, folder.queue_id] = entries.bounds()
+        top = posixpath.relpath(folder.path, self.files.root).split("/")[0]
+        self._queue_files.setdefault(top, []).extend(file.size for file in entries.row.files)
+        what = f"queue {folder.topic}/{folder.queue_id}"
+        name = (
+            "mapperFileSizeBatchConsumeQueue" if folder.is_batch else "mappedFileSizeConsumeQueue"
+        )
+        self._findings += row_findings(entries.row, what, self.files.given.get(name))
+
+    # --- the parts -----------------------------------------------------------------------------------------------
+
+    def _log(self) -> dict[str, Any]:
+        row = self.walk.row
+        first = self.walk.first()
+        return {
+            "minPhyOffset": row.begin,
+            "maxPhyOffset": self.walk.end,
+            "files": len(row.files),
+            "fileSize": row.usual_size,
+            "first": None if first is None else next(record_rows(first, np.arange(1))),
+            "last": self._last(),
+        }
+
+    def _last(self) -> Row | None:
+        found = None
+        for part in self.walk.walk(self.walk.last(1, lambda part: len(part.columns))):
+            if not isinstance(part, Gap):
+                found = next(record_rows(part, np.array([len(part.columns) - 1])))
+        return found
+
+    def topics(self) -> Iterator[dict[str, Any]]:
+        """Yield each topic that has queues, or is in the table."""
+        queues: dict[str, list[Bounds]] = defaultdict(list)
+        for (topic, _), bounds in self.bounds.items():
+            queues[topic].append(bounds)
+        known = self.tables.topics().topics
+        for topic in sorted({*queues, *known}):
+            found = queues.get(topic, [])
+            config = known.get(topic)
+            yield {
+                "topic": topic,
+                "queues": len(found),
+                "minOffset": min((one.min_offset for one in found), default=None),
+                "maxOffset": max((one.max_offset for one in found), default=None),
+                "messages": sum(one.max_offset - one.min_offset for one in found),
+                "readQueueNums": None if config is None else config.read_queues,
+                "writeQueueNums": None if config is None else config.write_queues,
+                "perm": None if config is None else config.permission,
+                "attributes": {} if config is None else config.attributes,
+            }
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """Yield each group's progress in each of its topics."""
+        for key, offsets in sorted(self.tables.offsets().offsets.items()):
+            topic, _, group = key.partition("@")
+            seen = {
+                queue: self.bounds[topic, queue]
+                for queue in offsets
+                if (topic, queue) in self.bounds
+            }
+            yield {
+                "group": group,
+                "topic": topic,
+                "queues": len(offsets),
+                "behind": sum(
+                    max(0, one.max_offset - max(offsets[queue], one.min_offset))
+                    for queue, one in seen.items()
+                ),
+            }
+
+    def _waiting(self) -> dict[str, Any]:
+        done = self.tables.delays().offsets
+        levels = sum(
+            max(0, one.max_offset - max(done.get(queue + 1, 0), one.min_offset))
+            for (topic, queue), one in self.bounds.items()
+            if topic == SCHEDULE_TOPIC
+        )
+        return {
+            "byDelayLevel": levels,
+            "timed": sum(self.tables.timers_pending().values()),
+            "openTransactions": sum(self.tables.transactions_open().values()),
+        }
+
+    def _file_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield number and length of the files of each folder below the root."""
+        found: dict[str, list[int]] = defaultdict(list, self._queue_files)
+        folders, seen = [""], 0
+        while folders and seen < _FILES_MAX:
+            folder = folders.pop()
+            for entry in self.files.disk.list(self.files.path(folder)):
+                path = posixpath.join(folder, entry.name)
+                if not entry.is_folder:
+                    found[path.split("/")[0] if "/" in path else "."].append(entry.size)
+                    seen += 1
+                elif path not in QUEUE_FOLDERS:
+                    folders.append(path)
+        for kind, sizes in sorted(found.items()):
+            yield {"folder": kind, "files": len(sizes), "sizeBytes": sum(sizes)}
+
+    def _checkpoint(self) -> dict[str, int] | None:
+        path = self.files.path("checkpoint")
+        if not self.files.disk.exists(path):
+            return None
+        return checkpoint(Checkpoint.read(self.files.disk, path))
+
+    def _not_looked_at(self) -> list[str]:
+        told = []
+        if self.walk.used:
+            told.append("records between the first and the last, bodies and CRCs")
+        if self.bounds:
+            told.append("entries between the first and the last of each queue")
+        if self.queues_unseen:
+            told.append(
+                f"{self.queues_unseen:,} of {self.queues_unseen + len(self.bounds):,} queues"
+            )
+        if self.files.disk.list(self.files.path("index")):
+            told.append("entries of the index")
+        return told

@@ -1,0 +1,118 @@
+"""`pocketmq inspect STORE`: the overview. Exit code 1 where a broker would refuse the store."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from ...proto.instant import format_instant
+from .opened import opened
+from .output import Column, Output, Row, format_options, people, table
+from .overview import Overview
+
+_ROWS_MAX: Final = 50
+_STYLES: Final = {"refused": "red", "wrong": "red", "note": "yellow"}
+
+TOPICS: Final = (
+    Column("topic"),
+    Column("queues", kind="number"),
+    Column("minOffset", "from", "number"),
+    Column("maxOffset", "to", "number"),
+    Column("messages", kind="number"),
+)
+GROUPS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("queues", kind="number"),
+    Column("behind", kind="number"),
+)
+FILES: Final = (
+    Column("folder"),
+    Column("files", kind="number"),
+    Column("sizeBytes", "bytes (length)", "number"),
+)
+
+
+@click.command()
+@format_options
+@click.pass_context
+def overview(context: click.Context, *, as_json: bool, as_jsonl: bool) -> None:
+    """Show files, first and last message, topics, groups and health, in a second whatever the store's size.
+
+    Names, lengths, heads and tails are looked at; what was not looked at is said. `verify` looks at everything.
+    """
+    output = Output.of(as_json, as_jsonl)
+    document = Overview(opened()).document()
+    output.document(document, lambda: _print(document))
+    if document["refused"]:
+        context.exit(1)
+
+
+def _print(document: dict[str, Any]) -> None:
+    console = people()
+    stop = "running, or killed (abort is there)" if document["abortPresent"] else "stopped cleanly"
+    console.print(Text.assemble((document["store"], "bold"), f"  {stop}"))
+    _print_log(console, document["log"])
+    waiting = document["waiting"]
+    if any(waiting.values()):
+        levels, timed, halves = waiting.values()
+        console.print(
+            f"waiting: {levels:,} by delay level, {timed:,} timed, {halves:,} open transactions"
+        )
+    held = [row for row in document["topics"] if row["messages"] or row["maxOffset"]]
+    _print_rows(console, held, TOPICS, "topics", len(document["topics"]) - len(held))
+    _print_rows(console, document["groups"], GROUPS, "consumer groups")
+    _print_rows(console, document["files"], FILES, "files")
+    if document["checkpoint"] is not None:
+        console.print(_checkpoint(document["checkpoint"]))
+    _print_health(console, document)
+
+
+def _print_log(console: Console, log: Row) -> None:
+    begin, end = log["minPhyOffset"], log["maxPhyOffset"]
+    console.print(
+        f"log {begin:,}–{end:,}: {end - begin:,} bytes in {log['files']:,} files of {log['fileSize']:,}"
+    )
+    for name in ("first", "last"):
+        row = log[name]
+        if row is not None:
+            place = f"{row['topic']}/{row['queueId']}@{row['queueOffset']}"
+            told = f"{format_instant(row['storeTimestamp'])}  {place}, log offset {row['physicalOffset']:,}"
+            console.print(Text(f"  {name:<5}  {told}"))
+
+
+def _print_rows(
+    console: Console, rows: list[Row], columns: tuple[Column, ...], title: str, empty: int = 0
+) -> None:
+    if rows:
+        console.print(table(rows[:_ROWS_MAX], columns, title))
+    if len(rows) > _ROWS_MAX:
+        console.print(f"… and {len(rows) - _ROWS_MAX:,} more {title}", style="dim")
+    if empty:
+        console.print(f"… and {empty:,} {title} without messages", style="dim")
+
+
+def _checkpoint(values: Row) -> str:
+    log, queues, index = (
+        format_instant(values[name]) if values[name] else "never"
+        for name in ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
+    )
+    return f"checkpoint: log {log}, queues {queues}, index {index}"
+
+
+def _print_health(console: Console, document: dict[str, Any]) -> None:
+    found = document["health"]
+    if not found:
+        console.print("health: nothing wrong was seen", style="green")
+    for one in found[:_ROWS_MAX]:
+        console.print(
+            Text.assemble((one["severity"], _STYLES[one["severity"]]), f"  {one['text']}")
+        )
+    if len(found) > _ROWS_MAX:
+        console.print(f"… and {len(found) - _ROWS_MAX:,} more findings", style="dim")
+    if document["notLookedAt"]:
+        told = "; ".join(document["notLookedAt"])
+        console.print(f"not looked at: {told}. `verify` looks at everything", style="dim")

@@ -1,0 +1,87 @@
+"""The tables in a store's config folder, as a broker would load them: the file, or its backup.
+
+Nothing is raised for damage: a table that cannot be read is empty, and `problems` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ...proto.errors import CorruptState
+from ...store.apache import beans
+from ...store.java_json import parse
+from ...store.overlay_disk import OverlayDisk
+from ...store.state_files import StateFile
+from ...store.state_tables import (
+    ConsumerOffsets,
+    DelayOffsets,
+    GroupTable,
+    TopicTable,
+    parse_consumer_offsets,
+    parse_delay_offsets,
+    parse_groups,
+    parse_topics,
+)
+from .store_files import StoreFiles
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of one store; `problems` are sentences, `refused` those for which a broker would not start."""
+
+    files: StoreFiles
+    problems: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def topics(self) -> TopicTable:
+        """Return topics.json."""
+        return self._load("topics.json", parse_topics, TopicTable())
+
+    def groups(self) -> GroupTable:
+        """Return subscriptionGroup.json."""
+        return self._load("subscriptionGroup.json", parse_groups, GroupTable())
+
+    def offsets(self) -> ConsumerOffsets:
+        """Return consumerOffset.json."""
+        return self._load("consumerOffset.json", parse_consumer_offsets, ConsumerOffsets())
+
+    def delays(self) -> DelayOffsets:
+        """Return delayOffset.json."""
+        return self._load("delayOffset.json", parse_delay_offsets, DelayOffsets())
+
+    def timers_pending(self) -> dict[str, int]:
+        """Return the numbers of timed messages by real topic, as timermetrics has them."""
+        return self._load("timermetrics", lambda text: beans.counts(_bean(text)), {})
+
+    def transactions_open(self) -> dict[str, int]:
+        """Return the numbers of open half messages by real topic, as transactionMetrics has them."""
+        return self._load("transactionMetrics", _transaction_counts, {})
+
+    def _load(self, name: str, parse_text: Callable[[str], T], empty: T) -> T:
+        # On an overlay: loading moves a file aside that does not parse.
+        file = StateFile(OverlayDisk(self.files.disk), self.files.root, name)
+        try:
+            loaded = file.load(lambda text: parse_text(text.strip("\0")))
+        except CorruptState as error:
+            self.problems.append(error.message)
+            self.refused.append(error.message)
+            return empty
+        if loaded.problem:
+            self.problems.append(f"config/{name} does not parse: a broker uses config/{name}.bak")
+        return empty if loaded.value is None else loaded.value
+
+
+def _bean(text: str) -> dict[str | int, Any]:
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _transaction_counts(text: str) -> dict[str, int]:
+    found = beans.child(_bean(text), "transactionCount").items()
+    return {str(topic): int(beans.child({"": one}, "").get("count", 0)) for topic, one in found}
