@@ -43,10 +43,15 @@ _RESERVED: Final = {
 _TIMER_PREFIX: Final = "TIMER_"
 
 
+def is_reserved(name: str) -> bool:
+    """Is the property NAME not the application's?"""
+    return name in _RESERVED or name.startswith(_TIMER_PREFIX)
+
+
 def refuse_reserved(own: Mapping[str, str]) -> None:
     """Raise InvalidArgument for a name in OWN that is reserved, with a hint, and for a value that is not text."""
     for name, value in own.items():
-        if name in _RESERVED or name.startswith(_TIMER_PREFIX):
+        if is_reserved(name):
             raise InvalidArgument(
                 f"property {name!r} is not for applications: {_RESERVED.get(name, _TIMED)}",
                 field="properties",

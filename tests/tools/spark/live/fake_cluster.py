@@ -1,0 +1,77 @@
+"""A cluster without brokers: queues with bounds, offsets of groups, instants; it can lose queues and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pocketmq.client.queue import Queue
+from pocketmq.proto.errors import LeaseLost, TopicNotFound
+from pocketmq.tools.spark.live.cluster import Bounds
+from pocketmq.tools.spark.live.offsets import Offsets
+from pocketmq.tools.spark.live.read_options import Choice
+
+TOPIC = "orders"
+BROKER = "broker-a"
+
+
+def queue(number: int, broker: str = BROKER, topic: str = TOPIC) -> Queue:
+    return Queue(topic, broker, number)
+
+
+@dataclass
+class FakeCluster:
+    """Answers from QUEUES; each commit is noted in COMMITS."""
+
+    queues: dict[Queue, Bounds] = field(default_factory=dict)
+    offsets: dict[str, dict[Queue, int]] = field(default_factory=dict)
+    commits: list[dict[Queue, int]] = field(default_factory=list)
+    unregistered: set[str] = field(default_factory=set)
+    #: Every message of a queue is stored this long after the one before, the first at 0.
+    step_ms: int = 10
+    is_leased: bool = False
+
+    def bounds(self, choice: Choice, *, strict: bool) -> dict[Queue, Bounds]:
+        found = {one: bounds for one, bounds in self.queues.items() if self._is_chosen(choice, one)}
+        if strict and not found:
+            raise TopicNotFound("none is there")
+        return found
+
+    def _is_chosen(self, choice: Choice, one: Queue) -> bool:
+        if one.broker in self.unregistered:
+            return False
+        return one in choice.queues or one.topic in choice.topics or choice.matches(one.topic)
+
+    def is_registered(self, broker: str) -> bool:
+        return broker not in self.unregistered
+
+    def at_times(self, times: Offsets) -> dict[Queue, int | None]:
+        found: dict[Queue, int | None] = {}
+        for one, time_ms in times.items():
+            offset = max(self.queues[one].least, -(-time_ms // self.step_ms))
+            found[one] = offset if offset < self.queues[one].end else None
+        return found
+
+    def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        known = self.offsets.get(group, {})
+        return {one: known[one] for one in queues if one in known}
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        if self.is_leased:
+            raise LeaseLost("a member holds the queue")
+        self.commits.append(dict(offsets))
+        self.offsets.setdefault(group, {}).update(offsets)
+
+    def grow(self, one: Queue, count: int) -> None:
+        """Have COUNT more messages in queue ONE."""
+        least, end = self.queues.get(one, Bounds(0, 0))
+        self.queues[one] = Bounds(least, end + count)
+
+    def expire(self, one: Queue, least: int) -> None:
+        """Have no message of queue ONE before LEAST any more."""
+        self.queues[one] = Bounds(least, max(least, self.queues[one].end))
+
+
+def cluster_of(*ends: int, least: int = 0) -> FakeCluster:
+    """Return a cluster with one topic, whose queues begin at LEAST and end at ENDS."""
+    return FakeCluster({queue(number): Bounds(least, end) for number, end in enumerate(ends)})

@@ -1,0 +1,212 @@
+"""Questions to a real broker in a process of its own, by way of its name server and without."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from pocketmq.client import Admin, Message, Producer, Queue
+from pocketmq.proto.errors import (
+    Disconnected,
+    InvalidArgument,
+    QueueNotFound,
+    RouteNotFound,
+    TopicNotFound,
+)
+from pocketmq.tools.server_process import ServerProcess
+from pocketmq.tools.spark.live.cluster import LiveCluster
+from pocketmq.tools.spark.live.fetching import fetched
+from pocketmq.tools.spark.live.loss import Losses
+from pocketmq.tools.spark.live.place import Place
+from pocketmq.tools.spark.live.ranges import QueueRange
+from pocketmq.tools.spark.live.read_options import Choice, Pulling
+from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE, row_key, task_key
+from pocketmq.tools.spark.live.row_sender import ROWS_A_QUEUE, RowSender
+from pocketmq.tools.spark.live.write_options import write_options
+
+pytestmark = pytest.mark.processes
+
+TOPIC = "live"
+_numbers = count()
+IMPATIENT = Pulling(retries=1, retry_interval_ms=10)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("live") / "store") as started:
+        yield started
+
+
+@pytest.fixture
+def topic(server: ServerProcess) -> str:
+    """A topic of its own, with three queues."""
+    name = f"{TOPIC}-{next(_numbers)}"
+    with Admin(server.nameserver) as admin:
+        admin.create_topic(name, queues=3)
+    return name
+
+
+@pytest.fixture(params=["name-server", "endpoint"])
+def cluster(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[LiveCluster]:
+    is_broker = request.param == "endpoint"
+    address = str(server.ready["broker"]) if is_broker else server.nameserver
+    opened = LiveCluster(Place((address,), are_brokers=is_broker), IMPATIENT)
+    yield opened
+    opened.close()
+
+
+def fill(server: ServerProcess, topic: str, counts: tuple[int, ...]) -> None:
+    with Producer(server.nameserver) as producer:
+        producer.send_many(
+            Message(topic, b"%d" % at, queue=number, tag="even" if at % 2 == 0 else "odd")
+            for number, amount in enumerate(counts)
+            for at in range(amount)
+        )
+
+
+def queues_of(cluster: LiveCluster, topic: str) -> list[Queue]:
+    return sorted(cluster.bounds(Choice(topics=(topic,)), strict=True))
+
+
+def test_bounds_and_records_are_those_of_the_broker(
+    server: ServerProcess, cluster: LiveCluster, topic: str
+) -> None:
+    fill(server, topic, (500, 3, 0))
+
+    bounds = cluster.bounds(Choice(topics=(topic,)), strict=True)
+    first = min(bounds)
+    parts = fetched(cluster, QueueRange(first, 20, 480), None, Losses(True))
+    bodies = [int(part.run.body(row)) for part in parts for row in range(part.begin, part.end)]
+
+    assert [tuple(bounds[queue]) for queue in sorted(bounds)] == [(0, 500), (0, 3), (0, 0)]
+    assert bodies == list(range(20, 480))
+
+
+def test_a_pattern_finds_topics_and_an_assignment_queues(cluster: LiveCluster, topic: str) -> None:
+    broker = queues_of(cluster, topic)[0].broker
+    one = Queue(topic, broker, 1)
+
+    assert len(cluster.bounds(Choice(pattern=f"{topic[:-1]}.*|x"), strict=True)) >= 3
+    assert set(cluster.bounds(Choice(queues=(one,)), strict=True)) == {one}
+    assert cluster.is_registered(broker)
+    assert not cluster.is_registered("nobody")
+
+
+def test_what_is_not_there_is_an_error_or_left_out(cluster: LiveCluster, topic: str) -> None:
+    broker = queues_of(cluster, topic)[0].broker
+    unknown = Choice(queues=(Queue(topic, broker, 1), Queue(topic, broker, 9)))
+
+    with pytest.raises(TopicNotFound, match="never-made"):
+        cluster.bounds(Choice(topics=("never-made",)), strict=True)
+    with pytest.raises(QueueNotFound, match=":9"):
+        cluster.bounds(unknown, strict=True)
+    assert cluster.bounds(Choice(topics=("never-made",)), strict=False) == {}
+    assert set(cluster.bounds(unknown, strict=False)) == {Queue(topic, broker, 1)}
+
+
+def test_a_topic_that_is_deleted_is_gone_though_its_route_was_known(
+    server: ServerProcess, cluster: LiveCluster, topic: str
+) -> None:
+    choice = Choice(topics=(topic,))
+    assert len(cluster.bounds(choice, strict=True)) == 3
+    with Admin(server.nameserver) as admin:
+        admin.delete_topic(topic)
+
+    assert cluster.bounds(choice, strict=False) == {}
+
+
+def test_offsets_of_a_group_are_kept_by_the_broker(cluster: LiveCluster, topic: str) -> None:
+    queues = queues_of(cluster, topic)
+    group = f"group-{topic}"
+
+    cluster.commit(group, {queues[0]: 0, queues[2]: 0})
+
+    assert cluster.committed(group, queues) == {queues[0]: 0, queues[2]: 0}
+    with pytest.raises(InvalidArgument):
+        cluster.commit(group, {queues[0]: 99})
+
+
+def test_an_instant_is_found_by_store_time(
+    server: ServerProcess, cluster: LiveCluster, topic: str
+) -> None:
+    fill(server, topic, (5, 0, 0))
+    queues = queues_of(cluster, topic)
+
+    found = cluster.at_times({queues[0]: 0, queues[1]: 0})
+
+    assert found == {queues[0]: 0, queues[1]: None}
+    assert cluster.at_times({queues[0]: 1 << 50}) == {queues[0]: None}
+
+
+def test_nobody_there_is_an_error_that_names_the_address() -> None:
+    for is_broker in (False, True):
+        place = Place(("127.0.0.1:1",), are_brokers=is_broker)
+        nobody = LiveCluster(place, IMPATIENT)
+        try:
+            with pytest.raises((RouteNotFound, Disconnected), match=r"127\.0\.0\.1:1"):
+                nobody.bounds(Choice(topics=("t",)), strict=True)
+        finally:
+            nobody.close()
+
+
+# --- rows
+
+
+def messages(topic: str, task: int, rows: range) -> list[Message]:
+    return [
+        Message(topic, b"%d" % row, properties={SPARK_SEQUENCE: row_key(task, row)}) for row in rows
+    ]
+
+
+def send(server: ServerProcess, topic: str, task: int, *lists: range, **given: str) -> None:
+    options = write_options({"nameServer": server.nameserver, **given})
+    sender = RowSender(options, task, 0)
+    for rows in lists:
+        sender.put(messages(topic, task, rows))
+    sender.finish()
+    sender.close()
+
+
+def stored(server: ServerProcess, topic: str) -> list[int]:
+    cluster = LiveCluster(Place((server.nameserver,)), IMPATIENT)
+    bounds = cluster.bounds(Choice(topics=(topic,)), strict=True)
+    rows = [
+        int(part.run.body(row))
+        for queue, (least, end) in bounds.items()
+        for part in fetched(cluster, QueueRange(queue, least, end), None, Losses(True))
+        for row in range(part.begin, part.end)
+    ]
+    cluster.close()
+    return sorted(rows)
+
+
+def test_rows_are_sent_in_lists(server: ServerProcess, topic: str) -> None:
+    send(server, topic, 1, range(0, 10), range(10, 10), range(10, 25))
+
+    assert stored(server, topic) == list(range(25))
+
+
+def test_a_task_that_runs_again_is_stored_once_with_idempotence(
+    server: ServerProcess, topic: str
+) -> None:
+    task, total = task_key("query", 0, 0), 3 * ROWS_A_QUEUE + 7
+
+    send(server, topic, task, range(0, 1_500), range(1_500, 2_000), idempotence="true")
+    send(server, topic, task, range(0, 900), range(900, total), idempotence="true")
+    send(server, topic, task, range(0, total), idempotence="true")
+
+    assert stored(server, topic) == list(range(total))
+
+
+def test_a_task_that_runs_again_is_stored_twice_without(server: ServerProcess, topic: str) -> None:
+    send(server, topic, 5, range(3))
+    send(server, topic, 5, range(3))
+
+    assert stored(server, topic) == [0, 0, 1, 1, 2, 2]
+
+
+def test_tasks_of_other_batches_are_no_repeats(server: ServerProcess, topic: str) -> None:
+    for batch in range(3):
+        send(server, topic, task_key("query", batch, 0), range(5), idempotence="true")
+
+    assert stored(server, topic) == sorted(list(range(5)) * 3)

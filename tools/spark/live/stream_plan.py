@@ -1,0 +1,212 @@
+"""The positions of a stream: where it begins, how far a batch goes, what a batch reads, what its group has finished.
+
+What Spark asks, and what is made of it:
+
+    initialOffset    more than once, also after a crash in the first batch, when the end of that batch is fixed already.
+                     So the answer is remembered; and where it is "latest", a group pins it: what the group has
+                     committed goes before latest, and where it has committed nothing, latest is committed at once.
+    latestOffset     never less than its start; after `prepare_available_now` never more than the target recorded then.
+                     Its start is by contract processed, so it is committed: `commit` comes only with the next batch.
+    partitions       from the checkpoint, maybe in a later process: what is between start and end, nothing else.
+                     Queues that are in the end alone are new: they begin at their oldest message.
+
+A queue whose broker is not there at present stays where it is; one that its broker denies is lost (loss.py). Not
+thread-safe: Spark's planner has one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from ....client.queue import Queue
+from ....proto.clock import Clock
+from ....proto.errors import PocketMQError
+from .cluster import Bounds, Cluster
+from .limits import shares
+from .loss import Losses
+from .offsets import EARLIEST, LATEST, Offsets, named
+from .ranges import QueueRange, cut, ranges_between
+from .read_options import ReadOptions
+from .starts import resolved, settled, within
+
+logger = logging.getLogger(__name__)
+
+
+class StreamPlan:
+    """The positions of the stream that OPTIONS describe, on CLUSTER."""
+
+    def __init__(self, options: ReadOptions, cluster: Cluster, clock: Clock) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._clock = clock
+        self._losses = Losses(options.fail_on_data_loss)
+        self._initial: dict[Queue, int] | None = None
+        #: What a run that ends by itself reads up to.
+        self._target: dict[Queue, int] | None = None
+        self._committed: dict[Queue, int] = {}
+        #: When a batch was let through last.
+        self._triggered_ms: int | None = None
+        self._latest: dict[Queue, int] = {}
+        self._away: set[Queue] = set()
+
+    # ------------------------------------------------------------ where it begins
+
+    def initial(self) -> dict[Queue, int]:
+        """Return where the stream begins: the same at every call."""
+        if self._initial is None:
+            self._initial = self._find_initial()
+        return dict(self._initial)
+
+    def _find_initial(self) -> dict[Queue, int]:
+        options, cluster = self._options, self._cluster
+        bounds = cluster.bounds(options.choice, strict=True)
+        starts = resolved(options.starting, bounds, cluster, options.group)
+        moving = [queue for queue, offset in starts.items() if offset == LATEST]
+        if moving and options.commits:
+            starts |= self._pinned(moving)
+        elif moving:
+            logger.warning(
+                "a stream that begins at latest without a consumerGroup may begin later after a crash in its first"
+                " batch queues=%s",
+                named(moving),
+            )
+        begins = within(settled(starts, bounds), bounds, self._losses, options.starting.option)
+        if options.commits:
+            # Before anything is read: the next process has to begin at the same place.
+            pins = {queue: begins[queue] for queue in moving}
+            cluster.commit(options.group, pins)
+            self._committed |= pins
+        return begins
+
+    def _pinned(self, queues: Collection[Queue]) -> dict[Queue, int]:
+        """Return where the group has those of QUEUES begin that were to begin at latest.
+
+        Where it has committed in some queues of a topic, the others came later, and are read from their oldest message,
+        as they were, or would have been, by the process before; so are topics that came later, of a pattern.
+        """
+        known = self._cluster.committed(self._options.group, queues)
+        topics = {queue.topic for queue in known}
+        if known and self._options.choice.pattern:
+            topics = {queue.topic for queue in queues}
+        return {queue: EARLIEST for queue in queues if queue.topic in topics} | known
+
+    # ------------------------------------------------------------ how far a batch goes
+
+    def prepare_available_now(self) -> None:
+        """Let the stream end by itself where the queues end now."""
+        bounds = self._cluster.bounds(self._options.choice, strict=False)
+        self._target = {queue: one.end for queue, one in bounds.items()}
+
+    def latest(
+        self, start: Offsets, *, most: int | None = None, least: int | None = None
+    ) -> dict[Queue, int]:
+        """Return where the batch ends that begins at START, of MOST messages or all, and of LEAST or none."""
+        self.commit(start)
+        bounds = self._cluster.bounds(self._options.choice, strict=False)
+        self._note_missing(start, bounds)
+        self._latest = {**start, **{queue: one.end for queue, one in bounds.items()}}
+        begins = {queue: start.get(queue, one.least) for queue, one in bounds.items()}
+        ends = {queue: max(begins[queue], one.end) for queue, one in bounds.items()}
+        self._note_cut(begins, bounds)
+        if self._target is not None:
+            target = self._target
+            ends = {
+                queue: max(begins[queue], min(end, target[queue]))
+                for queue, end in ends.items()
+                if queue in target
+            }
+            least = None
+        backlogs = {queue: end - begins[queue] for queue, end in ends.items()}
+        if least is not None and self._waits(sum(backlogs.values()), least):
+            return dict(start)
+        if most is not None:
+            given = shares(backlogs, most)
+            ends = {queue: begins[queue] + given.get(queue, 0) for queue in ends}
+        return {**start, **ends}
+
+    def _waits(self, count: int, least: int) -> bool:
+        """Is a batch of COUNT messages, fewer than LEAST, put off until there are more?"""
+        now_ms = self._clock.now_ms()
+        is_late = (
+            self._triggered_ms is None
+            or now_ms - self._triggered_ms >= self._options.trigger_delay_ms
+        )
+        if count < least and not (is_late and count):
+            return True
+        self._triggered_ms = now_ms
+        return False
+
+    def _note_missing(self, start: Offsets, bounds: Mapping[Queue, Bounds]) -> None:
+        missing = set(start) - set(bounds)
+        for queue in sorted(missing - self._away):
+            if self._cluster.is_registered(queue.broker):
+                self._losses.report(f"{queue}: it is gone, and what it had from {start[queue]} on")
+            else:
+                logger.warning("queue is out of reach at present queue=%s", queue)
+        self._away = missing
+
+    def _note_cut(self, begins: Offsets, bounds: Mapping[Queue, Bounds]) -> None:
+        for queue, begin in begins.items():
+            if begin > bounds[queue].end and queue not in self._away:
+                self._losses.report(
+                    f"{queue}: it ends at {bounds[queue].end}, before offset {begin} where the stream stands (its store"
+                    " was cut or replaced)"
+                )
+
+    def newest(self) -> dict[Queue, int]:
+        """Return where the queues ended when they were looked at last."""
+        return dict(self._latest)
+
+    # ------------------------------------------------------------ what a batch reads
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[QueueRange]:
+        """Return what the batch from START to END reads, cut for its tasks."""
+        begins = dict(start)
+        if set(end) - set(start) or any(
+            start[queue] < end[queue] for queue in start if queue in end
+        ):
+            begins = self._begins(start, end)
+        return cut(
+            ranges_between(begins, end),
+            at_least=self._options.partitions_min,
+            records_max=self._options.records_max,
+        )
+
+    def _begins(self, start: Offsets, end: Offsets) -> dict[Queue, int]:
+        """Return where to read from: START, or the oldest message of a queue that is new or has lost some."""
+        bounds = self._cluster.bounds(self._options.choice, strict=False)
+        begins: dict[Queue, int] = {}
+        for queue, last in sorted(end.items()):
+            least = bounds[queue].least if queue in bounds else 0
+            first = start.get(queue, min(least, last))
+            if first < last and first < least:
+                self._losses.report(
+                    f"{queue}: offset {first} is gone, the oldest that is there is {least}"
+                )
+            if first > last:
+                self._losses.report(
+                    f"{queue}: the batch ends at {last}, before it begins at {first}"
+                )
+            begins[queue] = min(max(first, least), last)
+        return begins
+
+    # ------------------------------------------------------------ what is finished
+
+    def commit(self, done: Offsets) -> None:
+        """Have the group stand at DONE, where it does not stand already; that this fails stops nothing."""
+        if not self._options.commits:
+            return
+        news = {
+            queue: offset for queue, offset in done.items() if self._committed.get(queue) != offset
+        }
+        if not news:
+            return
+        try:
+            self._cluster.commit(self._options.group, news)
+        except PocketMQError as error:
+            logger.warning(
+                "offsets not committed group=%s error=%s", self._options.group, error.message
+            )
+            return
+        self._committed |= news
