@@ -80,6 +80,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lookup": ("lookup.command:lookup", "Find messages by key, id, offset or time, also in files."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
+    "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
     "doctor": (
         "doctor.command:doctor",

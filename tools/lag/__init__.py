@@ -1,0 +1,1 @@
+"""How far consumer groups are behind: rows, verdicts, two moments compared. From cold files or a live cluster."""

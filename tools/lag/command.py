@@ -1,0 +1,206 @@
+"""`pocketmq lag`: how far every consumer group is behind, from the files of stores or from a cluster that runs.
+
+Exit codes: 0 done, 1 a limit given with --max-lag is passed, 2 wrong arguments, 5 a store that no broker would open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from ...client import Admin
+from ...proto.clock import Clock, SystemClock
+from ...proto.duration import parse_duration
+from ...proto.errors import StoreRefused
+from ...store.os_disk import allow_many_files
+from ..options import DEFAULT_NAMESERVER, NAMESERVER_VARIABLE, json_option
+from ..stores.cold_store import RECOVERIES, ColdStore, RecoveryName
+from ..stores.locations import locate
+from ..stores.settings import parse_settings
+from .cold import store_rows
+from .live import cluster_rows
+from .output import check_out, print_rows, write_rows
+from .rows import LagRow
+from .snapshots import Progress, Snapshot, compare
+from .verdicts import Verdict
+
+#: Verdicts that no limit of messages excuses.
+_WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Verdict.STALLED})
+
+
+@click.command()
+@click.argument("stores", nargs=-1, metavar="[STORE]…")
+@click.option(
+    "--nameserver",
+    metavar="HOST:PORT[,…]",
+    envvar=NAMESERVER_VARIABLE,
+    show_envvar=True,
+    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAMESERVER}]",
+)
+@click.option("--group", metavar="PATTERN", help="Only these groups (G*, one*).")
+@click.option("--topic", metavar="PATTERN", help="Only these topics.")
+@click.option(
+    "--out", metavar="FILE", help="Also write the rows to FILE: .json, .jsonl, .csv or .parquet."
+)
+@click.option(
+    "--since",
+    metavar="FILE",
+    help="Compare with the rows that --out wrote to FILE (.json) earlier.",
+)
+@click.option(
+    "--watch", metavar="30s", help="Look again and again, so long apart, and tell what changed."
+)
+@click.option(
+    "--times", type=click.IntRange(1), help="With --watch: look so many times, then stop."
+)
+@click.option(
+    "--max-lag",
+    type=click.IntRange(0),
+    help="Exit with 1 if more messages are unread, or a row is wrong.",
+)
+@click.option(
+    "--broker-name",
+    help="What the broker of the one STORE is called.  [default: told by its files]",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
+)
+@click.option(
+    "--recovery",
+    type=click.Choice(RECOVERIES),
+    default="apache",
+    show_default=True,
+    help="Whose recovery decides what a store holds: Apache RocketMQ 5.5.0's, or ours.",
+)
+@json_option("a row a line")
+def lag(*, stores: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Tell how far consumer groups are behind: messages, bytes, the age of the oldest unread one, and a verdict.
+
+    STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
+    It may be live, stopped, copied or damaged; not a byte of it is written. Without a STORE the brokers are asked.
+    """
+    context = click.get_current_context()
+    asked = _asked(context, stores, options)
+    passed = False
+    for found in _looks(asked, SystemClock()):
+        print_rows(found, as_json=as_json, with_rates=asked.has_rates)
+        passed = asked.max_lag is not None and any(
+            _is_wrong(one.row, asked.max_lag) for one in found
+        )
+    if passed:
+        context.exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the command line asks for; without STORES a cluster."""
+
+    stores: tuple[str, ...]
+    nameserver: str
+    group: str
+    topic: str
+    out: str | None
+    since: Snapshot | None
+    interval_ms: int | None
+    times: int | None
+    max_lag: int | None
+    broker_name: str | None
+    settings: dict[str, str]
+    recovery: RecoveryName
+
+    @property
+    def has_rates(self) -> bool:
+        """Are there two moments to compare?"""
+        return self.since is not None or self.interval_ms is not None
+
+
+def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any]) -> _Asked:
+    named = context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE
+    if stores and named:
+        raise click.UsageError(
+            "Give a STORE or --nameserver: files are read, or brokers are asked."
+        )
+    if given["times"] is not None and given["watch"] is None:
+        raise click.UsageError("--times goes with --watch.")
+    if given["out"] is not None:
+        check_out(given["out"])
+    watch, since = given.pop("watch"), given.pop("since")
+    return _Asked(
+        stores=stores,
+        nameserver=given.pop("nameserver") or DEFAULT_NAMESERVER,
+        group=given.pop("group") or "*",
+        topic=given.pop("topic") or "*",
+        since=None if since is None else Snapshot.parse(Path(since).read_text("utf-8")),
+        interval_ms=None if watch is None else parse_duration(watch, field="--watch"),
+        settings=parse_settings(given.pop("settings")),
+        **given,
+    )
+
+
+def _looks(asked: _Asked, clock: Clock) -> Iterator[list[Progress]]:
+    """Yield what each look finds: one, or with an interval one after the other."""
+    before = asked.since
+    with ExitStack() as stack:
+        look = _look_at(asked, stack)
+        for number in count(1):
+            now_ms = clock.now_ms()
+            rows = [row for row in look(now_ms) if _is_wanted(asked, row)]
+            found = compare(before, rows, now_ms)
+            if asked.out is not None:
+                write_rows(asked.out, [one.row for one in found], now_ms)
+            yield found
+            if asked.interval_ms is None or number == asked.times:
+                return
+            before = Snapshot.of(rows, now_ms)
+            asyncio.run(clock.sleep_until(now_ms + asked.interval_ms))
+
+
+def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], list[LagRow]]:
+    """Return what finds the rows of an instant; what it opens is closed with STACK."""
+    if asked.stores:
+        allow_many_files()
+        return lambda now_ms: _rows_of_stores(asked, now_ms)
+    admin = stack.enter_context(Admin(asked.nameserver))
+    return lambda now_ms: cluster_rows(admin)
+
+
+def _rows_of_stores(asked: _Asked, now_ms: int) -> list[LagRow]:
+    """Return the rows of all stores; one that no broker would open ends it, unless there are others."""
+    rows: list[LagRow] = []
+    refused: list[StoreRefused] = []
+    locations = locate(asked.stores, broker_name=asked.broker_name, settings=asked.settings)
+    for location in locations:
+        try:
+            store = ColdStore.open(
+                location, now_ms=now_ms, given=asked.settings, recovery=asked.recovery
+            )
+        except StoreRefused as error:
+            refused.append(error)
+            continue
+        rows += store_rows(store, now_ms)
+    if refused and len(refused) == len(locations):
+        raise refused[0]
+    for refusal in refused:
+        click.echo(f"pocketmq: left out: {refusal.message}", err=True)
+    return sorted(rows, key=lambda row: row.key)
+
+
+def _is_wanted(asked: _Asked, row: LagRow) -> bool:
+    return fnmatchcase(row.facts.group, asked.group) and fnmatchcase(row.facts.topic, asked.topic)
+
+
+def _is_wrong(row: LagRow, max_lag: int) -> bool:
+    return (row.lag or 0) > max_lag or row.verdict in _WRONG

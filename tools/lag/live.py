@@ -1,0 +1,80 @@
+"""The lag rows of a cluster that runs, by asking its brokers.
+
+Offsets, bounds and ages come from the brokers, each group in one look. What a broker does not tell is unknown here:
+bytes, what waits for its time, what was popped. The files tell it: give the store instead.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ...client import Admin, GroupQueue
+from ...proto.errors import GroupNotFound, TopicNotFound
+from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from .rows import LagRow
+from .verdicts import Facts, is_dead_letter_topic, is_retry_topic
+
+
+def cluster_rows(admin: Admin) -> list[LagRow]:
+    """Return the rows of every group on every broker that ADMIN reaches, by broker, topic, queue and group."""
+    derived = {
+        topic.name
+        for topic in admin.topics(include_system=True)
+        if topic.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    }
+    found: list[LagRow] = []
+    for group in (one.name for one in admin.groups()):
+        found += _rows_of(group, list(_queues(admin, group, derived)))
+    return sorted(found, key=lambda row: row.key)
+
+
+def _queues(admin: Admin, group: str, derived: set[str]) -> Iterator[GroupQueue]:
+    """Yield how GROUP stands in each queue that it reads, and in its retry and dead-letter topics."""
+    try:
+        queues = admin.describe_group(group).queues
+    except GroupNotFound:
+        return  # It was deleted meanwhile.
+    yield from queues
+    known = {one.queue.topic for one in queues}
+    for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
+        if topic in derived and topic not in known:
+            try:
+                more = admin.describe_group(group, topic=topic).queues
+            except (GroupNotFound, TopicNotFound):
+                continue
+            yield from (one for one in more if one.max_offset > one.min_offset)
+
+
+def _rows_of(group: str, queues: list[GroupQueue]) -> list[LagRow]:
+    retries: dict[str, int] = defaultdict(int)
+    dead: dict[str, int] = defaultdict(int)
+    for one in queues:
+        broker = one.queue.broker
+        if is_dead_letter_topic(one.queue.topic, group):
+            dead[broker] += one.max_offset - one.min_offset
+        elif is_retry_topic(one.queue.topic, group):
+            retries[broker] += max(0, one.lag)
+    return [_row(group, one, retries[one.queue.broker], dead[one.queue.broker]) for one in queues]
+
+
+def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
+    topic, broker, number = one.queue
+    is_own = is_retry_topic(topic, group) or is_dead_letter_topic(topic, group)
+    facts = Facts(
+        topic=topic,
+        queue_id=number,
+        group=group,
+        committed_offset=one.offset if one.offset >= 0 else None,
+        min_offset=one.min_offset,
+        max_offset=one.max_offset,
+        retries=None if is_own else retries,
+        dead_letters=None if is_own else dead,
+    )
+    nothing_unread = facts.lag == 0
+    return LagRow.of(
+        broker,
+        facts,
+        lag_bytes=0 if nothing_unread else None,
+        oldest_unread_age_ms=one.oldest_unread_ms if facts.lag else None,
+    )

@@ -1,0 +1,105 @@
+"""The entries of one consume queue as columns, whatever its kind, hole by hole and file by file.
+
+An entry of a plain queue is one message. One of a batch queue is a record of `count` messages, numbered from
+`queue_offset` on. Pre-blank entries, which stand in front of a queue that begins above 0, are no messages and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.record_run import Longs
+from ...store.apache.files import JavaFile
+from ...store.apache.queue import JavaQueue
+
+#: 6 MB, as many as a file of the usual size holds.
+ENTRIES_AT_ONCE: Final = 300_000
+_PRE_BLANK_SIZE: Final = (1 << 31) - 1
+_SIMPLE: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_BATCH: Final = np.dtype(
+    [
+        ("physical", ">i8"),
+        ("size", ">i4"),
+        ("tags", ">i8"),
+        ("time", ">i8"),
+        ("base", ">i8"),
+        ("count", ">i2"),
+        ("compacted", ">i4"),
+        ("reserved", ">i4"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntries:
+    """Entries in the order of their files; one array a column, all of one length."""
+
+    queue_offset: Longs
+    physical_offset: Longs
+    size: Longs
+    tags_code: Longs
+    count: Longs
+
+    def __len__(self) -> int:
+        return len(self.queue_offset)
+
+    def take(self, rows: Any) -> QueueEntries:
+        """Return the chosen ROWS."""
+        return QueueEntries(*(getattr(self, name)[rows] for name in QueueEntries.__slots__))
+
+
+def entries_of(queue: JavaQueue, begin: int, end: int) -> Iterator[QueueEntries]:
+    """Yield the entries of QUEUE that hold messages of [BEGIN, END), up to ENTRIES_AT_ONCE at a time.
+
+    Offsets in a hole, where a file is missing, have none. Each range is read once, and nothing else of the file.
+    """
+    begin, end = max(begin, queue.min_offset), min(end, queue.max_offset)
+    if begin >= end:
+        return
+    for file in queue.files.files:
+        if queue.kind == "BatchCQ":
+            yield from _of_batches(file, begin, end)
+        else:
+            yield from _of_messages(file, begin, end)
+
+
+def _of_messages(file: JavaFile, begin: int, end: int) -> Iterator[QueueEntries]:
+    width = _SIMPLE.itemsize
+    number = file.start // width
+    first, last = max(0, begin - number), min(file.wrote // width, end - number)
+    for at in range(first, last, ENTRIES_AT_ONCE):
+        rows = _rows(file, _SIMPLE, at, min(last, at + ENTRIES_AT_ONCE))
+        numbers = np.arange(number + at, number + at + len(rows), dtype=np.int64)
+        yield _columns(rows, numbers, np.ones(len(rows), np.int64))
+
+
+def _of_batches(file: JavaFile, begin: int, end: int) -> Iterator[QueueEntries]:
+    last = file.wrote // _BATCH.itemsize
+    for at in range(0, last, ENTRIES_AT_ONCE):
+        rows = _rows(file, _BATCH, at, min(last, at + ENTRIES_AT_ONCE))
+        numbers, counts = rows["base"].astype(np.int64), rows["count"].astype(np.int64)
+        wanted = (numbers + counts > begin) & (numbers < end)
+        if wanted.any():
+            yield _columns(rows[wanted], numbers[wanted], counts[wanted])
+
+
+def _rows(file: JavaFile, kind: np.dtype[np.void], first: int, last: int) -> NDArray[np.void]:
+    data = file.mapping.read(first * kind.itemsize, (last - first) * kind.itemsize)
+    return np.frombuffer(data, kind, len(data) // kind.itemsize)
+
+
+def _columns(rows: NDArray[np.void], numbers: Longs, counts: Longs) -> QueueEntries:
+    found = QueueEntries(
+        numbers,
+        rows["physical"].astype(np.int64),
+        rows["size"].astype(np.int64),
+        rows["tags"].astype(np.int64),
+        counts,
+    )
+    blank = found.size == _PRE_BLANK_SIZE
+    return found.take(~blank) if blank.any() else found
