@@ -36,7 +36,9 @@ def test_the_table_ends_with_a_sum(store: str, capsys: pytest.CaptureFixture[str
     assert lines[1].split()[:9] == [
         *("broker-a", "Consumed", "0", "G_lagging", "1", "0", "38", "37", "12,180"),
     ]
-    assert lines[-1].startswith("4 rows: 4 behind; 83 messages unread, 27,206 bytes, the oldest for ")
+    assert lines[-1].startswith(
+        "4 rows: 4 behind; 83 messages unread, 27,206 bytes, the oldest for "
+    )
 
 
 def test_a_store_without_groups_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
