@@ -18,6 +18,7 @@ import logging
 import mmap
 import os
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class OverlayDisk:
         self._base: Disk = OsDisk() if base is None else base
         self._far = None if on_this_machine else self._base
         #: Files whose content is ours: mapped, written or renamed here.
-        self._files: dict[str, PrivateMapping] = {}
+        self._files = _Files()
         self._folders: set[str] = set()
         #: Real files and folders that do not exist in this view.
         self._gone: set[str] = set()
@@ -62,6 +63,8 @@ class OverlayDisk:
         return not self._is_gone(path) and self._base.exists(path)
 
     def _is_gone(self, path: str) -> bool:
+        if not self._gone:
+            return False
         while path not in self._gone:
             parent = os.path.dirname(path)
             if parent == path:
@@ -94,10 +97,8 @@ class OverlayDisk:
             for entry in self._base.list(folder):
                 if os.path.join(folder, entry.name) not in self._gone:
                     found[entry.name] = entry
-        for path, file in self._files.items():
-            parent, name = os.path.split(path)
-            if parent == folder:
-                found[name] = Entry(name, file.size, is_folder=False)
+        for name, file in self._files.inside(folder):
+            found[name] = Entry(name, file.size, is_folder=False)
         for path in self._folders:
             parent, name = os.path.split(path)
             if parent == folder:
@@ -140,7 +141,8 @@ class OverlayDisk:
         path = _key(path)
         if path not in self._files:
             self._require(path)
-        self._files.pop(path, None)
+        if path in self._files:
+            del self._files[path]
         self._gone.add(path)
 
     def delete_folder(self, path: str) -> None:
@@ -148,14 +150,17 @@ class OverlayDisk:
         inside = path + os.sep
         self._gone.add(path)
         self._folders = {one for one in self._folders if one != path and not one.startswith(inside)}
-        self._files = {one: file for one, file in self._files.items() if not one.startswith(inside)}
+        for one in [one for one in self._files if one.startswith(inside)]:
+            del self._files[one]
 
     def rename(self, source: str, target: str) -> None:
         source, target = _key(source), _key(target)
         if source not in self._files:
             self.open_map(source)
-        self._files[target] = self._files.pop(source)
-        self._files[target].path = target
+        file = self._files[source]
+        del self._files[source]
+        file.path = target
+        self._files[target] = file
         self._gone.add(source)
 
     def truncate(self, path: str, size: int) -> None:
@@ -199,6 +204,28 @@ class OverlayDisk:
         while not self._base.exists(path):
             path = os.path.dirname(path)
         return self._base.usage(path)
+
+
+class _Files(dict[str, "PrivateMapping"]):
+    """Files by path, that also know who lies in a folder: a store has ten thousand of them, each in one of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folders: dict[str, dict[str, PrivateMapping]] = {}
+
+    def __setitem__(self, path: str, file: PrivateMapping) -> None:
+        super().__setitem__(path, file)
+        folder, name = os.path.split(path)
+        self._folders.setdefault(folder, {})[name] = file
+
+    def __delitem__(self, path: str) -> None:
+        super().__delitem__(path)
+        folder, name = os.path.split(path)
+        del self._folders[folder][name]
+
+    def inside(self, folder: str) -> Iterable[tuple[str, PrivateMapping]]:
+        """Return names and files in FOLDER."""
+        return self._folders.get(folder, {}).items()
 
 
 def _key(path: str) -> str:

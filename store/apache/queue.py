@@ -19,6 +19,11 @@ _ENTRY_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8
 #: Stands in front of the first entry of a queue that begins above 0.
 _PRE_BLANK: Final = _ENTRY.pack(0, 0x7FFFFFFF, 0)
 _FILES_RECOVERED: Final = 3
+_LONG_MAX: Final = (1 << 63) - 1
+#: Bytes of a queue file that are looked at in one go.
+_FIRST_PIECE: Final = 205 * ENTRY_SIZE
+_PIECE_MAX: Final = 52_000 * ENTRY_SIZE
+_GROWTH: Final = 8
 
 #: queue offset, log offset, size, tags code(, messages in the batch)
 Unit = tuple[int, ...]
@@ -73,12 +78,11 @@ class SimpleQueue:
             return
         end = 0
         for file in files[max(0, len(files) - _FILES_RECOVERED) :]:
-            entries = _entries(file)
-            count = _leading_valid(entries)
+            count, log_end = _leading(file)
             if count:
-                self.max_log_offset = _end_of(entries, count - 1)
+                self.max_log_offset = log_end
             end = file.start + count * ENTRY_SIZE
-            if count < len(entries):
+            if count < file.size // ENTRY_SIZE:
                 break
         self.files.truncate(end)
 
@@ -86,19 +90,13 @@ class SimpleQueue:
         """Drop the entries of records at LOG_END or behind it."""
         self.max_log_offset = log_end
         while (file := self.files.last) is not None:
-            entries = _entries(file)
             file.wrote = 0
-            if entries["offset"][0] >= log_end:
+            if _entry(file, 0)["offset"] >= log_end:
                 self.files.delete_last()
                 continue
             # The first entry is kept whatever it is: Java looks at its offset only.
-            inside = (
-                (entries["offset"] >= 0) & (entries["size"] > 0) & (entries["offset"] < log_end)
-            )
-            inside[0] = True
-            count = len(inside) if inside.all() else int(inside.argmin())
+            count, self.max_log_offset = _leading(file, log_end, keep_first=True)
             file.wrote = count * ENTRY_SIZE
-            self.max_log_offset = _end_of(entries, count - 1)
             return
 
     def put(self, record: Checked) -> None:
@@ -123,16 +121,18 @@ class SimpleQueue:
         if self.min_position >= self.files.max_offset or last is None or first is None:
             return
         if last.wrote >= ENTRY_SIZE:
-            newest = int(_entries(last)["offset"][last.wrote // ENTRY_SIZE - 1])
-            if newest < log_begin:
+            newest = _entry(last, last.wrote // ENTRY_SIZE - 1)
+            if newest["offset"] < log_begin:
                 self.min_position = last.start + last.wrote
                 return
         start = max(0, self.min_position - first.start)
         intact = self.min_position >= first.start
         if start >= first.wrote:
             return
+        if intact and _entry(first, start // ENTRY_SIZE)["offset"] >= log_begin:
+            return
         offsets = np.frombuffer(first.view[start : first.wrote], _ENTRY_TYPE)["offset"]
-        if len(offsets) == 0 or (intact and offsets[0] >= log_begin):
+        if len(offsets) == 0:
             return
         for index in _search(offsets, log_begin):
             if offsets[index] >= log_begin:
@@ -161,17 +161,38 @@ class SimpleQueue:
         return at + count - at % count
 
 
-def _entries(file: JavaFile) -> NDArray[np.void]:
-    return np.frombuffer(file.view, _ENTRY_TYPE)
+def _entry(file: JavaFile, index: int) -> np.void:
+    """Return one entry of FILE; only its bytes are read."""
+    data = file.mapping.read(index * ENTRY_SIZE, ENTRY_SIZE)
+    found: np.void = np.frombuffer(data, _ENTRY_TYPE)[0]
+    return found
 
 
-def _leading_valid(entries: NDArray[np.void]) -> int:
-    valid = (entries["offset"] >= 0) & (entries["size"] > 0)
-    return len(valid) if valid.all() else int(valid.argmin())
+def _leading(
+    file: JavaFile, log_end: int = _LONG_MAX, *, keep_first: bool = False
+) -> tuple[int, int]:
+    """Return how many entries at the front of FILE are ones of records before LOG_END, and the last one's end.
 
-
-def _end_of(entries: NDArray[np.void], index: int) -> int:
-    return int(entries["offset"][index]) + int(entries["size"][index])
+    Reads piece by piece and stops at the first that is none: most of a queue's last file is a hole.
+    """
+    count, end = 0, 0
+    piece = _FIRST_PIECE
+    while count < file.size // ENTRY_SIZE:
+        at = count * ENTRY_SIZE
+        data = file.mapping.read(at, min(piece, file.size // ENTRY_SIZE * ENTRY_SIZE - at))
+        entries = np.frombuffer(data, _ENTRY_TYPE)
+        offsets = entries["offset"]
+        valid = (offsets >= 0) & (entries["size"] > 0) & (offsets < log_end)
+        if keep_first and count == 0:
+            valid[0] = True
+        found = len(valid) if valid.all() else int(valid.argmin())
+        if found:
+            end = int(offsets[found - 1]) + int(entries["size"][found - 1])
+        count += found
+        if found < len(valid):
+            break
+        piece = min(piece * _GROWTH, _PIECE_MAX)
+    return count, end
 
 
 def _search(offsets: NDArray[np.int64], wanted: int) -> range:

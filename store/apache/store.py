@@ -12,17 +12,24 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record
+from ...proto.record_run import RunColumns
 from ..checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ..disk import Disk
 from .batch_queue import BatchQueue
+from .entered import EnteredRecords
 from .files import JavaFile, JavaFiles, Refused
 from .index import JavaIndex
 from .queue import JavaQueue, SimpleQueue
 from .records import Checked, RecordCheck, decode
 from .settings import ApacheSettings
+from .sound_run import SoundRuns, Wanted
 
 _LONG_MAX: Final = (1 << 63) - 1
 _QUERY_ROUNDS: Final = 3
@@ -142,7 +149,11 @@ class ApacheStore:
         elif self.settings.accelerated_recovery and dispatch_from >= file.start:
             at = dispatch_from - file.start
             last_sound = dispatch_from
+        runs = self._runs(file, dispatch_from)
         while True:
+            if passed := runs.run_from(at):
+                last_sound, at = file.start + passed.last, passed.end
+                continue
             checked = self.records.check(file.view, at, crc=self.settings.check_crc)
             if checked.is_record and not self._is_foreign(checked, file):
                 last_sound = file.start + at
@@ -152,10 +163,25 @@ class ApacheStore:
             elif checked.is_blank and index + 1 < len(self.log.files):
                 index += 1
                 file = self.log.files[index]
+                runs = self._runs(file, dispatch_from)
                 at = 0
             else:
                 break
         self._end_log(file.start + at, last_sound)
+
+    def _runs(self, file: JavaFile, dispatch_from: int) -> SoundRuns:
+        """Return the runs of records in FILE that need no dispatch."""
+        wanted: Wanted | None = EnteredRecords(self.queues)
+        if self.clean:
+            wanted = partial(_at_or_before, dispatch_from)
+        elif self.settings.check_offset or self._indexes:
+            wanted = None
+        return SoundRuns(file.view, self.settings, wanted)
+
+    @property
+    def _indexes(self) -> bool:
+        """Does dispatch fill the index?"""
+        return self.settings.index_enabled and self.settings.index_file_write
 
     def _is_foreign(self, checked: Checked, file: JavaFile) -> bool:
         if self.clean or not self.settings.check_offset:
@@ -195,7 +221,7 @@ class ApacheStore:
     def _dispatch(self, record: Checked) -> None:
         if record.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT):
             self.queue(record.topic, record.queue_id).put(record)
-        if self.settings.index_enabled and self.settings.index_file_write:
+        if self._indexes:
             self.index.build(record, self.checkpoint)
 
     # ---- reading
@@ -262,6 +288,10 @@ class ApacheStore:
             at = data[_LOG_OFFSET_AT : _LOG_OFFSET_AT + 8]
             found.append(int.from_bytes(at, "big", signed=True))
         return until
+
+
+def _at_or_before(log_offset: int, _: object, columns: RunColumns) -> NDArray[np.bool_]:
+    return columns.log_offset <= log_offset
 
 
 def _queue_id(name: str) -> int | None:

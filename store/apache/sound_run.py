@@ -1,0 +1,101 @@
+"""Records that Apache's check certainly accepts, found for whole windows of a log file at once.
+
+Checking and decoding one record takes some 10 µs, a log file has millions. Nearly all of them are ordinary: lengths
+agree, the CRC fits, no property has a say in the check. `SoundRuns` finds those by the column (record_run.py), and
+leaves whatever is not plainly sound to `RecordCheck`, which follows Apache to the letter.
+
+Not plain are records of the schedule topic and with INNER_NUM, whose properties Apache parses as numbers, those with a
+topic length that Java reads as negative, and under forceVerifyPropCRC all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.property_ranges import PropertyRanges
+from ...proto.record import MAGIC_V1
+from ...proto.record_run import RunColumns, as_bytes, parse_run, walk
+from ...proto.run_check import crc_mismatches, topic_is
+from ...proto.topics import SCHEDULE_TOPIC
+from .settings import ApacheSettings
+
+Bools = NDArray[np.bool_]
+#: Tells which records of a window may be passed over, beside being sound.
+Wanted = Callable[[NDArray[np.uint8], RunColumns], Bools]
+
+WINDOW_BYTES: Final = 4 << 20
+_INNER_NUM: Final = "INNER_NUM"
+_JAVA_BYTE_MAX: Final = 127
+
+
+class Passed(NamedTuple):
+    """A run of records: where the last one begins, and where it ends."""
+
+    last: int
+    end: int
+
+
+class SoundRuns:
+    """Finds runs of plainly sound records in one log file.
+
+    DATA is the file, WANTED picks among its records (None: none of them). What WANTED says of a record must not become
+    false later.
+    """
+
+    def __init__(self, data: memoryview, settings: ApacheSettings, wanted: Wanted | None) -> None:
+        self._data = data
+        self._array = as_bytes(data)
+        self._crc = settings.check_crc
+        self._wanted = None if settings.property_crc_required else wanted
+        #: The window: where its records begin, where each ends, and the next one that is not plain, from each on.
+        self._starts = np.zeros(0, np.int64)
+        self._ends = self._starts
+        self._next_other = self._starts
+        self._searched_to = -1
+
+    def run_from(self, at: int) -> Passed | None:
+        """Return the run that begins with the record at AT; None if that is not plain, or no record."""
+        if self._wanted is None:
+            return None
+        if at >= self._searched_to:
+            self._search(at)
+        row = int(np.searchsorted(self._starts, at))
+        if row == len(self._starts) or self._starts[row] != at:
+            return None
+        behind = int(self._next_other[row])
+        if behind == row:
+            return None
+        return Passed(int(self._starts[behind - 1]), int(self._ends[behind - 1]))
+
+    def _search(self, at: int) -> None:
+        """Look at the window from AT on."""
+        stop = min(at + WINDOW_BYTES, len(self._data))
+        starts, end = walk(self._data, at, stop)
+        columns = parse_run(self._array, starts)
+        if not columns.well_formed.all():
+            columns = columns.take(slice(int(columns.well_formed.argmin())))
+        self._starts, self._ends = columns.starts, columns.starts + columns.sizes
+        # A record that does not fit a window is looked at by itself, and the next window begins behind it.
+        self._searched_to = end if len(columns) else at + 1
+        plain = self._plain(columns, bytes(self._data[at:end])) if len(columns) else _NONE
+        places = np.where(plain, len(columns), np.arange(len(columns)))
+        self._next_other = np.minimum.accumulate(places[::-1])[::-1]
+
+    def _plain(self, columns: RunColumns, text: bytes) -> Bools:
+        plain: Bools = (columns.magic != MAGIC_V1) | (columns.topic_size <= _JAVA_BYTE_MAX)
+        if self._crc:
+            plain &= ~crc_mismatches(self._data, columns)
+        if _INNER_NUM.encode() in text:
+            _, sizes = PropertyRanges(self._array, columns).find(_INNER_NUM)
+            plain &= sizes <= 0
+        if SCHEDULE_TOPIC.encode() in text:
+            plain &= ~topic_is(self._array, columns, SCHEDULE_TOPIC)
+        assert self._wanted is not None
+        return plain & self._wanted(self._array, columns)
+
+
+_NONE: Final = np.zeros(0, np.bool_)
