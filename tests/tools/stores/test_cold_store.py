@@ -104,3 +104,18 @@ def test_retry_and_dead_letter_topics_are_told_by_group(tmp_path: Path) -> None:
 
     assert store.dead_letter_topics() == {"G_failing": "%DLQ%G_failing"}
     assert store.retry_topics()["G_failing"] == "%RETRY%G_failing"
+
+
+def test_without_the_index_queues_are_the_same(tmp_path: Path) -> None:
+    root = recorded_store("unclean", tmp_path / "store")
+    location = StoreLocation(str(root), str(root), "broker-a")
+    now_ms = SystemClock().now_ms()
+
+    whole, without = (
+        ColdStore.open(location, now_ms=now_ms, given=settings("unclean"), index=index)
+        for index in (True, False)
+    )
+
+    assert without.queues() == whole.queues()
+    assert without.log_end == whole.log_end
+    assert len(without.reading.index.files) < len(whole.reading.index.files)
