@@ -109,8 +109,8 @@ class ColdStore:
         """Open the store at LOCATION as a broker would at NOW_MS.
 
         GIVEN are settings by Apache's names (mappedFileSizeCommitLog=65536); sizes that are not given are taken from
-        the files. Without INDEX the key index is not completed, which nearly all of the time goes into when a broker runs
-        or was killed. Raises StoreRefused where the broker would not start, ConfigError for a bad setting.
+        the files. Without INDEX the key index is not completed: that takes nearly all of the time when a broker runs or
+        was killed. Raises StoreRefused where the broker would not start, ConfigError for a bad setting.
         """
         base = location.open_disk()
         settings = settings_of(base, location.root, given or {})
