@@ -31,7 +31,8 @@ class EnteredRecords:
         kind = columns.sys_flag & SYS_TRANSACTION
         has_entry = (kind == 0) | (kind == SYS_COMMIT)
         entered: Bools = columns.log_offset + columns.sizes <= self._ends(array, columns)
-        return entered | ~has_entry
+        entered |= ~has_entry
+        return entered
 
     def _ends(self, array: Bytes, columns: RunColumns) -> Longs:
         """Return up to where in the log the queue of each record has entries; −1 where that is unknown."""
@@ -56,4 +57,5 @@ def _same_topic(array: Bytes, columns: RunColumns, other: NDArray[np.intp]) -> B
     topics = left_aligned(array, columns.topic_start, sizes, width)
     behind = np.arange(width) >= sizes[:, None]
     same: Bools = ((topics == topics[other]) | behind).all(axis=1)
-    return same & (sizes == sizes[other])
+    same &= sizes == sizes[other]
+    return same
