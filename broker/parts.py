@@ -21,7 +21,11 @@ from ..store.state_files import StateFile
 from .appends import Appends
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
+from .coordination.coordinator import Coordinator
+from .coordination.fence import Fence
+from .coordination.kept_leases import KeptLeases
 from .coordination.lease_file import LeaseFile
+from .coordination.queue_leases import QueueLeases
 from .dead_letters import DeadLetters
 from .delay.delays import Delays
 from .delay.recalls import Recalls
@@ -148,9 +152,8 @@ def assemble(
         store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
     )
     fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
-    lease_file = LeaseFile(store.disk, store.config.own_folder)
-    coordination = Coordination(config, topics, groups, offsets, wall_timers, lease_file)
-    fetches.renew_lease = coordination.leases.renew_by_fetch
+    coordination = _coordination(config, store, topics, groups, offsets, wall_timers)
+    fetches.renew_lease = coordination.fence.renew_by_fetch
     coordination.filtered_counts = filters.counts.of_group
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = Waits(
@@ -184,4 +187,23 @@ def assemble(
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
         coordination=coordination,
+    )
+
+
+def _coordination(
+    config: BrokerConfig,
+    store: MessageStore,
+    topics: Topics,
+    groups: Groups,
+    offsets: Offsets,
+    timers: Timers,
+) -> Coordination:
+    file = LeaseFile(store.disk, store.config.own_folder)
+    leases = KeptLeases(file, timers, limit=config.leases_max)
+    return Coordination(
+        topics,
+        Coordinator(config, groups, timers),
+        QueueLeases(config, topics, groups, offsets, timers, leases),
+        leases,
+        Fence(leases, config.lease_ms),
     )

@@ -121,15 +121,15 @@ class BrokerService:
                     limit=high,
                     value=one.offset,
                 )
-        leases = self._coordination.leases
         if not request.force:
-            leases.check_commit(request.group, request.offsets)
+            self._coordination.fence.check_commit(request.group, request.offsets)
         self._groups.ensure(request.group)
         for one in request.offsets:
             self._offsets.commit(one.topic, request.group, one.queue, one.offset)
         if request.force:
             # Who held the queues goes on from here as well: it has to ask for them anew.
-            leases.end(request.group, [(one.topic, one.queue) for one in request.offsets])
+            keys = [(one.topic, one.queue) for one in request.offsets]
+            self._coordination.leases.end(request.group, keys)
         return pb.CommitOffsetsReply()
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:

@@ -1,4 +1,4 @@
-"""Groups that share queues, put together: the coordinator, the leases, and what people are told of both."""
+"""Groups that share queues, put together: the coordinator, the leases, the fence, and what people are told of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
 from ...proto.topics import check_group
-from ..config import BrokerConfig
-from ..groups import Groups
-from ..offsets import Offsets
-from ..timers import Timers
 from ..topics import Topics
 from .coordinator import Coordinator
-from .lease_file import LeaseFile
+from .fence import Fence
+from .kept_leases import KeptLeases
 from .queue_leases import QueueLeases
 
 #: Tells what filters stepped over for a group.
@@ -21,19 +18,20 @@ FilteredCounts = Callable[[str], Sequence[pb.FilteredCount]]
 
 
 class Coordination:
-    """Coordinator and leases over the tables of a broker. The event loop owns it."""
+    """Coordinator, leases and fence of one broker. The event loop owns it."""
 
     def __init__(
         self,
-        config: BrokerConfig,
         topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
-        timers: Timers,
-        file: LeaseFile,
+        coordinator: Coordinator,
+        leases: QueueLeases,
+        kept: KeptLeases,
+        fence: Fence,
     ) -> None:
-        self.coordinator = Coordinator(config, groups, timers)
-        self.leases = QueueLeases(config, topics, groups, offsets, timers, file)
+        self.coordinator = coordinator
+        self.leases = leases
+        self.fence = fence
+        self._kept = kept
         #: Who knows what filters stepped over.
         self.filtered_counts: FilteredCounts = lambda group: ()
         self._topics = topics
@@ -53,12 +51,12 @@ class Coordination:
 
     def start(self) -> None:
         """Begin to keep the leases."""
-        self.leases.start()
+        self._kept.start()
 
     def close(self) -> None:
         """Tell nobody anything any more, and write the leases down."""
         self.coordinator.close()
-        self.leases.save()
+        self._kept.save()
 
     def forget_group(self, group: str) -> None:
         """Let go of what GROUP, which was deleted, holds."""

@@ -158,10 +158,6 @@ class Leases:
                 answers.append(None)
         return answers
 
-    def can_have(self, asker: Asker, key: QueueKey, now_ms: int) -> bool:
-        """Would ASKER be granted KEY anew?"""
-        return _may_have(asker, self.get(asker.group, key), now_ms)
-
     def believe(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> None:
         """Note that TOKEN, which is valid, was used: no older one is believed after it."""
         if self._is_earlier(self.get(group, key), token):

@@ -1,4 +1,4 @@
-"""The leases of this broker's queues, as members ask for them, and the fence in front of commits and fetches.
+"""The leases of this broker's queues, as members ask for them and give them back.
 
 A request that can be granted nothing of what it asks for waits, if it says so, until one of the queues is released or
 its lease is over. Who came first has it first, but that a request of an older generation gives way to one of a newer
@@ -6,12 +6,7 @@ that waits for the same queue: what its plan said does not count any more. Nor d
 queue from its own member, which has got it meanwhile by another: the newer token would fence whoever reads under the
 older one.
 
-A fetch under a token renews the lease when it arrives: who polls need not ask.
-
-Time is the machine's. The table is in `<root>/pocketmq/leases.json`, written when something was granted or ended, a
-second later at most; without the file, leases that members still have are believed (see leases.py).
-
-Bounds: `lease_waits_max` requests wait, further ones are answered at once; `QUEUES_MAX` queues in one request.
+Time is the machine's. Bounds: `lease_waits_max` requests wait, further ones are answered at once.
 """
 
 from __future__ import annotations
@@ -19,16 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
-from typing import Final
 
-from ...proto.errors import (
-    InvalidArgument,
-    LeaseLost,
-    NotReadable,
-    PocketMQError,
-    QueueNotFound,
-    TopicNotFound,
-)
+from ...proto.errors import NotReadable, PocketMQError, QueueNotFound, TopicNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ..config import BrokerConfig
@@ -38,18 +25,12 @@ from ..timers import Timers
 from ..timing_wheel import Timer
 from ..topics import Topics
 from ..waiting import Purgatory, Waiting
-from .lease_file import LeaseFile
-from .leases import Asker, Lease, Leases, QueueKey, Wanted
-from .names import check_least, check_member, check_range
+from .kept_leases import KeptLeases
+from .lease_requests import asker_of, wanted_in
+from .leases import Asker, Lease, QueueKey, Wanted
+from .names import check_member
 
 logger = logging.getLogger(__name__)
-
-#: Queues in one request: the loop serves nobody else meanwhile.
-QUEUES_MAX: Final = 10_000
-LEASE_LEAST_MS: Final = 1_000
-LEASE_MOST_MS: Final = 600_000
-PERSIST_INTERVAL_MS: Final = 1_000
-_TOKEN_MAX: Final = 1 << 62
 
 
 class QueueLeases:
@@ -62,7 +43,7 @@ class QueueLeases:
         groups: Groups,
         offsets: Offsets,
         timers: Timers,
-        file: LeaseFile,
+        kept: KeptLeases,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -70,13 +51,11 @@ class QueueLeases:
         self._offsets = offsets
         self._timers = timers
         self._now_ms = timers.now_ms
-        self._file = file
-        self._leases = Leases(self._now_ms(), limit=config.leases_max)
+        self._kept = kept
+        self._leases = kept.table
         self._waits = Purgatory(timers, limit=config.lease_waits_max)
         #: When a queue that somebody waits for is to be looked at: its lease may be over then.
         self._expiries: dict[Hashable, Timer] = {}
-        self._dirty = False
-        file.load(self._leases, self._now_ms())
 
     def methods(self) -> MethodTable:
         """Return the methods by which members hold queues."""
@@ -119,7 +98,7 @@ class QueueLeases:
         keys = [(asker.group, want.key) for want in wanted if not want.token]
         for group, key in keys:
             # A lease may be over and its timer not have fired: who waits for the queue comes first.
-            if self._leases.holder(group, key, self._now_ms()) is None:
+            if self._kept.holder(group, key) is None:
                 self._notify(group, key)
         if request.wait_ms <= 0 or not keys:
             wait.on_deadline()
@@ -133,23 +112,9 @@ class QueueLeases:
         return LATER
 
     def _checked(self, request: pb.LeaseRequest) -> tuple[Asker, list[Wanted]]:
-        check_own_choice(request.group)
-        check_member("member_id", request.member_id)
-        if request.instance_id:
-            check_member("instance_id", request.instance_id)
-        check_least("wait_ms", request.wait_ms, 0)
-        check_least("generation", request.generation, 0)
-        if request.lease_ms:
-            check_range("lease_ms", request.lease_ms, LEASE_LEAST_MS, LEASE_MOST_MS)
-        wanted = _wanted(request.queues)
+        asker, wanted = asker_of(request, self._config.lease_ms), wanted_in(request.queues)
         self._check_there(wanted)
         self._groups.ensure(request.group)
-        asker = Asker(
-            group=request.group,
-            member_id=request.member_id,
-            instance_id=request.instance_id,
-            lease_ms=request.lease_ms or self._config.lease_ms,
-        )
         return asker, wanted
 
     def _check_there(self, wanted: Sequence[Wanted]) -> None:
@@ -180,7 +145,9 @@ class QueueLeases:
         if not partly and not any(leases):
             return None
         # What is renewed only is restored for its whole time anyway, unless it was over when the table was written.
-        self._dirty |= any(lease.token != want.token for want, lease in pairs if lease) or were_over
+        self._kept.changed |= (
+            any(lease.token != want.token for want, lease in pairs if lease) or were_over
+        )
         reply = pb.LeaseReply(lease_ms=asker.lease_ms)
         for key, _ in wait.wanted:
             reply.queues.append(self._answer(asker.group, key, granted.get(key), now_ms))
@@ -201,7 +168,7 @@ class QueueLeases:
 
         What the member has had before it keeps: until it gives the queue back nobody else can have it anyway.
         """
-        holder = self._leases.holder(wait.asker.group, key, self._now_ms())
+        holder = self._kept.holder(wait.asker.group, key)
         if holder is not None and holder.member_id == wait.asker.member_id:
             return holder.token > wait.since_token
         if not wait.generation:
@@ -219,7 +186,7 @@ class QueueLeases:
 
     def _look_at_expiry(self, group: str, key: QueueKey) -> None:
         """Have those who wait for KEY try again when its lease is over."""
-        lease = self._leases.holder(group, key, self._now_ms())
+        lease = self._kept.holder(group, key)
         if lease is not None and (group, key) not in self._expiries:
             self._expiries[group, key] = self._timers.at(
                 lease.expires_ms, lambda: self._may_be_over(group, key)
@@ -227,7 +194,7 @@ class QueueLeases:
 
     def _may_be_over(self, group: str, key: QueueKey) -> None:
         del self._expiries[group, key]
-        if self._leases.holder(group, key, self._now_ms()) is None:
+        if self._kept.holder(group, key) is None:
             self._notify(group, key)
         if any(True for _ in self._waits.operations((group, key))):
             self._look_at_expiry(group, key)
@@ -238,9 +205,9 @@ class QueueLeases:
         """End leases, and hand the queues to who waits. What is not held is not an error."""
         check_own_choice(request.group)
         check_member("member_id", request.member_id)
-        for key, token in _wanted(request.queues):
+        for key, token in wanted_in(request.queues):
             if self._leases.release(request.group, key, request.member_id, token):
-                self._dirty = True
+                self._kept.changed = True
                 self._notify(request.group, key)
         return pb.ReleaseReply()
 
@@ -250,78 +217,21 @@ class QueueLeases:
             key = QueueKey(topic, queue)
             if self._leases.end(group, key):
                 logger.info("lease ended group=%s topic=%s queue=%d", group, topic, queue)
-            self._dirty = True
+            self._kept.changed = True
             self._notify(group, key)
 
     def forget_group(self, group: str) -> None:
         """Let go of all that GROUP holds."""
         for key in self._leases.forget_group(group):
-            self._dirty = True
+            self._kept.changed = True
             self._notify(group, key)
 
     def forget_topic(self, topic: str) -> None:
         """Let go of the queues of TOPIC."""
         for group, keys in self._leases.forget_topic(topic).items():
-            self._dirty = True
+            self._kept.changed = True
             for key in keys:
                 self._notify(group, key)
-
-    # --- the fence
-
-    def renew_by_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
-        """Renew the lease of GROUP's queue. Raises LeaseLost if TOKEN is not the one by which it is held."""
-        key = QueueKey(topic, queue)
-        self._check(group, key, token)
-        lease_ms, now_ms = self._config.lease_ms, self._now_ms()
-        self._dirty |= self._leases.extend(group, key, token, lease_ms, now_ms)
-
-    def _check(self, group: str, key: QueueKey, token: int) -> None:
-        if not self._leases.is_valid(group, key, token):
-            raise self._lost(group, key, token)
-
-    def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
-        """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
-        now_ms = self._now_ms()
-        for one in offsets:
-            key = QueueKey(one.topic, one.queue)
-            if one.lease:
-                self._check(group, key, one.lease)
-                self._leases.believe(group, key, one.lease, self._config.lease_ms, now_ms)
-            elif self._leases.holder(group, key, now_ms) is not None:
-                raise self._lost(group, key, 0)
-
-    def _lost(self, group: str, key: QueueKey, token: int) -> LeaseLost:
-        holder = self._leases.holder(group, key, self._now_ms())
-        if not token:
-            what = "give its lease, or commit when nobody holds it"
-        else:
-            what = "drop what was read, and ask for it anew"
-        by = f"is held by member {holder.member_id!r}" if holder else "is held by nobody"
-        under = f", not under token {token}" if token else ""
-        return LeaseLost(
-            f"queue {key.queue} of {key.topic!r} {by} for group {group!r}{under}: {what}",
-            topic=key.topic,
-            queue=key.queue,
-            group=group,
-            holder=holder.member_id if holder else "",
-        )
-
-    # --- keeping
-
-    def start(self) -> None:
-        """Begin to write the table down."""
-        self._timers.every(PERSIST_INTERVAL_MS, self.save)
-
-    def save(self) -> None:
-        """Write the table down if it changed. A disk that takes nothing costs memory of it, never a message."""
-        if not self._dirty:
-            return
-        try:
-            self._file.save(self._leases, self._now_ms())
-        except PocketMQError as error:
-            logger.error("leases not saved reason=%s", error.message)
-        else:
-            self._dirty = False
 
     def wind_down(self) -> None:
         """Answer who waits: the broker is about to stop."""
@@ -369,26 +279,3 @@ class _Wait:
 
 def _let_go(waiting: Waiting) -> None:
     waiting.cancel()
-
-
-def _wanted(queues: Sequence[pb.QueueLease]) -> list[Wanted]:
-    """Return QUEUES of a request, each once. Raises InvalidArgument."""
-    if not 1 <= len(queues) <= QUEUES_MAX:
-        raise InvalidArgument(
-            f"queues: {len(queues)} in one request, must be 1 to {QUEUES_MAX}: ask in parts",
-            field="queues",
-            limit=QUEUES_MAX,
-            value=len(queues),
-        )
-    wanted: dict[QueueKey, Wanted] = {}
-    for one in queues:
-        check_range("token", one.token, 0, _TOKEN_MAX)
-        key = QueueKey(one.topic, one.queue)
-        if key in wanted:
-            raise InvalidArgument(
-                f"queues: queue {key.queue} of {key.topic[:64]!r} stands twice: name it once",
-                field="queues",
-                value=key.queue,
-            )
-        wanted[key] = Wanted(key, one.token)
-    return list(wanted.values())

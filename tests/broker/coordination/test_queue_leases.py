@@ -7,104 +7,15 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.coordination.lease_file import LeaseFile
-from pocketmq.broker.coordination.queue_leases import QueueLeases
-from pocketmq.broker.groups import Groups
-from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.timers import Timers
-from pocketmq.broker.topics import Topics
-from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import LeaseLost, Overloaded
+from pocketmq.proto.errors import Overloaded
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.disk import Disk
-from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
-from ...fake_calls import FakeCall
-from ...fakes import FaultyDisk
-
-TOPIC = "T"
-QUEUES = 3
-LEASE_MS = 20_000
-
-
-class LeaseCall(FakeCall):
-    """A request for leases, and its answer."""
-
-    @property
-    def tokens(self) -> list[int] | None:
-        """The tokens that were granted; None: it was not answered, or not with leases."""
-        return (
-            [one.token for one in self.answer.queues]
-            if isinstance(self.answer, pb.LeaseReply)
-            else None
-        )
-
-
-class Desk:
-    """Leases of a broker on a virtual clock."""
-
-    def __init__(self, path: Path, disk: Disk | None = None, **config: Any) -> None:
-        self.clock = VirtualClock()
-        self.timers = Timers(self.clock)
-        self.timers.start()
-        self.disk = disk or OsDisk()
-        settings_ = BrokerConfig(**{"lease_ms": LEASE_MS, **config})
-
-        def file(name: str) -> StateFile:
-            return StateFile(self.disk, str(path), name)
-
-        now_ms = self.clock.now_ms
-        self.topics = Topics(file("topics.json"), settings_, now_ms)
-        if "T" not in {topic.name for topic in self.topics.all(include_system=False)}:
-            topic = TopicConfig(name=TOPIC, read_queues=QUEUES, write_queues=QUEUES)
-            self.topics.create(topic, update=False)
-        self.leases = QueueLeases(
-            settings_,
-            self.topics,
-            Groups(file("subscriptionGroup.json"), settings_, now_ms),
-            Offsets(file("consumerOffset.json"), now_ms),
-            self.timers,
-            LeaseFile(self.disk, str(path / "pocketmq")),
-        )
-        self.leases.start()
-
-    def ask(self, member_id: str, *queues: int, wait_ms: int = 0, **fields: Any) -> LeaseCall:
-        call = LeaseCall()
-        request = pb.LeaseRequest(
-            group="g",
-            member_id=member_id,
-            queues=[pb.QueueLease(topic=TOPIC, queue=queue) for queue in queues],
-            wait_ms=wait_ms,
-            **fields,
-        )
-        self.leases.lease(request, call)
-        return call
-
-    def release(self, member_id: str, queue: int) -> None:
-        queues = [pb.QueueLease(topic=TOPIC, queue=queue)]
-        request = pb.ReleaseRequest(group="g", member_id=member_id, queues=queues)
-        self.leases.release(request, LeaseCall())
-
-    def fetch(self, queue: int, token: int) -> None:
-        self.leases.renew_by_fetch("g", TOPIC, queue, token)
-
-    def fetch_all(self, member_id: str, queues: tuple[int, ...]) -> None:
-        """Have MEMBER_ID fetch those of QUEUES that it holds."""
-        for lease in self.leases.of_group("g"):
-            if lease.member_id == member_id and lease.queue in queues:
-                self.fetch(lease.queue, lease.token)
-
-    def holders(self) -> dict[int, str]:
-        return {lease.queue: lease.member_id for lease in self.leases.of_group("g")}
+from .lease_desk import LEASE_MS, QUEUES, TOPIC, Desk, LeaseCall
 
 
 @pytest.fixture
@@ -200,67 +111,6 @@ async def test_a_renewal_alone_never_waits(desk: Desk) -> None:
     assert call.tokens == [0]
 
 
-async def test_who_fetches_keeps_its_queue_and_the_table_is_not_written_for_it(
-    tmp_path: Path,
-) -> None:
-    desk = Desk(tmp_path)
-    (token,) = desk.ask("a", 0).tokens or [0]
-    await desk.clock.advance(1_000)
-    file = tmp_path / "pocketmq" / "leases.json"
-    file.unlink()
-
-    for _ in range(10):
-        await desk.clock.advance(LEASE_MS - 1_001)
-        desk.fetch(0, token)
-
-    assert desk.holders() == {0: "a"}
-    assert not file.exists()
-    await desk.timers.stop()
-
-
-@pytest.mark.parametrize("by_fetch", [True, False], ids=["fetch", "renewal"])
-async def test_a_lease_that_was_over_when_the_table_was_written_is_written_when_it_lives_again(
-    tmp_path: Path, by_fetch: bool
-) -> None:
-    desk = Desk(tmp_path)
-    (token,) = desk.ask("a", 0).tokens or [0]
-    await desk.clock.advance(LEASE_MS)
-    desk.ask("b", 1)
-    await desk.clock.advance(1_000)
-
-    if by_fetch:
-        desk.fetch(0, token)
-    else:
-        request = pb.LeaseRequest(
-            group="g",
-            member_id="a",
-            queues=[pb.QueueLease(topic=TOPIC, queue=0, token=token)],
-        )
-        desk.leases.lease(request, LeaseCall())
-    await desk.clock.advance(1_000)
-
-    assert Desk(tmp_path).holders() == {0: "a", 1: "b"}
-    await desk.timers.stop()
-
-
-async def test_who_waits_gets_a_queue_that_is_fetched_no_more_and_the_old_token_is_refused(
-    desk: Desk,
-) -> None:
-    (token,) = desk.ask("a", 0).tokens or [0]
-    b = desk.ask("b", 0, wait_ms=60_000)
-    await desk.clock.advance(LEASE_MS - 1)
-    desk.fetch(0, token)
-
-    await desk.clock.advance(LEASE_MS - 1)
-    assert b.tokens is None
-    await desk.clock.advance(1)
-
-    assert b.tokens is not None
-    with pytest.raises(LeaseLost):
-        desk.fetch(0, token)
-    assert desk.holders() == {0: "b"}
-
-
 async def test_waiting_requests_are_bounded(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lease_waits_max=1)
     desk.ask("a", 0)
@@ -293,31 +143,6 @@ async def test_queues_of_a_topic_or_group_that_is_deleted_come_free(desk: Desk) 
     await desk.clock.advance(9_000)
 
     assert c.tokens == [0]
-
-
-async def test_a_disk_that_is_full_costs_no_lease(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    desk = Desk(tmp_path, disk)
-    desk.ask("a", 0)
-    disk.break_writes("leases")
-    await desk.clock.advance(2_000)
-    assert desk.holders() == {0: "a"}
-    disk.heal()
-
-    await desk.clock.advance(2_000)
-
-    assert Desk(tmp_path, disk).holders() == {0: "a"}
-    await desk.timers.stop()
-
-
-async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
-    (tmp_path / "pocketmq").mkdir()
-    (tmp_path / "pocketmq" / "leases.json").write_text('{"leases":3')
-
-    desk = Desk(tmp_path)
-
-    assert desk.ask("a", 0).tokens != [0]
-    await desk.timers.stop()
 
 
 async def test_who_holds_a_queue_has_it_anew_though_a_newer_generation_waits(
