@@ -158,11 +158,14 @@ class TimerCampaign:
             delivered: dict[int, list[int]] = {}
             async with AsyncPullConsumer("campaign", nameservers=server.nameserver) as consumer:
                 offsets = [0] * QUEUES
-                while self._now_ms() < last_ms and len(delivered) < len(self.ledger.due_ms):
+                while len(delivered) < len(self.ledger.due_ms):
+                    begun_ms, before = self._now_ms(), list(offsets)
                     for queue in range(QUEUES):
                         offsets[queue] = await self._read(
                             consumer, queue, offsets[queue], delivered
                         )
+                    if begun_ms >= last_ms and offsets == before:
+                        break  # Only a whole look that found nothing more tells that something is missing.
         finally:
             server.stop()
         self._compare(delivered)
