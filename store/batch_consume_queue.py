@@ -30,7 +30,7 @@ from .disk import Disk
 from .entry_row import EntryArray, EntryRow
 from .mapped_files import MappedFiles
 
-_ENTRY: Final = np.dtype(
+ENTRY: Final = np.dtype(
     [
         ("log_offset", ">i8"),
         ("size", ">i4"),
@@ -74,7 +74,7 @@ class BatchConsumeQueue:
         """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
         path = os.path.join(folder, topic, str(queue))
         return cls(
-            topic, queue, _BatchRow.load(disk, path, file_size, _ENTRY, "batch consume queue")
+            topic, queue, _BatchRow.load(disk, path, file_size, ENTRY, "batch consume queue")
         )
 
     @property
@@ -106,7 +106,7 @@ class BatchConsumeQueue:
         sound = (bases >= 0) & (counts > 0) & (counts < 1 << 15)
         rows = np.flatnonzero(fresh & sound)
         if len(rows):
-            entries = np.zeros(len(rows), _ENTRY)
+            entries = np.zeros(len(rows), ENTRY)
             entries["log_offset"] = log_offsets[rows]
             entries["size"] = sizes[rows]
             entries["tags_code"] = tags_codes[rows]
@@ -129,7 +129,7 @@ class BatchConsumeQueue:
         """Return log offsets, sizes, tags codes, first queue offsets and numbers of messages of up to COUNT batches,
         from the one on that holds queue offset FIRST; fewer at the end of a file."""
         number = self._batch_of(first)
-        entries = self.row.read(number, count) if number is not None else np.empty(0, _ENTRY)
+        entries = self.row.read(number, count) if number is not None else np.empty(0, ENTRY)
         names = ("log_offset", "size", "tags_code", "base", "count")
         columns = [entries[name].astype(np.int64) for name in names]
         return columns[0], columns[1], columns[2], columns[3], columns[4]

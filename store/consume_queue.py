@@ -25,7 +25,7 @@ from .disk import Disk
 from .entry_row import EntryRow
 from .mapped_files import MappedFiles
 
-_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 #: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
 LONE_GAP_MAX: Final = 1000
 #: So many messages in a row, newer than all others, show that a queue began anew under lower numbers.
@@ -69,7 +69,7 @@ class ConsumeQueue:
     def load(cls, disk: Disk, folder: str, file_size: int, topic: str, queue: int) -> ConsumeQueue:
         """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
         path = os.path.join(folder, topic, str(queue))
-        return cls(topic, queue, EntryRow.load(disk, path, file_size, _ENTRY, "consume queue"))
+        return cls(topic, queue, EntryRow.load(disk, path, file_size, ENTRY, "consume queue"))
 
     @property
     def files(self) -> MappedFiles:
@@ -91,7 +91,7 @@ class ConsumeQueue:
 
         Raises StoreFull or DiskFailure: then none of them is entered.
         """
-        entries = np.empty(len(log_offsets), _ENTRY)
+        entries = np.empty(len(log_offsets), ENTRY)
         entries["log_offset"] = log_offsets
         entries["size"] = sizes
         entries["tags_code"] = tags_codes

@@ -39,10 +39,10 @@ from .disk import Disk
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
-_HEADER: Final = struct.Struct(">qqqqii")
+HEADER: Final = struct.Struct(">qqqqii")
 _ENTRY: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
-_ENTRIES: Final = np.dtype(
+ENTRIES: Final = np.dtype(
     [("key_hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _INT_MAX: Final = (1 << 31) - 1
@@ -75,7 +75,7 @@ class IndexFile:
         self._disk = disk
         size = index_file_size(slots, entries)
         self.mapping = disk.open_map(path, size=size, create=create)
-        self.header = IndexHeader(*_HEADER.unpack(self.mapping.read(0, INDEX_HEADER_SIZE)))
+        self.header = IndexHeader(*HEADER.unpack(self.mapping.read(0, INDEX_HEADER_SIZE)))
         if self.header.next_entry <= 0:
             self.header.next_entry = 1
         #: Was something put since the last `take_dirty`?
@@ -96,7 +96,7 @@ class IndexFile:
             file.header.begin_log_offset = file.header.end_log_offset = end_log_offset
         if end_ms > 0:
             file.header.begin_ms = file.header.end_ms = end_ms
-        file.mapping.write(0, _HEADER.pack(*astuple(file.header)))
+        file.mapping.write(0, HEADER.pack(*astuple(file.header)))
         return file
 
     @property
@@ -174,7 +174,7 @@ class IndexFile:
             self._map = array.data
             self._slots = array[INDEX_HEADER_SIZE : self._entries_at].view(">i4")
             end = self._entries_at + self.entry_count * INDEX_ENTRY_SIZE
-            self._entries = array[self._entries_at : end].view(_ENTRIES)
+            self._entries = array[self._entries_at : end].view(ENTRIES)
             self._reserved = self._entries_at
         self.dirty = True
         wanted = self._entries_at + entries_end * INDEX_ENTRY_SIZE
@@ -188,7 +188,7 @@ class IndexFile:
         header = self.header
         times = header.begin_ms, header.end_ms
         offsets = header.begin_log_offset, header.end_log_offset
-        _HEADER.pack_into(self._map, 0, *times, *offsets, header.slots_used, header.next_entry)
+        HEADER.pack_into(self._map, 0, *times, *offsets, header.slots_used, header.next_entry)
 
     def _link(self, slots: Ints, numbers: Ints) -> Ints:
         """Make NUMBERS the newest entries of their SLOTS; return the entry that each follows, 0 = none."""
@@ -229,7 +229,7 @@ class IndexFile:
         slots = entries["key_hash"].astype(np.int32)[::-1] % np.int32(self.slot_count)
         self._slots[slots] = entries["previous"][::-1]  # the oldest of a slot is assigned last
         header.slots_used -= int(np.count_nonzero(entries["previous"] == 0))
-        entries[:] = np.zeros(1, _ENTRIES)
+        entries[:] = np.zeros(1, ENTRIES)
         header.next_entry = first
         if first > 1:
             last = self._entries[first - 1]
@@ -354,7 +354,7 @@ class IndexFile:
     def column(self, name: str, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return a field of the entries [START, STOP), as a view."""
         entries = np.frombuffer(
-            self.mapping.view, _ENTRIES, self.entry_count, offset=self._entries_at
+            self.mapping.view, ENTRIES, self.entry_count, offset=self._entries_at
         )
         column: NDArray[np.int64] = entries[name][start:stop]
         return column

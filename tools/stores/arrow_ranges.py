@@ -2,7 +2,8 @@
 
 An Arrow array of strings is a buffer and the places at which values begin and end. With the places (start 0, end 0,
 start 1, end 1, …) over the whole buffer every second element is a value, and the others are what lies between: nothing
-is copied up to here. `take` then picks the values: 30 ns each. Ranges must rise and not overlap.
+is copied up to here. `take` then picks the values: 30 ns each. Ranges that do not rise, or overlap (in records of a
+damaged store they may), are cut out one by one.
 
 Text that is no UTF-8 is repaired with U+FFFD, as Java's decoder does it.
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 #: In microseconds 64 bits reach that many milliseconds either way; a sender may have written anything.
+_BYTES_MAX = (1 << 31) - 1
 _INSTANT_MAX_MS = (1 << 63) // 1000 - 1
 
 
@@ -47,16 +49,43 @@ def _picked(
         starts, ends = _filled(starts, missing), _filled(ends, missing)
     else:
         missing = None
-    places = np.empty(2 * len(starts), np.int32)
-    places[0::2] = starts
-    places[1::2] = ends
     if not len(starts):
         return pa.array([], kind)
-    between = pa.Array.from_buffers(
-        kind, len(places) - 1, [None, pa.py_buffer(places), pa.py_buffer(data)]
-    )
+    places = np.empty(2 * len(starts), np.int64)
+    places[0::2] = starts
+    places[1::2] = ends
+    if not are_rising(places, len(data)):
+        cut = [
+            None if gone else data[start:end].tobytes()
+            for start, end, gone in zip(
+                starts.tolist(), ends.tolist(), _flags(missing, len(starts)), strict=True
+            )
+        ]
+        return pa.array(cut, pa.binary()).cast(kind, safe=False)
+    between = pieces(data, places, kind)
     chosen = evens(len(starts))
     return between.take(pa.array(chosen, mask=missing) if missing is not None else pa.array(chosen))
+
+
+def _flags(missing: NDArray[np.bool_] | None, count: int) -> list[bool]:
+    flags: list[bool] = [False] * count if missing is None else missing.tolist()
+    return flags
+
+
+def are_rising(places: Longs, room: int) -> bool:
+    """Do PLACES never fall, and lie inside ROOM bytes? Arrow itself believes whatever it is told."""
+    inside = int(places[0]) >= 0 and int(places[-1]) <= room
+    return inside and not bool((places[1:] < places[:-1]).any())
+
+
+def pieces(data: Bytes, places: Longs, kind: Any) -> pyarrow.Array:
+    """Return what lies in DATA between each of PLACES, which must rise, and the next one; nothing is copied."""
+    pa = arrow()
+    if len(data) > _BYTES_MAX:
+        raise ValueError(f"{len(data):,} bytes: places in a buffer have 31 bits")
+    return pa.Array.from_buffers(
+        kind, len(places) - 1, [None, pa.py_buffer(places.astype(np.int32)), pa.py_buffer(data)]
+    )
 
 
 def _filled(places: Longs, missing: NDArray[np.bool_]) -> Longs:

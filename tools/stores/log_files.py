@@ -6,12 +6,12 @@ will do, a live broker may write meanwhile, and memory stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ...proto.errors import CorruptState
+from ...proto.errors import OffsetOutOfRange
 from ...store.disk import Disk
 
 
@@ -72,9 +72,9 @@ def missing_between(files: Sequence[RowFile]) -> Iterator[tuple[int, int]]:
 
 
 def require_joined(files: Sequence[RowFile], what: str) -> None:
-    """Raise CorruptState, which names the first gap, unless FILES, of the row WHAT, follow each other."""
+    """Raise OffsetOutOfRange, which names the first gap, unless FILES, of the row WHAT, follow each other."""
     for start, end in missing_between(files):
-        raise CorruptState(
+        raise OffsetOutOfRange(
             f"{what}: bytes {start:,} to {end:,} are missing: no file between the others holds them; "
             "with failOnDataLoss=false what is there is read",
             field="failOnDataLoss",
@@ -83,15 +83,21 @@ def require_joined(files: Sequence[RowFile], what: str) -> None:
         )
 
 
-def overlapping(files: Iterable[RowFile], begin: int, end: int) -> list[RowFile]:
-    """Return those of FILES that hold a byte of [BEGIN, END)."""
-    return [file for file in files if file.base < end and begin < file.end]
+def queue_folders(
+    disk: Disk, root: str, topics: Collection[str] | None = None
+) -> Iterator[tuple[str, int, str]]:
+    """Yield (topic, queue id, folder) of every queue below ROOT (`consumequeue`, `batchconsumequeue`), of TOPICS alone.
 
-
-def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int, str]]:
-    """Yield (topic, queue id, folder) of every queue below ROOT (`consumequeue`, `batchconsumequeue`)."""
+    Queues come in the order of their numbers.
+    """
     for topic in disk.list(root):
-        if topic.is_folder:
-            for queue in disk.list(f"{root}/{topic.name}"):
-                if queue.is_folder and queue.name.isascii() and queue.name.isdigit():
-                    yield topic.name, int(queue.name), f"{root}/{topic.name}/{queue.name}"
+        if topic.is_folder and (topics is None or topic.name in topics):
+            folder = f"{root}/{topic.name}"
+            ids = [int(one.name) for one in disk.list(folder) if one.is_folder and _is_id(one.name)]
+            for queue_id in sorted(ids):
+                yield topic.name, queue_id, f"{folder}/{queue_id}"
+
+
+def _is_id(name: str) -> bool:
+    """Is NAME a number as Java writes it?"""
+    return name.isascii() and name.isdigit() and str(int(name)) == name

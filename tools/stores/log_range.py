@@ -206,15 +206,17 @@ class LogRange:
         return Damage(self._file.path, start, end, why)
 
 
-def log_end(disk: Disk, file: RowFile) -> int:
+def log_end(disk: Disk, file: RowFile, begin: int | None = None) -> int:
     """Return where the last sound record of FILE, the last one of its log, ends; its beginning without records.
 
-    What lies behind damage and is older than what lies in front of it is a rest of an earlier life of the file.
+    With BEGIN, where a record stands, what lies before it is not looked at. What lies behind damage and is older than
+    what lies in front of it is a rest of an earlier life of the file.
     """
-    end = file.base
+    begin = file.base if begin is None else begin
+    end = begin
     newest_ms = 0
     behind_damage = False
-    for found in LogRange(disk, file, file.base, file.end, limit=zeros_from(disk, file)):
+    for found in LogRange(disk, file, begin, file.end, limit=zeros_from(disk, file)):
         if isinstance(found, Damage):
             behind_damage = True
             continue

@@ -55,6 +55,7 @@ class MessageColumns:
         self, schema: pyarrow.Schema, broker: str | None, *, decompress: bool = True
     ) -> None:
         self.schema = schema
+        self.broker_name = broker
         self._broker = Constant(broker)
         self._nothing = Constant(None)
         self._decompress = decompress and "body" in schema.names

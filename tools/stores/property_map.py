@@ -12,7 +12,7 @@ import numpy as np
 
 from ...proto.property_ranges import Pairs
 from ...proto.record_run import Bytes, Ints, Longs
-from .arrow_ranges import as_text
+from .arrow_ranges import are_rising, as_text, pieces, text_ranges
 from .schemas import arrow
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def _names_and_values(data: Bytes, pairs: Pairs) -> tuple[Any, Any]:
     pa = arrow()
     if not len(pairs):
         return pa.array([], pa.string()), pa.array([], pa.string())
-    places = np.empty(_TOKENS * len(pairs), np.int32)
-    for at, column in enumerate(
-        (pairs.name_starts, pairs.name_ends, pairs.value_starts, pairs.value_ends)
-    ):
+    columns = (pairs.name_starts, pairs.name_ends, pairs.value_starts, pairs.value_ends)
+    places = np.empty(_TOKENS * len(pairs), np.int64)
+    for at, column in enumerate(columns):
         places[at::_TOKENS] = column
-    tokens = pa.Array.from_buffers(
-        pa.string(), len(places) - 1, [None, pa.py_buffer(places), pa.py_buffer(data)]
-    )
+    if not are_rising(places, len(data)):
+        names, values = columns[:2], columns[2:]
+        return text_ranges(data, *names), text_ranges(data, *values)
+    tokens = pieces(data, places, pa.string())
     chosen = np.arange(0, len(places), _TOKENS, dtype=np.int32)
     names, values = tokens.take(pa.array(chosen)), tokens.take(pa.array(chosen + np.int32(2)))
     return as_text(names), as_text(values)

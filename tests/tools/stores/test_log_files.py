@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from pocketmq.proto.errors import CorruptState
+from pocketmq.proto.errors import OffsetOutOfRange
 from pocketmq.store import OsDisk
 from pocketmq.tools.stores import log_files
 from pocketmq.tools.stores.log_files import (
@@ -39,7 +39,7 @@ def test_a_gap_between_files_is_told() -> None:
     files = [RowFile("a", 0, 100), RowFile("b", 100, 100), RowFile("c", 300, 100)]
 
     assert list(missing_between(files)) == [(200, 300)]
-    with pytest.raises(CorruptState, match="log: bytes 200 to 300 are missing"):
+    with pytest.raises(OffsetOutOfRange, match="log: bytes 200 to 300 are missing"):
         require_joined(files, "log")
 
 
