@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Self
 
 from ..proto.errors import DiskFailure, PocketMQError, StoreFull, StoreLocked, StoreRefused
 from ..proto.record import Host, Record, encode_record
@@ -30,18 +30,20 @@ from .health import Health
 from .log_writer import LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
-from .reader import Choose, Reader
+from .reader import Reader
 from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
-from .slices import Slices
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
 
 
-class MessageStore:
-    """An open store. `recovery` says what opening found; `health.state` whether it takes writes."""
+class MessageStore(Reader):
+    """An open store; what it is asked for reading is in reader.py.
+
+    `recovery` says what opening found; `health.state` whether it takes writes.
+    """
 
     def __init__(
         self,
@@ -52,20 +54,17 @@ class MessageStore:
         health: Health,
     ) -> None:
         """Load and recover the files; `open` is the way in."""
-        self.config = config
+        self.parts = parts = StoreParts.load(config, disk, now_ms)
+        super().__init__(parts, health)
         self.disk = disk
-        self.health = health
         self._lock = lock
         self._now_ms = now_ms
-        self.parts = parts = StoreParts.load(config, disk, now_ms)
-        self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         clean = not disk.exists(config.abort_path)
         self.recovery: RecoveryReport = recover(parts, clean=clean)
         self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean)
         self._forget_pages()
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
-        self._reader = Reader(parts)
         self._cleaner = Cleaner(parts, health, self.timers)
         self._background = Background(parts, health, self._writer, self._verified, self.timers)
 
@@ -224,66 +223,7 @@ class MessageStore:
         """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""
         return self.append(Run.of(record.topic, record.queue_id, [encode_record(record)]))
 
-    # --- reading -------------------------------------------------------------------------------------------------
-
-    def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
-        return self._reader.bounds(topic, queue)
-
-    def queue_names(self) -> list[tuple[str, int]]:
-        """Return (topic, queue) of every queue that has files, sorted."""
-        return self.queues.names()
-
-    def read_queue(
-        self,
-        topic: str,
-        queue: int,
-        offset: int,
-        max_messages: int,
-        max_bytes: int,
-        choose: Choose | None = None,
-    ) -> Slices:
-        """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
-
-        At the end of the queue the result is empty. CHOOSE tells by their tags codes which entries are read at all.
-        OffsetOutOfRange for an offset outside the bounds, QueueNotFound for a queue that was never written to.
-        """
-        self.health.check_open()
-        return self._reader.read_queue(topic, queue, offset, max_messages, max_bytes, choose)
-
-    def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
-        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if none is there."""
-        self.health.check_open()
-        return self._reader.read_at(log_offset, size)
-
-    def by_message_id(self, message_id: str) -> bytes | None:
-        """Return the record that an offset MESSAGE_ID names; None if it is gone. InvalidArgument for a bad id."""
-        self.health.check_open()
-        return self._reader.by_message_id(message_id)
-
-    def lookup(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_results: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = (1 << 63) - 1,
-        kind: Literal["K", "T"] = "K",
-    ) -> list[int]:
-        """Return log offsets of the newest records of TOPIC with KEY (kind "T": with these tags), in rising order.
-
-        Candidates, as from Apache: another key of the same hash is found too, so the caller compares keys.
-        """
-        self.health.check_open()
-        return self._reader.lookup(
-            topic, key, max_results=max_results, begin_ms=begin_ms, end_ms=end_ms, kind=kind
-        )
-
-    def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
-        """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
-        self.health.check_open()
-        return self._reader.offset_by_time(topic, queue, time_ms)
+    # --- how far it is -------------------------------------------------------------------------------------------
 
     @property
     def min_log_offset(self) -> int:

@@ -23,6 +23,7 @@ from ..proto.record_run import Longs
 from .batch_consume_queue import BatchConsumeQueue
 from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
+from .health import Health
 from .log_writer import store_time_ms
 from .parts import StoreParts
 from .slices import Entries, Slices, read_entries
@@ -39,18 +40,21 @@ _LOOKUP_TRIES: Final = 3
 
 
 class Reader:
-    """The reading half of a store."""
+    """The reading half of a store, whose PARTS these are; a store that was closed is not read (StoreClosed)."""
 
-    def __init__(self, parts: StoreParts) -> None:
-        self._config = parts.config
-        self._log = parts.log
-        self._queues = parts.queues
-        self._index = parts.index
+    def __init__(self, parts: StoreParts, health: Health) -> None:
+        self.config = parts.config
+        self.health = health
+        self.log, self.queues, self.index = parts.log, parts.queues, parts.index
 
-    def bounds(self, topic: str, queue: int) -> tuple[int, int]:
+    def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
         found = self._find(topic, queue)
         return (0, 0) if found is None else (found.min_offset, found.max_offset)
+
+    def queue_names(self) -> list[tuple[str, int]]:
+        """Return (topic, queue) of every queue that has files, sorted."""
+        return self.queues.names()
 
     def read_queue(
         self,
@@ -64,10 +68,12 @@ class Reader:
         """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
 
         At the end of the queue the result is empty. In a batch queue a record is a whole batch (one record of many
-        messages), and the first one may begin before OFFSET. OffsetOutOfRange for an offset outside [min, max].
+        messages), and the first one may begin before OFFSET. OffsetOutOfRange for an offset outside [min, max],
+        QueueNotFound for a queue that was never written to.
 
         CHOOSE tells by their tags codes which entries are read, of at most ENTRIES_MAX; in a batch queue all are.
         """
+        self.health.check_open()
         found = self._existing(topic, queue)
         low, high = found.min_offset, found.max_offset
         if not low <= offset <= high:
@@ -93,7 +99,7 @@ class Reader:
         if not len(entries):
             return _nothing(low, high, found.offset_behind_hole(offset) if count else offset)
         entries = entries.up_to(max_bytes)
-        records, rows = read_entries(self._log, entries)
+        records, rows = read_entries(self.log, entries)
         return Slices(
             records=records,
             sizes=entries.sizes[rows],
@@ -121,7 +127,7 @@ class Reader:
         wanted = own[choose(entries.tags_codes[own])]
         chosen = entries.take(wanted[:max_messages]).up_to(max_bytes)
         behind = int(wanted[len(chosen)]) if len(chosen) < len(wanted) else len(entries)
-        records, rows = read_entries(self._log, chosen)
+        records, rows = read_entries(self.log, chosen)
         return Slices(
             records=records,
             sizes=chosen.sizes[rows],
@@ -148,7 +154,7 @@ class Reader:
         """Read what ENTRIES point to, but for repetitions; the first of them is none."""
         own = self._own_rows(queue, entries)
         chosen = entries.take(own).up_to(max_bytes)
-        records, rows = read_entries(self._log, chosen)
+        records, rows = read_entries(self.log, chosen)
         behind = int(own[len(chosen)]) if len(chosen) < len(own) else len(entries)
         return Slices(
             records=records,
@@ -191,7 +197,7 @@ class Reader:
 
     def _number_at(self, log_offset: int) -> int | None:
         """Return the queue offset that the record at LOG_OFFSET says; None if none can be there."""
-        data = self._log.read(log_offset + QUEUE_OFFSET_AT, _LONG.size)
+        data = self.log.read(log_offset + QUEUE_OFFSET_AT, _LONG.size)
         return None if data is None else int(_LONG.unpack(data)[0])
 
     def _read_batches(
@@ -203,7 +209,7 @@ class Reader:
         if not len(sizes):
             return _nothing(low, high, high if count else offset)
         entries = Entries(offset, log_offsets, sizes, tags_codes).up_to(max_bytes)
-        records, rows = read_entries(self._log, entries)
+        records, rows = read_entries(self.log, entries)
         last = len(entries) - 1
         return Slices(
             records=records,
@@ -216,7 +222,7 @@ class Reader:
         )
 
     def _find(self, topic: str, queue: int) -> Queue | None:
-        return self._queues.get(topic, queue) or self._queues.get_batch(topic, queue)
+        return self.queues.get(topic, queue) or self.queues.get_batch(topic, queue)
 
     def _existing(self, topic: str, queue: int) -> Queue:
         found = self._find(topic, queue)
@@ -226,10 +232,11 @@ class Reader:
 
     def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
         """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if none is there."""
-        there = self._log.record_size(log_offset)
+        self.health.check_open()
+        there = self.log.record_size(log_offset)
         if there is None or (size is not None and size != there):
             return None
-        record = self._log.read(log_offset, there)
+        record = self.log.read(log_offset, there)
         return None if record is None else bytes(record)
 
     def by_message_id(self, message_id: str) -> bytes | None:
@@ -242,27 +249,29 @@ class Reader:
         topic: str,
         key: str,
         *,
-        max_results: int,
+        max_results: int = 64,
         begin_ms: int = 0,
         end_ms: int = _LONG_MAX,
         kind: Literal["K", "T"] = "K",
     ) -> list[int]:
         """Return log offsets of the newest records of TOPIC with KEY (kind "T": with these tags), in rising order.
 
-        Candidates, as from Apache: another key of the same hash is found too. Only records that can be loaded.
+        Candidates, as from Apache: another key of the same hash is found too, so the caller compares keys. Only records
+        that can be loaded.
         """
-        if self._index is None:
+        self.health.check_open()
+        if self.index is None:
             return []
-        limit = min(max_results, self._config.lookup_results_max)
+        limit = min(max_results, self.config.lookup_results_max)
         for _ in range(_LOOKUP_TRIES):
-            found = self._index.find(
+            found = self.index.find(
                 topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms, kind=kind
             )
             there = [offset for offset in found if self._is_served(offset)]
             if there or not found:
                 return there
             # All of them are gone: look for older ones, as Apache does.
-            oldest = store_time_ms(self._log, found[0])
+            oldest = store_time_ms(self.log, found[0])
             if oldest is None:
                 return []
             end_ms = oldest
@@ -270,14 +279,15 @@ class Reader:
 
     def _is_served(self, log_offset: int) -> bool:
         """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
-        if self._log.record_size(log_offset) is None:
+        if self.log.record_size(log_offset) is None:
             return False
-        flags = self._log.read(log_offset + SYS_FLAG_AT, 4)
+        flags = self.log.read(log_offset + SYS_FLAG_AT, 4)
         assert flags is not None, "a whole record is there"
         return int.from_bytes(flags) & SYS_TRANSACTION != SYS_ROLLBACK
 
     def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
         """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
+        self.health.check_open()
         found = self._existing(topic, queue)
         low, high = found.min_offset, found.max_offset
         while low < high:
@@ -291,7 +301,7 @@ class Reader:
 
     def _store_time(self, queue: Queue, offset: int) -> int | None:
         log_offsets = queue.entries(offset, 1)[0]
-        return store_time_ms(self._log, int(log_offsets[0])) if len(log_offsets) else None
+        return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
 
 
 def _nothing(low: int, high: int, next_offset: int) -> Slices:
