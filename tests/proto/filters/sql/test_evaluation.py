@@ -338,8 +338,8 @@ def naive_number(value: Value) -> float | int | None:
     for kind in (int, float):
         try:
             return kind(text)
-        except ValueError:
-            pass
+        except ValueError:  # "1.5" is no int, "1e" is no number at all.
+            continue
     return None
 
 
