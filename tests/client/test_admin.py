@@ -20,7 +20,9 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from .fake_cluster import FakeBroker, FakeCluster, FakeConnections, add_topic
+from .fake_broker import FakeBroker, add_topic
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 
 def admin(

@@ -11,7 +11,9 @@ from pocketmq.proto.clock import Clock, SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, NotServed, RouteNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from .fake_cluster import FakeBroker, FakeCluster, FakeConnection, FakeConnections
+from .fake_broker import FakeBroker
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnection, FakeConnections
 
 NOW_MS = 1_700_000_000_000
 

@@ -18,7 +18,9 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Disconnected, LeaseLost
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from .fake_cluster import FakeBroker, FakeCluster, FakeConnections, add_topic
+from .fake_broker import FakeBroker, add_topic
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 A0, A1, B0 = (Queue("orders", broker, n) for broker, n in (("a", 0), ("a", 1), ("b", 0)))
 

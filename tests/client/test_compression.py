@@ -16,7 +16,8 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.record import decode_record, decompress_body
 
-from .fake_cluster import FakeCluster, FakeConnections
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 LARGE = b"a line of a log, and another line of a log\n" * 200
 NOISE = Random(5).randbytes(8_000)

@@ -27,7 +27,8 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST
 from pocketmq.proto.record_run import encode_run
 
-from .fake_cluster import FakeCluster, bodies, serve
+from .fake_broker import bodies
+from .fake_cluster import FakeCluster, serve
 
 
 @asynccontextmanager

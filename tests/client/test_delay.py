@@ -27,7 +27,9 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.recall_handle import decode_handle
 from pocketmq.proto.record import decode_record
 
-from .fake_cluster import WAITING_FROM, FakeBroker, FakeCluster, FakeConnections, add_topic, bodies
+from .fake_broker import WAITING_FROM, FakeBroker, add_topic, bodies
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 NOW_MS = 1_700_000_000_000
 

@@ -20,7 +20,9 @@ from pocketmq.proto.errors import (
     StoreLocked,
 )
 
-from .fake_cluster import FakeCluster, FakeConnections, bodies, property_of
+from .fake_broker import bodies, property_of
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 
 class Recording:

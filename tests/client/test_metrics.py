@@ -15,7 +15,8 @@ from pocketmq.client.producing.metrics import HistogramSnapshot, ProducerMetrics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, TopicNotFound
 
-from .fake_cluster import FakeCluster, FakeConnections
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 SAMPLE = re.compile(r"(pocketmq_producer_[a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)")
 

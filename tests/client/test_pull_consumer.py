@@ -24,7 +24,9 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST
 from pocketmq.proto.record_run import encode_run
 
-from .fake_cluster import FakeBroker, FakeCluster, FakeConnections, add_topic
+from .fake_broker import FakeBroker, add_topic
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 
 def consumer(

@@ -1,17 +1,18 @@
-"""Push consumers whose listeners fail oddly: what failed is sent back, and the others are handled."""
+"""Push consumers whose listeners fail: what failed comes again, until it is dead."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
 from typing import Any
 
 import pytest
 
-from pocketmq.client import Retry
+from pocketmq.client import Reject, Retry
+from pocketmq.proto.errors import Disconnected
 
-from .push_world import World, number, store
-from .test_answers import BareRetry, Unasked, Unspeakable
+from .push_seen import Seen
+from .push_world import DEAD, RETRIES, World, number, store
 
 
 @pytest.fixture
@@ -19,96 +20,201 @@ def world() -> World:
     return World()
 
 
-class Ended(BaseException):
-    """An outcome that is no Exception: as those by which test runners skip."""
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
 
 
-@pytest.mark.parametrize("threads", [True, False], ids=["threads", "tasks"])
-@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("answer", "level", "reason"),
     [
-        (Unspeakable, "Unspeakable"),
-        (lambda: Retry(ValueError("no luck")), "no luck"),  # type: ignore[arg-type]
-        (BareRetry, ""),
-        (lambda: OSError("caf\udce9"), "OSError: caf\\udce9"),
-        (SystemExit, "SystemExit: "),
-        (Ended, "Ended: "),
-        (asyncio.CancelledError, "CancelledError: "),
-        (Unasked, "the listener returned Unasked, which means nothing: None or True"),
+        (False, 0, "the listener returned False"),
+        (Retry("later", delay_level=5), 5, "later"),
+        (Reject("nonsense"), -1, "nonsense"),
+        (ZeroDivisionError("by zero"), 0, "ZeroDivisionError: by zero"),
+        ("yes", 0, "the listener returned 'yes', which means nothing"),
     ],
-    ids=["unspeakable", "error as reason", "bare", "bytes", "exit", "base", "cancelled", "unasked"],
+    ids=["false", "retry", "reject", "exception", "odd"],
 )
-async def test_a_failure_that_is_oddly_said_is_a_failure_all_the_same(
-    world: World, kind: Callable[[], Any], reason: str, size: int, threads: bool
+@pytest.mark.parametrize("raising", [True, False])
+async def test_a_failed_message_is_sent_back_as_the_listener_says(
+    world: World, answer: Any, level: int, reason: str, raising: bool
 ) -> None:
     store(world.broker, 3)
 
-    def call(given: Any) -> Any:
-        first = given if size == 1 else given[0]
-        if first.reconsume_times or number(first) != 0:
-            return True
-        if kind is Unasked:
-            return Unasked()
-        raise kind()
-
-    async def listener(given: Any) -> Any:
-        return call(given)
-
-    async with world.consumer(call if threads else listener, listener_batch_size=size):
-        await world.pass_ms(100)
-
-    assert [request.reason for request in world.broker.sent_back] == [reason] * size
-    assert world.broker.committed_of() == 3
-
-
-@pytest.mark.parametrize("threads", [True, False], ids=["threads", "tasks"])
-async def test_a_message_that_came_alone_may_be_named(world: World, threads: bool) -> None:
-    store(world.broker, 3)
-
-    def call(message: Any) -> Any:
-        again = bool(message.reconsume_times)
-        return again or Retry(messages=[message] if number(message) == 1 else [])
-
     async def listener(message: Any) -> Any:
-        return call(message)
+        if number(message) != 1 or message.reconsume_times:
+            return True
+        if raising and isinstance(answer, BaseException):
+            raise answer
+        return answer
 
-    async with world.consumer(call if threads else listener):
-        await world.pass_ms(100)
+    async with world.consumer(listener) as consumer:
+        await world.pass_ms(10_000)
+        (request,) = world.broker.sent_back
+        metrics = consumer.metrics()
 
-    assert [request.queue_offset for request in world.broker.sent_back] == [1]
+    assert (request.queue_offset, request.delay_level) == (1, level)
+    assert request.reason.startswith(reason)
+    assert not request.HasField("retry_max_times")
     assert world.broker.committed_of() == 3
+    assert (metrics.failed, metrics.sent_back + metrics.dead) == (1, 1)
 
 
-async def test_a_listener_may_empty_its_list(world: World) -> None:
+async def test_a_message_comes_again_under_its_own_topic_until_it_is_dead(world: World) -> None:
+    store(world.broker, 1)
+    seen: list[tuple[str, str, int]] = []
+
+    async def listener(message: Any) -> bool:
+        seen.append((message.topic, message.stored_topic, message.reconsume_times))
+        return False
+
+    async with world.consumer(listener, max_reconsume_times=2) as consumer:
+        await world.pass_ms(30_000)
+        metrics = consumer.metrics()
+
+    assert seen == [("orders", "orders", 0), ("orders", RETRIES, 1), ("orders", RETRIES, 2)]
+    assert len(world.broker.queues[DEAD, 0]) == 1
+    assert (metrics.sent_back, metrics.dead, metrics.handled, metrics.failed) == (2, 1, 0, 3)
+    assert world.broker.committed_of(RETRIES) == 2
+
+
+async def test_a_message_that_cannot_be_sent_back_is_kept_and_tried_here(world: World) -> None:
+    store(world.broker, 2)
+    world.broker.refusals.extend([Disconnected("no"), Disconnected("no")])
+    times: list[int] = []
+
+    async def listener(message: Any) -> bool:
+        if number(message) == 1:
+            return True
+        times.append(message.reconsume_times)
+        return len(times) == 3
+
+    async with world.consumer(listener) as consumer:
+        await world.pass_ms(4_999)
+        assert times == [0]
+        await world.pass_ms(1)
+        assert times == [0, 1]
+        assert world.broker.committed_of() == 0
+        await world.pass_ms(5_000)
+        assert times == [0, 1, 2]
+        await world.pass_ms(5_000)
+        assert world.broker.committed_of() == 2
+        assert consumer.metrics().handled == 2
+    assert world.broker.sent_back == []
+
+
+async def test_a_slow_message_is_sent_back_and_its_outcome_not_heard(
+    world: World, seen: Seen
+) -> None:
+    store(world.broker, 3)
+    event = seen.gate(1)
+
+    async with world.consumer(seen, consume_timeout_ms=10_000) as consumer:
+        await world.pass_ms(9_000)
+        assert world.broker.sent_back == []
+        await world.pass_ms(3_000)
+        (request,) = world.broker.sent_back
+        assert (request.queue_offset, request.delay_level) == (1, 3)
+        await world.pass_ms(5_000)
+        assert world.broker.committed_of() == 3
+        assert consumer.metrics().slow == 1
+        event.set()
+        await world.pass_ms(20_000)
+        assert len(world.broker.sent_back) == 1
+
+
+async def test_a_slow_message_that_cannot_be_sent_back_is_not_handled_twice_here(
+    world: World, seen: Seen
+) -> None:
+    store(world.broker, 1)
+    event = seen.gate(0)
+    world.broker.refusals.append(Disconnected("no"))
+
+    async with world.consumer(seen, consume_timeout_ms=10_000):
+        await world.pass_ms(12_000)
+        assert world.broker.committed_of() == 0
+        await world.pass_ms(10_000)
+        assert len(world.broker.sent_back) == 1
+        assert world.broker.committed_of() == 1
+        event.set()
+
+
+async def test_only_the_messages_of_a_batch_that_are_named_come_again(world: World) -> None:
+    store(world.broker, 10)
+    again: list[int] = []
+
+    async def listener(messages: list[Any]) -> Any:
+        if messages[0].reconsume_times:
+            again.extend(map(number, messages))
+            return True
+        return Retry(messages=[m for m in messages if number(m) % 3 == 0])
+
+    async with world.consumer(listener, listener_batch_size=10) as consumer:
+        await world.pass_ms(10_000)
+        assert again == [0, 3, 6, 9]
+        assert consumer.metrics().handled == 10
+
+
+async def test_a_batch_fails_as_a_whole(world: World) -> None:
     store(world.broker, 4)
 
-    def listener(messages: list[Any]) -> Any:
-        failed = []
-        while messages:
-            message = messages.pop()
-            if number(message) % 2 and not message.reconsume_times:
-                failed.append(message)
-        return Retry(messages=failed)
+    async def listener(messages: list[Any]) -> bool:
+        return bool(messages[0].reconsume_times)
 
     async with world.consumer(listener, listener_batch_size=4):
-        await world.pass_ms(100)
+        await world.pass_ms(1)
 
-    assert [request.queue_offset for request in world.broker.sent_back] == [1, 3]
-    assert world.broker.committed_of() == 4
+    assert [request.queue_offset for request in world.broker.sent_back] == [0, 1, 2, 3]
 
 
-async def test_in_order_an_odd_failure_is_tried_again_in_its_place(world: World) -> None:
+async def test_what_fails_while_closing_is_sent_back_before_the_end(world: World) -> None:
+    store(world.broker, 1)
+    event = asyncio.Event()
+
+    async def listener(message: Any) -> bool:
+        await event.wait()
+        return False
+
+    consumer = world.consumer(listener)
+    await consumer.start()
+    await world.pass_ms(1)
+    closing = asyncio.ensure_future(consumer.close())
+    await world.pass_ms(1)
+    event.set()
+    await closing
+
+    assert len(world.broker.sent_back) == 1
+    assert world.broker.committed_of() == 1
+
+
+async def test_a_listener_that_cancels_itself_has_failed(world: World) -> None:
     store(world.broker, 3)
-    seen: list[int] = []
+    times: list[int] = []
 
-    def listener(message: Any) -> None:
-        seen.append(number(message))
-        if seen == [0, 1]:
-            raise Unspeakable
+    async def listener(message: Any) -> None:
+        times.append(number(message))
+        if len(times) == 1:
+            raise asyncio.CancelledError
 
-    async with world.consumer(listener, ordered=True):
-        await world.pass_ms(5_000)
+    async with world.consumer(listener):
+        await world.pass_ms(10_000)
 
-    assert seen == [0, 1, 1, 2]
+    assert sorted(times) == [0, 0, 1, 2]
     assert world.broker.committed_of() == 3
+
+
+async def test_a_failed_listener_is_logged_with_its_error(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(world.broker, 1)
+
+    async def listener(message: Any) -> None:
+        raise ZeroDivisionError
+
+    with caplog.at_level(logging.WARNING):
+        async with world.consumer(listener, max_reconsume_times=0):
+            await world.pass_ms(1)
+
+    assert "ZeroDivisionError" in caplog.text
+    assert len(world.broker.queues[DEAD, 0]) == 1

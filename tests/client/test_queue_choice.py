@@ -15,7 +15,9 @@ from pocketmq.client.producing.queue_choice import RoundRobin, Sticky, queue_cho
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, Disconnected
 
-from .fake_cluster import FakeCluster, FakeConnections, bodies, property_of
+from .fake_broker import bodies, property_of
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 QUEUES = tuple(Queue("T", "a", number) for number in range(4))
 

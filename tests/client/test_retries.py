@@ -30,7 +30,9 @@ from pocketmq.proto.record import NO_HOST, Record, encode_record
 from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.rpc import MethodTable, service, unary
 
-from .fake_cluster import FakeBroker, FakeCluster, FakeConnections, add_topic, serve
+from .fake_broker import FakeBroker, add_topic
+from .fake_cluster import FakeCluster, serve
+from .fake_connections import FakeConnections
 
 RETRIES = "%RETRY%billing"
 

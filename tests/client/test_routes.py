@@ -14,7 +14,9 @@ from pocketmq.proto.errors import Disconnected, RouteNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import NO_HOST, Host
 
-from .fake_cluster import FakeBroker, FakeCluster, FakeConnections, add_topic
+from .fake_broker import FakeBroker, add_topic
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 
 def session(cluster: FakeCluster, clock: VirtualClock, nameservers: str = "n1:1,n2:2") -> Session:

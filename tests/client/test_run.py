@@ -21,7 +21,7 @@ from pocketmq.proto.record import NO_HOST, decode_record
 from pocketmq.proto.run_check import check_run
 from pocketmq.proto.topics import PROPERTIES_SIZE_MAX
 
-from .fake_cluster import cut
+from .fake_broker import cut
 
 QUEUE = Queue("orders", "a", 3)
 LONGEST = Numbers(2**31 - 1, 2**62)

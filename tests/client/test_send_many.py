@@ -23,7 +23,9 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.record import decode_record
 
-from .fake_cluster import FakeCluster, FakeConnections, bodies, property_of
+from .fake_broker import bodies, property_of
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 
 def producer(cluster: FakeCluster, **settings: Any) -> AsyncProducer:

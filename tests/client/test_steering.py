@@ -23,7 +23,9 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from .fake_cluster import FakeCluster, FakeConnections, add_topic
+from .fake_broker import add_topic
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 from .test_pull_consumer import numbers, store
 
 

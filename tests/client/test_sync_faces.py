@@ -24,7 +24,8 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 
-from .fake_cluster import FakeCluster, bodies, serve
+from .fake_broker import bodies
+from .fake_cluster import FakeCluster, serve
 
 
 @pytest.fixture

@@ -26,7 +26,9 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, encode_record
 
-from .fake_cluster import FakeCluster, FakeConnections, property_of
+from .fake_broker import property_of
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
 
 MESSAGE = Message("orders", b"one", key="order-1")
 

@@ -134,7 +134,9 @@ async def power_cut(seed: int, folder: Path) -> tuple[Traffic, Path]:
                 traffic.safely_begun, traffic.safely_asked = set(traffic.begun), set(traffic.asked)
                 broker = hall(home, disk, clock)
                 broker.timers.start()
-    except Crash:
+    except (
+        Crash
+    ):  # The power failed under a call of ours: what is left of the store is looked at next.
         pass
     except (PocketMQError, AssertionError):
         if not disk.crashed:
