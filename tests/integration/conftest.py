@@ -1,0 +1,25 @@
+"""A `pocketmq serve` on free ports for the tests of one module, and the command pointed at it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pocketmq.tools.server_process import ServerProcess
+
+from .command import Call, Done, pocketmq
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("command") / "store") as running:
+        yield running
+
+
+@pytest.fixture
+def call(server: ServerProcess) -> Call:
+    """The command, pointed at the server by the environment."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> Done:
+        return pocketmq(*arguments, nameserver=server.nameserver, stdin=stdin)
+
+    return run

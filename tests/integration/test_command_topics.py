@@ -1,0 +1,119 @@
+"""The verbs for topics and groups as a user runs them: every call a process of its own, against a `pocketmq serve`."""
+
+import pytest
+
+from .command import Call
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_topic_is_there_for_the_next_call(call: Call) -> None:
+    created = call("topic", "create", "Made", "--type", "fifo", "--queues", "3", "--json")
+
+    listed = {topic["name"]: topic for topic in call("topic", "list", "--json").documents}
+
+    assert created.code == 0
+    assert listed["Made"] == created.documents[0]
+    assert (listed["Made"]["type"], listed["Made"]["write_queues"]) == ("FIFO", 3)
+
+
+def test_a_topic_that_exists_is_not_created_again(call: Call) -> None:
+    call("topic", "create", "Twice")
+
+    again = call("topic", "create", "Twice")
+
+    assert again.code == 5
+    assert again.err.startswith("pocketmq: ")
+    assert again.err.count("\n") == 1
+
+
+def test_a_topic_that_may_exist_is_left_as_it_is(call: Call) -> None:
+    call("topic", "create", "Perhaps", "--queues", "2")
+
+    (topic,) = call("topic", "create", "Perhaps", "--if-missing", "--json").documents
+
+    assert topic["write_queues"] == 2
+
+
+def test_a_topic_is_changed_described_and_deleted(call: Call) -> None:
+    call("topic", "create", "Changing", "--queues", "2")
+
+    updated = call("topic", "update", "Changing", "--queues", "5", "--permission", "read")
+    described = call("topic", "describe", "Changing", "--json").documents[0]
+    deleted = call("topic", "delete", "Changing")
+    gone = call("topic", "describe", "Changing")
+
+    assert (updated.code, deleted.code, gone.code) == (0, 0, 3)
+    assert (described["write_queues"], described["permission"], len(described["queues"])) == (
+        5,
+        4,
+        5,
+    )
+
+
+def test_a_bad_topic_name_is_wrong_usage(call: Call) -> None:
+    done = call("topic", "create", "no spaces")
+
+    assert done.code == 2
+    assert "no spaces" in done.err
+
+
+def test_groups_are_created_listed_and_deleted(call: Call) -> None:
+    created = call("group", "create", "workers", "--fifo", "--retries", "3", "--json")
+    listed = {group["name"]: group for group in call("group", "list", "--json").documents}
+    deleted = call("group", "delete", "workers")
+    after = [group["name"] for group in call("group", "list", "--json").documents]
+
+    assert (created.code, deleted.code) == (0, 0)
+    assert listed["workers"] == created.documents[0]
+    assert (listed["workers"]["order"], listed["workers"]["retry_max_times"]) == (True, 3)
+    assert "workers" not in after
+
+
+def test_a_group_that_exists_is_changed(call: Call) -> None:
+    call("group", "create", "again", "--retries", "3")
+
+    (group,) = call("group", "create", "again", "--retries", "4", "--json").documents
+
+    assert group["retry_max_times"] == 4
+
+
+def test_a_group_is_described_and_has_its_offsets_set(call: Call) -> None:
+    call("topic", "create", "Behind", "--queues", "2")
+    call("send", "Behind", *(f"m{number}" for number in range(6)))
+    call("consume", "Behind", "--group", "slow", "--count", "6", "--timeout", "10")
+
+    (before,) = call("group", "describe", "slow", "--interval", "0s", "--json").documents
+    preview = call("group", "reset-offset", "slow", "--topic", "Behind", "--to-first", "--dry-run")
+    moved = call("group", "reset-offset", "slow", "--topic", "Behind", "--to-first", "--json")
+    (after,) = call(
+        "group", "describe", "slow", "--topic", "Behind", "--interval", "100ms", "--json"
+    ).documents
+    shown = call("group", "describe", "slow", "--interval", "0s")
+
+    assert (before["lag"], before["members"], before["subscription_check"]) == (0, [], "refuse")
+    assert "would skip 0 messages and gets 6 once more" in preview.out
+    assert sum(document["repeated"] for document in moved.documents) == 6
+    assert after["lag"] == 6
+    assert after["finished_per_s"] == 0
+    assert all(queue["oldest_unread_ms"] > 0 for queue in after["queues"] if queue["lag"])
+    assert "nobody has joined" in shown.out
+    assert "6 messages" in shown.out
+
+
+def test_what_cannot_be_described_or_set_is_said(call: Call) -> None:
+    call("group", "create", "idle", "--subscriptions", "warn")
+    call("topic", "create", "Idle", "--queues", "2")
+    reset = ["group", "reset-offset", "idle", "--topic", "Idle"]
+
+    assert call("group", "describe", "nobody", "--interval", "0s").code == 3
+    assert call("group", "describe", "idle", "--interval", "soon").code == 2
+    assert call(*reset).code == 2
+    assert call(*reset, "--to-first", "--to-last").code == 2
+    assert call(*reset, "--to-time", "once").code == 2
+    assert call(*reset, "--to-last", "--queue", "x").code == 2
+    assert call(*reset, "--to-last", "--queue", "7").code == 3
+    (one,) = call(*reset, "--to-last", "--queue", "broker-a:1", "--json").documents
+    assert (one["queue"], one["to"], one["dry_run"]) == (1, 0, False)
+    (described,) = call("group", "describe", "idle", "--interval", "0s", "--json").documents
+    assert described["subscription_check"] == "warn"

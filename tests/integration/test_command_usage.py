@@ -1,0 +1,111 @@
+"""What is said of wrong usage, and how calls end that are broken off."""
+
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from pocketmq.tools.server_process import ServerProcess
+
+from .command import COMMAND, Call, pocketmq
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["send", "T"],
+        ["send", "T", "body", "--stdin"],
+        ["send", "T", "body", "--property", "x"],
+        ["send", "T", "body", "--key", "two words"],
+        ["send", "bad topic", "body"],
+        ["consume", "T"],
+        ["lookup"],
+        ["lookup", "--key", "k"],
+        ["topic", "update", "T"],
+        ["topic", "create", "T", "--queues", "0"],
+        ["send", "T", "body", "--nameserver", "nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(call: Call, arguments: list[str]) -> None:
+    done = call(*arguments)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("pocketmq: ")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["topic", "create", "T"],
+        ["group", "list"],
+        ["send", "T", "body"],
+        ["consume", "T", "--group", "g", "--timeout", "1"],
+        ["lookup", "--id", "01" * 17],
+        ["cluster"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_server_that_is_not_there_is_exit_code_4(arguments: list[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+
+        done = pocketmq(*arguments, "--nameserver", address)
+
+    assert (done.code, done.out) == (4, "")
+    assert done.err.startswith("pocketmq: ")
+    assert address in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_the_option_wins_over_the_environment(server: ServerProcess) -> None:
+    done = pocketmq(
+        "cluster", "--nameserver", server.nameserver, "--json", nameserver="127.0.0.1:1"
+    )
+
+    assert done.code == 0
+    assert done.documents[0]["address"] == server.ready["broker"]
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(
+    call: Call, server: ServerProcess
+) -> None:
+    call("topic", "create", "Pipe")
+    call("send", "Pipe", "--stdin", stdin=b"x" * 100 + b"\n" + b"y" * 100_000 + b"\n")
+    environment = os.environ | {"POCKETMQ_NAMESERVER": server.nameserver}
+    command = [*COMMAND, "consume", "Pipe", "--group", "g", "--timeout", "10", "--json"]
+
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_ctrl_c_ends_a_waiting_consumer_quietly(call: Call, server: ServerProcess) -> None:
+    call("topic", "create", "Endless")
+    call("send", "Endless", "one")
+    environment = os.environ | {"POCKETMQ_NAMESERVER": server.nameserver}
+    command = [*COMMAND, "consume", "Endless", "--group", "g"]
+
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+    assert call("consume", "Endless", "--group", "g", "--timeout", "0.5").out == ""
