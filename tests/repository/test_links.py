@@ -1,0 +1,110 @@
+"""Links between the documents lead somewhere: to a file of the repository, and to a heading in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from .source_tree import ROOT, name_of
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?^ {0,3}\1`*~*[ ]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"(`+).+?\1")
+#: [text](target "title"), and [name]: target
+_LINK = re.compile(
+    r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^ {0,3}\[[^\]]+\]:\s*<?(\S+?)>?(?:\s|$)", re.MULTILINE
+)
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_NAMED = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
+
+
+def documents() -> list[Path]:
+    """Return what a reader of the repository reads."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def links_of(text: str) -> Iterator[str]:
+    """Yield where the links of a document lead to that stays within the repository."""
+    prose = _CODE.sub("", _FENCE.sub("", text))
+    for match in _LINK.finditer(prose):
+        target = match[1] or match[2]
+        if not re.match(r"[a-z][a-z0-9+.-]*:|//", target, re.IGNORECASE):
+            yield target
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return the anchors of a document, as GitHub makes them of its headings."""
+    prose = _FENCE.sub("", text)
+    anchors = set(_NAMED.findall(prose))
+    times: dict[str, int] = {}
+    for heading in _HEADING.findall(prose):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
+        count = times[slug] = times.get(slug, -1) + 1
+        anchors.add(f"{slug}-{count}" if count else slug)
+    return anchors
+
+
+def dead_links(path: Path) -> list[str]:
+    """Return the links of the document at PATH that lead nowhere."""
+    found = []
+    for link in links_of(path.read_text(encoding="utf-8")):
+        file, _, anchor = unquote(link).partition("#")
+        target = path.parent / file if file else path
+        if not target.exists():
+            found.append(f"{link}: there is no {file}")
+        elif (
+            anchor
+            and target.suffix == ".md"
+            and anchor not in anchors_of(target.read_text(encoding="utf-8"))
+        ):
+            found.append(f"{link}: {target.name} has no such heading")
+    return found
+
+
+@pytest.mark.parametrize("path", documents(), ids=name_of)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert dead_links(path) == []
+
+
+def test_there_are_links_to_follow() -> None:
+    count = sum(1 for path in documents() for _ in links_of(path.read_text(encoding="utf-8")))
+
+    assert count > 10
+
+
+DOCUMENT = """
+# The `one` thing: and more
+
+See [here](other.md#it-is--there), [there](#the-one-thing-and-more), [again](#twice-1), [out](https://host/x.md),
+[gone](gone.md), [lost](other.md#lost), [below](#nowhere), `[code](code.md)` and [a name][name].
+
+## Twice
+## Twice
+
+```
+[fenced](fenced.md)
+# no heading
+```
+
+[name]: other.md#no-heading
+"""
+OTHER = """
+## It is (…) there
+"""
+
+
+def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text(OTHER, encoding="utf-8")
+    document = tmp_path / "document.md"
+    document.write_text(DOCUMENT, encoding="utf-8")
+
+    assert dead_links(document) == [
+        "gone.md: there is no gone.md",
+        "other.md#lost: other.md has no such heading",
+        "#nowhere: document.md has no such heading",
+        "other.md#no-heading: other.md has no such heading",
+    ]
