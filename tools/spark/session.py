@@ -114,7 +114,13 @@ def formats() -> list[type]:
     return [load() for load in _FORMATS]
 
 
-_FORMATS: Final[list[Callable[[], type]]] = []
+def _live() -> type:
+    from .live.source import LiveSource
+
+    return LiveSource
+
+
+_FORMATS: Final[list[Callable[[], type]]] = [_live]
 
 
 def register(spark: SparkSession) -> None:

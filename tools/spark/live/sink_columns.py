@@ -4,7 +4,7 @@
     topic                string               not needed where the option `topic` is given, which goes before it
     tags, keys (or key)  string               keys: words separated by blanks
     shardingKey          string               rows with the same one go to the same queue, in order
-    queueId, brokerName  int, string          the very queue; without brokerName the number has to be on one broker only
+    queueId, brokerName  int, string          the very queue, with the option keepQueues; else they are ignored
     delayLevel           int                  one of the broker's delays
     deliverTimestamp     timestamp or bigint  when it is delivered; milliseconds
     properties           map<string,string>   the application's own
@@ -66,10 +66,12 @@ IGNORED: Final = frozenset(
 _AS_COLUMNS: Final = {"tags": TAGS, "keys": KEYS, "shardingKey": SHARDING_KEY}
 
 
-def sink_columns(fields: Iterable[tuple[str, str]], topic: str) -> dict[str, int]:
+def sink_columns(
+    fields: Iterable[tuple[str, str]], topic: str, *, keep_queues: bool = False
+) -> dict[str, int]:
     """Return where each column of the sink stands among FIELDS, names and Spark types. Raises ConfigError.
 
-    TOPIC is the option; without it there has to be a column.
+    TOPIC, KEEP_QUEUES are options; without TOPIC there has to be a column.
     """
     found: dict[str, int] = {}
     for index, (name, kind) in enumerate(fields):
@@ -94,9 +96,10 @@ def sink_columns(fields: Iterable[tuple[str, str]], topic: str) -> dict[str, int
         if column not in found:
             hint = ", or write the option topic" if column == "topic" else " (or value)"
             raise ConfigError(f"column {column!r} is missing: add it{hint}", field=column)
-    if topic:
-        found.pop("topic", None)
-    return found
+    ignored = {"topic"} if topic else set()
+    if not keep_queues:
+        ignored |= {"queueId", "brokerName"}
+    return {column: index for column, index in found.items() if column not in ignored}
 
 
 @dataclass(frozen=True, slots=True)

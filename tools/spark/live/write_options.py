@@ -23,6 +23,7 @@ WRITE_OPTIONS: Final = (
     "compressType",
     "idempotence",
     "jobId",
+    "keepQueues",
 )
 SEND_TIMEOUT_MS: Final = 120_000
 COMPRESS_OVER_BYTES: Final = 4_096
@@ -43,6 +44,8 @@ class WriteOptions:
     compress_above_bytes: int = COMPRESS_OVER_BYTES
     #: Have brokers drop what a repeated task sends again: asks for rows that come in the same order again.
     idempotence: bool = False
+    #: Rows go to the queue that their columns queueId and brokerName say.
+    keep_queues: bool = False
     #: What a batch's rows are told apart by from other batches'; empty: one of its own for each write.
     job_id: str = ""
 
@@ -65,6 +68,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         compression=None if kind == "none" else kind,  # type: ignore[arg-type]  # one of the choices
         compress_above_bytes=COMPRESS_OVER_BYTES if above is None else above,
         idempotence=reader.flag("idempotence", False),
+        keep_queues=reader.flag("keepQueues", False),
         job_id=job_id,
     )
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import count
+from random import Random
 
 import pytest
 
 from pocketmq.client import Admin, Message, Producer, Queue
+from pocketmq.client.connections import GrpcConnections
+from pocketmq.client.portal import Portal
 from pocketmq.proto.errors import (
     Disconnected,
     InvalidArgument,
@@ -13,6 +16,11 @@ from pocketmq.proto.errors import (
     RouteNotFound,
     TopicNotFound,
 )
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.message_id import UniqueIds
+from pocketmq.proto.properties import PRODUCER_SEQUENCE, encode_properties
+from pocketmq.proto.record import NO_HOST
+from pocketmq.proto.record_run import encode_run
 from pocketmq.tools.server_process import ServerProcess
 from pocketmq.tools.spark.live.cluster import LiveCluster
 from pocketmq.tools.spark.live.fetching import fetched
@@ -210,3 +218,46 @@ def test_tasks_of_other_batches_are_no_repeats(server: ServerProcess, topic: str
         send(server, topic, task_key("query", batch, 0), range(5), idempotence="true")
 
     assert stored(server, topic) == sorted(list(range(5)) * 3)
+
+
+def test_a_task_whose_numbers_were_used_up_by_an_earlier_try_is_sent_all_the_same(
+    server: ServerProcess, topic: str
+) -> None:
+    task = task_key("fenced", 0, 0)
+    fence(server, Queue(topic, "broker-a", 0), task)
+
+    send(server, topic, task, range(1, 10), range(10, 20), idempotence="true")
+
+    assert set(stored(server, topic)) == set(range(20))
+
+
+def fence(server: ServerProcess, queue: Queue, task: int) -> None:
+    """Have the broker know of a later epoch, in QUEUE, of the producer that the task with key TASK is."""
+    seeded = Random(task)
+    UniqueIds(lambda: 0, 0, seeded)
+    producer_id = seeded.getrandbits(63)
+    numbers = f"{producer_id:x}:1:0:1"
+    records, sizes = encode_run(
+        queue.topic,
+        queue.number,
+        [(b"0", encode_properties({PRODUCER_SEQUENCE: numbers}))],
+        born_timestamp_ms=0,
+        born_host=NO_HOST,
+    )
+    run = pb.ProduceRun(
+        topic=queue.topic,
+        queue=queue.number,
+        records=records,
+        sizes=sizes,
+        producer_id=producer_id,
+        producer_epoch=1,
+    )
+
+    async def produce() -> None:
+        connections = GrpcConnections()
+        await connections.to(str(server.ready["broker"])).produce(run, 5_000)
+        await connections.close()
+
+    portal = Portal.hold()
+    portal.run(produce())
+    portal.release()

@@ -33,7 +33,14 @@ def test_every_column_of_the_sink_and_of_the_source_is_taken() -> None:
     fields = [(name, kinds[0]) for name, kinds in COLUMNS.items()]
     fields += [(name, "whatever") for name in sorted(IGNORED)]
 
-    assert set(sink_columns(fields, "")) == set(COLUMNS)
+    assert set(sink_columns(fields, "", keep_queues=True)) == set(COLUMNS)
+
+
+def test_rows_keep_their_queues_only_where_that_is_asked_for() -> None:
+    fields = [("body", "binary"), ("queueId", "int"), ("brokerName", "string")]
+
+    assert set(sink_columns(fields, "t")) == {"body"}
+    assert set(sink_columns(fields, "t", keep_queues=True)) == {"body", "queueId", "brokerName"}
 
 
 @pytest.mark.parametrize(

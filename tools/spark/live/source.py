@@ -1,0 +1,52 @@
+"""The format `rocketmq`: `spark.read`, `spark.readStream`, `write` and `writeStream`. Needs pyspark.
+
+Options are read where a reader or writer is made, on the driver, so that a wrong one is told before anything runs.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from .columns import Layout, live_schema
+from .read_options import read_options, schema_options
+from .readers import LiveReader, LiveStreamReader
+from .sink import BatchSink, StreamSink
+from .sink_columns import sink_columns
+from .write_options import WriteOptions, refuse_overwrite, write_options
+
+
+class LiveSource(DataSource):
+    """A live cluster."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        style, headers = schema_options(self.options)
+        return from_arrow_schema(live_schema(style, headers=headers))
+
+    def reader(self, schema: StructType) -> LiveReader:
+        options = read_options(self.options, streaming=False)
+        return LiveReader(options, Layout.of(schema.fieldNames(), options.style))
+
+    def streamReader(self, schema: StructType) -> LiveStreamReader:
+        options = read_options(self.options, streaming=True)
+        return LiveStreamReader(options, Layout.of(schema.fieldNames(), options.style))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        refuse_overwrite(overwrite)
+        options = write_options(self.options)
+        return BatchSink(options, _columns(schema, options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        refuse_overwrite(overwrite)
+        options = write_options(self.options)
+        return StreamSink(options, _columns(schema, options))
+
+
+def _columns(schema: StructType, options: WriteOptions) -> dict[str, int]:
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    return sink_columns(fields, options.topic, keep_queues=options.keep_queues)
