@@ -65,6 +65,8 @@ class Exchange(Generic[Request, Reply]):
             async with asyncio.timeout(timeout_ms / 1000):
                 return await reply
         except TimeoutError:
+            if not reply.cancelled():
+                return reply.result()  # It came, or failed, in the last moment.
             raise self._late(stream, number, timeout_ms) from None
         finally:
             stream.forget(number)
@@ -79,6 +81,8 @@ class Exchange(Generic[Request, Reply]):
             async with asyncio.timeout(timeout_ms / 1000):
                 await left
         except TimeoutError:
+            if not left.cancelled():
+                return left.result()  # As in `ask`.
             raise self._late(stream, number, timeout_ms) from None
         finally:
             stream.forget(number)
