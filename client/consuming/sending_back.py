@@ -47,7 +47,7 @@ async def send_back(
         queue_offset=message.queue_offset,
         log_offset=message.log_offset,
         delay_level=delay_level,
-        reason=reason,
+        reason=encodable(reason),
         retry_max_times=max_times,
     )
 
@@ -67,6 +67,11 @@ async def send_back(
         due_ms=reply.due_ms,
         reconsume_times=reply.reconsume_times,
     )
+
+
+def encodable(text: str) -> str:
+    """Return TEXT as a request can carry it: what is no character (a stray byte of a file's name) is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 async def _address(session: Session, broker: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from operator import index as as_int
 from typing import Final, TypeGuard, TypeVar
 
+from ..consuming.sending_back import encodable
 from ..received_message import ReceivedMessage
 from .process_queue import Failure
 
@@ -110,6 +111,6 @@ def _delay_level(said: Retry) -> int:
 def _words(speak: Callable[[], str], name: str) -> str:
     """Return what SPEAK says, cut and fit for a request; NAME if it cannot."""
     try:
-        return speak()[:_REASON_MAX].encode("utf-8", "backslashreplace").decode()
+        return encodable(speak()[:_REASON_MAX])
     except BaseException:  # Errors that cannot be put into words are failures like others.
         return name

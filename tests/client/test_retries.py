@@ -157,6 +157,15 @@ class TestSendingBack:
         ]
         assert sent == SentBack(dead=False, topic=RETRIES, due_ms=77, reconsume_times=1)
 
+    async def test_a_reason_that_is_no_text_is_escaped(self, broker: RetryingBroker) -> None:
+        store(broker, "orders", b"1")
+
+        async with consumer(broker) as reading:
+            (message,) = await reading.poll()
+            await reading.send_back(message, reason="caf\udce9.txt not there")
+
+        assert [one.reason for one in broker.sent_back] == ["caf\\udce9.txt not there"]
+
     async def test_a_group_that_has_never_committed_is_made_first(
         self, broker: RetryingBroker
     ) -> None:
