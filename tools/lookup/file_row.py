@@ -1,4 +1,4 @@
-"""Rows of files read at single places: of a local file a shared read-only map, of a remote one some pages.
+"""Rows of files read at single places, local ones through a descriptor, remote ones page by page.
 
 Nothing here writes, grows or locks a file, and what is behind a file's end reads as zeros: a store may be live, cut
 short, or damaged.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...store.disk import Buffer, Disk
+from ...store.disk import Buffer, Disk, Mapping
 
 #: What one request for a page of a remote file asks for, and how many pages of a file are kept.
 _PAGE_BYTES: Final = 1 << 16
@@ -34,17 +34,37 @@ class FilePages:
         self._pages: OrderedDict[int, bytes] = OrderedDict()
 
     @cached_property
+    def _mapping(self) -> Mapping | None:
+        try:
+            return self._disk.open_map(self.path, writable=False)
+        except OSError:  # A live broker's retention deleted it after the folder was listed.
+            return None
+
+    @cached_property
     def _view(self) -> memoryview:
         try:
-            view = self._disk.open_map(self.path, writable=False).view[: self.size]
-        except OSError:  # A live broker's retention deleted it after the folder was listed.
-            view = memoryview(b"")
-        return view
+            return memoryview(b"") if self._mapping is None else self._mapping.view[: self.size]
+        except FileNotFoundError:
+            return memoryview(b"")
 
     def read(self, at: int, size: int) -> Buffer:
-        """Return SIZE bytes from AT; zeros for what the file does not have."""
-        data = self._view[at : at + size] if self._mapped else self._of_pages(at, size)
-        return data if len(data) == size else bytes(data).ljust(size, b"\0")
+        """Return SIZE bytes from AT, somewhere in the file; zeros for what it does not have.
+
+        Of a local file not through the map: a page fault reads ahead as much as a megabyte, and takes 5 ms for it
+        instead of 0.06 (measured, nothing in memory).
+        """
+        if not self._mapped:
+            data = self._of_pages(at, size)
+        else:
+            try:
+                data = b"" if self._mapping is None else self._mapping.read(at, size)
+            except FileNotFoundError:
+                data = b""
+        return _filled(data, size)
+
+    def read_next(self, at: int, size: int) -> Buffer:
+        """Do what `read` does, faster for those who go through a file from one end to the other."""
+        return _filled(self._view[at : at + size], size) if self._mapped else self.read(at, size)
 
     def _of_pages(self, at: int, size: int) -> Buffer:
         first, last = at // _PAGE_BYTES, (at + size - 1) // _PAGE_BYTES
@@ -80,6 +100,10 @@ class FilePages:
             if len(piece) < _PIECE_BYTES:
                 return
             at += len(piece) - overlap_bytes
+
+
+def _filled(data: Buffer, size: int) -> Buffer:
+    return data if len(data) == size else bytes(data).ljust(size, b"\0")
 
 
 @dataclass(frozen=True, slots=True)

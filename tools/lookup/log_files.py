@@ -144,7 +144,7 @@ class LogFiles(FileRow):
         return at if is_there else 0
 
     def _written(self, file: RowFile, at: int) -> int:
-        read, whole = file.pages.read, file.pages.size
+        read, whole = file.pages.read_next, file.pages.size
         while at + _HEAD.size <= whole:
             size, magic = _HEAD.unpack(read(at, _HEAD.size))
             if magic == MAGIC_BLANK:
