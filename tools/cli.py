@@ -78,6 +78,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "advise": ("advise:advise", "Measure a listener, and propose threads, processes and nodes."),
     "lookup": ("lookup.command:lookup", "Find messages by key, id, offset or time, also in files."),
+    "why": ("why.command:why", "Tell the life of one message from the files of a store."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),

@@ -126,7 +126,8 @@ def _cold(root: Path, index: Path, random: Random) -> float:
 
 
 def _warm(root: Path, seconds: float, random: Random) -> list[float]:
-    search, times = StoreSearch(OsDisk(), str(root)), []
+    search = StoreSearch(OsDisk(), str(root))
+    times: list[float] = []
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         key = f"k{random.randrange(RECORDS)}"

@@ -1,0 +1,285 @@
+"""The core of `pocketmq why`: copies and evidence in, a story out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.proto.message_id import offset_message_id
+from pocketmq.proto.record import SYS_COMMIT, Host, Record
+from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from pocketmq.tools.lookup.log_files import Stored
+from pocketmq.tools.why.evidence import Evidence, Filter, PopMark, Reading, TimerMark
+from pocketmq.tools.why.groups import wants
+from pocketmq.tools.why.story import Story
+from pocketmq.tools.why.telling import tell, tell_gone
+
+T0 = 1_700_000_000_000
+HOST = Host.parse("127.0.0.1", 10911)
+
+
+def copy(
+    at: int,
+    topic: str = "T",
+    *,
+    queue: int = 0,
+    offset: int = 0,
+    tries: int = 0,
+    sys_flag: int = 0,
+    extra: Mapping[str, str] | None = None,
+    **properties: str,
+) -> Stored:
+    """Return a record at log offset AT, stored AT ms after T0."""
+    record = Record(
+        topic=topic,
+        body=b"x",
+        queue_id=queue,
+        queue_offset=offset,
+        log_offset=at,
+        sys_flag=sys_flag,
+        reconsume_times=tries,
+        store_timestamp_ms=T0 + at,
+        store_host=HOST,
+        properties={"UNIQ_KEY": "U"} | properties | dict(extra or {}),
+    )
+    return Stored(record, b"", at, "/store/commitlog/0")
+
+
+def readings(group: str, committed: int, **more: int) -> dict[tuple[str, int], list[Reading]]:
+    return {
+        ("T", 0): [
+            Reading(group, committed, T0 + 9000, more.get("earlier"), more.get("earlier_ms"))
+        ]
+    }
+
+
+def kinds(story: Story) -> list[str]:
+    return [event.kind for event in story.events]
+
+
+def test_a_message_that_nobody_read_is_in_its_topic() -> None:
+    story = tell([copy(100)], Evidence())
+
+    assert (story.state, story.conclusion) == ("stored", "in its topic T/0 at offset 0")
+    assert kinds(story) == ["stored"]
+    assert story.groups == []
+
+
+# ---------------------------------------------------------------- groups
+
+
+def test_the_table_of_offsets_bounds_when_a_message_was_read() -> None:
+    (view,) = tell([copy(100)], Evidence(readings=readings("g", 1))).groups
+
+    assert (view.verdict, view.before_ms) == ("read", T0 + 9000)
+
+
+def test_the_backup_of_the_table_narrows_the_time_from_either_side() -> None:
+    after = tell(
+        [copy(100, offset=4)], Evidence(readings=readings("g", 9, earlier=3, earlier_ms=T0 + 4000))
+    ).groups[0]
+    before = tell(
+        [copy(100, offset=4)], Evidence(readings=readings("g", 9, earlier=5, earlier_ms=T0 + 4000))
+    ).groups[0]
+
+    assert after.before_ms == T0 + 9000
+    assert "after 2023-11-14 22:13:24.000Z" in after.text
+    assert before.before_ms == T0 + 4000
+
+
+def test_a_group_that_has_not_come_so_far_says_how_far_it_is() -> None:
+    (view,) = tell([copy(100, offset=7)], Evidence(readings=readings("g", 5))).groups
+
+    assert view.verdict == "not yet"
+    assert "it stood at 5 (2 before it)" in view.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "properties", "answer"),
+    [
+        (Filter("TAG", "A || B"), {"TAGS": "B"}, True),
+        (Filter("TAG", "A || B"), {"TAGS": "C"}, False),
+        (Filter("TAG", "A"), {}, False),
+        (Filter("SQL92", "n > 5"), {"n": "6"}, True),
+        (Filter("SQL92", "n > 5"), {"n": "5"}, False),
+        (Filter("SQL92", "n > 5"), {}, False),
+        (Filter("SQL92", "n >"), {"n": "6"}, None),
+        (Filter("CLASS", "x"), {}, None),
+    ],
+    ids=str,
+)
+def test_a_filter_is_asked_as_a_broker_would(
+    wanted: Filter, properties: Mapping[str, str], answer: bool | None
+) -> None:
+    assert wants(wanted, copy(1, extra=properties).record) is answer
+
+
+def test_a_group_with_a_tag_filter_never_got_what_it_turns_down() -> None:
+    evidence = Evidence(readings=readings("h", 9), filters={("T", "h"): Filter("TAG", "A")})
+
+    (view,) = tell([copy(100, TAGS="B")], evidence).groups
+
+    assert (view.verdict, view.text) == ("filtered", "h never got it: tag filter 'A'")
+
+
+def test_a_failure_shows_that_a_group_read_before_its_offset_moved() -> None:
+    back = copy(200, SCHEDULE_TOPIC, queue=2, tries=1, DELAY="3", REAL_TOPIC="%RETRY%g")
+    evidence = Evidence(readings=readings("g", 0), due_ms={200: T0 + 10_200})
+
+    story = tell([copy(100), back], evidence)
+
+    assert kinds(story) == ["stored", "read", "sent back"]
+    assert story.groups[0].before_ms == T0 + 200
+    assert story.state == "retrying"
+    assert "waits until 2023-11-14 22:13:30.200Z" in story.conclusion
+
+
+def test_a_dead_letter_that_was_purged_is_said_so() -> None:
+    dead = copy(300, "%DLQ%g", tries=3, DLQ_REASON="ValueError: no")
+    purge = {("%DLQ%g", 0): [Reading("CID_RMQ_SYS_DEAD_LETTERS", 1, T0 + 9000)]}
+
+    story = tell([copy(100), dead], Evidence(readings=purge))
+
+    assert story.state == "dead letter"
+    assert any("ValueError: no" in event.text for event in story.events)
+    assert any("put away (purged)" in view.text for view in story.groups)
+
+
+def test_a_popped_message_is_held_until_its_time_is_over() -> None:
+    mark = PopMark(False, "p", T0 + 500, 30_000, copy(500, TIMER_TOPIC))
+    ack = PopMark(True, "p", T0 + 900, None, copy(900, TIMER_TOPIC))
+
+    held = tell([copy(100)], Evidence(pops={("T", 0, 0): [mark]}))
+    done = tell([copy(100)], Evidence(pops={("T", 0, 0): [mark, ack]}))
+
+    assert (kinds(held), held.groups[0].verdict) == (["stored", "popped"], "held")
+    assert held.events[1].due_ms == T0 + 30_500
+    assert (kinds(done), done.groups[0].verdict) == (
+        ["stored", "popped", "acknowledged"],
+        "acknowledged",
+    )
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+def test_a_first_copy_whose_file_expired_is_told_as_gone() -> None:
+    origin = offset_message_id(HOST.address, HOST.port, 50)
+    retry = copy(2000, "%RETRY%g", tries=1, RETRY_TOPIC="T", ORIGIN_MESSAGE_ID=origin)
+
+    story = tell([retry], Evidence(log_begin=1000, log_begin_ms=T0 + 1000))
+
+    assert kinds(story) == [
+        "gone",
+        "retried",
+    ]
+    assert "log offset 50, is gone: file expired: the log begins at 1,000" in story.events[0].text
+    assert story.topic == "T"
+
+
+def test_a_waiting_copy_that_was_handed_on_says_so() -> None:
+    waits = copy(100, SCHEDULE_TOPIC, queue=0, offset=3, DELAY="1", REAL_TOPIC="T", REAL_QID="0")
+    timed = copy(100, TIMER_TOPIC, TIMER_OUT_MS=str(T0 + 5000), REAL_TOPIC="T", REAL_QID="0")
+    mark = TimerMark("/store/timerlog/0", 52, T0 + 5000, is_roll=False, is_delete=False)
+
+    by_level = [tell([waits], Evidence(delay_progress={1: next_})).state for next_ in (3, 4)]
+    by_timer = [
+        tell([timed], Evidence(timer_marks={100: mark}, timers_read_ms=T0 + ms)).state
+        for ms in (5000, 6000)
+    ]
+
+    assert by_level == by_timer == ["waiting", "stored"]
+
+
+def test_a_half_message_that_was_given_up_is_seen_by_nobody() -> None:
+    half = copy(100, HALF_TOPIC, REAL_TOPIC="T", REAL_QID="0", PGROUP="p")
+    checked = copy(200, HALF_TOPIC, offset=1, REAL_TOPIC="T", TRANSACTION_CHECK_TIMES="15")
+    given_up = copy(300, CHECK_MAX_TIME_TOPIC, REAL_TOPIC="T", TRANSACTION_CHECK_TIMES="15")
+
+    story = tell([half, checked, given_up], Evidence())
+
+    assert (kinds(story), story.state) == (["half", "checked", "given up"], "given up")
+
+
+def test_the_outcome_of_a_transaction_is_its_copy_or_its_mark() -> None:
+    half = copy(100, HALF_TOPIC, offset=7, REAL_TOPIC="T", REAL_QID="0")
+    mark = copy(300, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    outcomes = {(0, 7): mark}
+
+    rolled_back = tell([half], Evidence(outcomes=outcomes))
+    committed = tell([half, copy(200, sys_flag=SYS_COMMIT)], Evidence(outcomes=outcomes))
+
+    assert (kinds(rolled_back), rolled_back.state) == (["half", "rolled back"], "rolled back")
+    assert (kinds(committed), committed.state) == (["half", "committed"], "stored")
+
+
+def test_an_id_that_was_sent_twice_is_told_twice() -> None:
+    assert kinds(tell([copy(100), copy(200, offset=1)], Evidence())) == ["stored", "sent again"]
+
+
+def test_what_is_gone_says_when_it_was_about_stored() -> None:
+    story = tell_gone(
+        "its id names log offset 5", T0, Evidence(log_begin=1000, log_changed_ms=T0 + 5)
+    )
+
+    assert story.state == "gone"
+    assert "stored at about 2023-11-14 22:13:20.000Z" in story.conclusion
+    assert story.events[0].time_ms == T0 + 5
+
+
+# ---------------------------------------------------------------- whatever stands in a log
+
+
+_NAMES = (
+    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "TIMER_OUT_MS",
+    "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TRANSACTION_CHECK_TIMES", "ORIGIN_GROUP", "1ST_POP_TIME",
+    "DLQ_ORIGIN_TOPIC", "TAGS",
+)  # fmt: skip
+_TOPICS = (
+    "T", "%RETRY%g", "%RETRY%g_T", "%DLQ%g", SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_MAX_TIME_TOPIC,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_REVIVE_LOG_c",
+)  # fmt: skip
+_values = st.one_of(
+    st.sampled_from(["T", "%RETRY%g", "g", "-1", "9" * 30, "0" * 32, "F" * 32, "٣"]),
+    st.text(max_size=8),
+)
+
+
+@st.composite
+def _copies(draw: st.DrawFn) -> list[Stored]:
+    return [
+        copy(
+            draw(st.integers(0, 10_000)),
+            draw(st.sampled_from(_TOPICS)),
+            offset=draw(st.integers(-5, 5)),
+            tries=draw(st.integers(-1, 3)),
+            sys_flag=draw(st.sampled_from([0, 4, 8, 12])),
+            extra=draw(st.dictionaries(st.sampled_from(_NAMES), _values, max_size=6)),
+        )
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+
+
+@given(_copies(), st.integers(-2, 5), st.booleans())
+def test_any_records_make_a_story(copies: list[Stored], committed: int, is_filtered: bool) -> None:
+    places = {(one.record.topic, one.record.queue_id) for one in copies}
+    evidence = Evidence(
+        readings={place: [Reading("g", committed, T0)] for place in places},
+        filters={("T", "g"): Filter("TAG", "A")} if is_filtered else {},
+        due_ms={one.log_offset: T0 for one in copies[::2]},
+        delay_progress={1: committed},
+        outcomes={(0, 0): copies[0]},
+        log_begin=5000,
+    )
+
+    story = tell(copies, evidence)
+    document = story.document("b")
+
+    assert story.conclusion
+    assert [event.time_ms or 0 for event in story.events] == sorted(
+        event.time_ms or 0 for event in story.events
+    )
+    assert document["state"] == story.state

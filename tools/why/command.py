@@ -1,0 +1,181 @@
+"""`pocketmq why MESSAGE --store DIR`: the life of one message from the files alone.
+
+Exit codes: 0 a story was told, 3 the store has nothing of the message (or only knows that it is gone), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ...proto.errors import InvalidArgument, MessageNotFound
+from ...proto.message_id import decode_offset_message_id
+from ...store.os_disk import OsDisk
+from ..lookup.command import parsed_settings
+from ..lookup.found import Found
+from ..lookup.log_files import Absence
+from ..lookup.search import StoreSearch
+from ..options import json_option
+from ..output import print_json
+from ..stores.locations import StoreLocation, locate
+from .copies import messages_of, real_topic
+from .story import Story
+from .telling import tell, tell_gone
+from .timeline import print_story
+from .witnesses import COPIES_MAX, Witnesses
+
+_PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)
+#: Width of the table where the output is no terminal.
+_WIDTH = 160
+_NOT_FOUND = 3
+
+
+@click.command()
+@click.argument("message")
+@click.option(
+    "--store",
+    "stores",
+    metavar="DIR|GLOB|URL",
+    multiple=True,
+    required=True,
+    help="The store of the broker that has it; may be repeated.",
+)
+@click.option("--topic", help="MESSAGE is a key of messages of this topic.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="With --topic: at most so many messages, the newest.",
+)
+@click.option("--scan", is_flag=True, help="Read the whole log, not the index.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
+)
+@json_option("a story a line")
+def why(
+    *,
+    stores: Sequence[str],
+    settings: Sequence[str],
+    as_json: bool,
+    **asked_for: Any,
+) -> None:
+    """Tell the life of MESSAGE: an id of either kind, TOPIC/QUEUE/OFFSET, or with --topic a key.
+
+    When it was stored, what it waited for, who read it before when, how often it failed, where it ended. The files are
+    read as they are: the store may be live, stopped or damaged.
+    """
+    asked = _Asked(**asked_for)
+    given = parsed_settings(settings)
+    told: list[tuple[Story, StoreLocation]] = []
+    answers: list[Found] = []
+    for place in locate(stores, settings=given):
+        found, stories = _told(place, given, asked)
+        answers.append(found)
+        told += [(story, place) for story in stories]
+    whole = [one for one in told if one[0].state != "gone"]
+    chosen = whole or told[:1]
+    if not chosen:
+        raise _not_found(asked, answers)
+    _print(chosen, as_json=as_json)
+    if not whole:
+        raise click.exceptions.Exit(_NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    message: str
+    topic: str | None
+    count: int
+    scan: bool
+
+
+def _told(
+    place: StoreLocation, settings: Mapping[str, str], asked: _Asked
+) -> tuple[Found, list[Story]]:
+    """Return what the look-up in one store found, and the stories of it."""
+    disk = place.open_disk()
+    mapped = isinstance(disk, OsDisk)
+    search = StoreSearch(disk, place.root, settings, mapped=mapped)
+    found = _found(search, asked)
+    witnesses = Witnesses(disk, search, mapped=mapped)
+    return found, list(_stories(search, witnesses, found, asked))
+
+
+def _found(search: StoreSearch, asked: _Asked) -> Found:
+    place = _PLACE.fullmatch(asked.message)
+    if asked.topic is not None:
+        # In all topics: a message that waits lies in another one than its own.
+        found = search.by_key(None, asked.message, count=COPIES_MAX, scan=asked.scan)
+        found.hits = [one for one in found.hits if real_topic(one.record) == asked.topic]
+        return found
+    if place is not None:
+        return search.by_queue_offset(place["topic"], int(place["queue"]), int(place["offset"]))
+    return search.by_id(asked.message, count=asked.count, scan=asked.scan)
+
+
+def _stories(
+    search: StoreSearch, witnesses: Witnesses, found: Found, asked: _Asked
+) -> Iterator[Story]:
+    for known in messages_of(found.hits)[-asked.count :]:
+        copies = witnesses.copies_of(known, scan=asked.scan)
+        if copies:
+            yield tell(copies, witnesses.evidence(copies))
+    if not found.hits:
+        gone = _gone(search, found, asked)
+        if gone is not None:
+            yield tell_gone(*gone, witnesses.evidence(()))
+
+
+def _gone(search: StoreSearch, found: Found, asked: _Asked) -> tuple[str, int | None] | None:
+    """Return what is known to be gone, and when about it was stored; None if nothing says that it was there."""
+    if found.expired:
+        newest = found.expired[0]
+        what = f"{len(found.expired)} index entries with its hash lead before the log's beginning"
+        return f"{what}, the newest to {newest.log_offset:,}", newest.time_ms
+    place = _PLACE.fullmatch(asked.message)
+    if place is not None and asked.topic is None:
+        queue = search.queues.get(place["topic"], int(place["queue"]))
+        offset = int(place["offset"])
+        if queue is not None and offset < queue.min_offset(search.log):
+            return f"its queue begins at offset {queue.min_offset(search.log):,} now", None
+        return None
+    try:
+        log_offset = decode_offset_message_id(asked.message)[2]
+    except InvalidArgument:
+        return None
+    at_place = search.log.at(log_offset)
+    if isinstance(at_place, Absence) and at_place.kind == "expired":
+        return f"its id names log offset {log_offset:,}", None
+    return None
+
+
+def _not_found(asked: _Asked, answers: Sequence[Found]) -> MessageNotFound:
+    told = "; ".join(sentence for found in answers for sentence in found.sentences())
+    doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else ". "
+    return MessageNotFound(
+        f"no store has anything of {asked.message!r}" + (doubt + told if told else ""),
+        asked_for=asked.message,
+    )
+
+
+def _print(told: Sequence[tuple[Story, StoreLocation]], *, as_json: bool) -> None:
+    if as_json:
+        for story, place in told:
+            print_json(story.document(place.broker_name))
+        return
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    for number, (story, place) in enumerate(told):
+        if number:
+            console.print()
+        print_story(console, story, place.broker_name)

@@ -1,0 +1,81 @@
+"""What the files of a store tell besides the copies of a message. Plain values; who reads them: witnesses.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..lookup.log_files import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where GROUP stood in a queue when the table of offsets was written, at AT_MS; and when the one before was.
+
+    committed: the next queue offset that it wanted;  earlier, earlier_ms: the same in the backup of the table.
+    """
+
+    group: str
+    committed: int
+    at_ms: int
+    earlier: int | None = None
+    earlier_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The EXPRESSION by which a group subscribes; KIND is Apache's: TAG or SQL92."""
+
+    kind: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerMark:
+    """The record of a timed message in the timer log: where, under which second it is filed, and its bits."""
+
+    path: str
+    position: int
+    slot_ms: int
+    is_roll: bool
+    is_delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PopMark:
+    """A check point of POP consumers, or an acknowledgement of one: stored as COPY, made at TIME_MS by GROUP."""
+
+    is_ack: bool
+    group: str
+    time_ms: int
+    invisible_ms: int | None
+    copy: Stored
+
+
+#: Topic, queue and offset of a message.
+Place = tuple[str, int, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """All that is known.
+
+    readings: of each queue with a copy, by topic and queue;  filters: by topic and group;
+    due_ms: of copies in the schedule topic, by log offset;  delay_progress: next queue offset to deliver, by level;
+    timers_read_ms: slots before it were handed on;  timer_marks: by log offset of the copy;
+    outcomes: the marks that name a half message, by its queue and queue offset;  pops: by place;
+    log_begin, log_begin_ms: the first record that is left;  log_changed_ms: when a log file was last made or deleted.
+    """
+
+    readings: Mapping[tuple[str, int], Sequence[Reading]] = field(default_factory=dict)
+    filters: Mapping[tuple[str, str], Filter] = field(default_factory=dict)
+    due_ms: Mapping[int, int] = field(default_factory=dict)
+    delay_progress: Mapping[int, int] | None = None
+    timers_read_ms: int | None = None
+    timer_marks: Mapping[int, TimerMark] = field(default_factory=dict)
+    outcomes: Mapping[tuple[int, int], Stored] = field(default_factory=dict)
+    pops: Mapping[Place, Sequence[PopMark]] = field(default_factory=dict)
+    log_begin: int = 0
+    log_begin_ms: int | None = None
+    log_changed_ms: int | None = None
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,207 @@
+"""What each consumer group made of a message: from committed offsets, filters, retries and POP check points. Pure.
+
+A committed offset beyond a message means that its group is done with it: it was read, or passed over by a filter. A
+store knows a filter only where a table holds it (consumerFilter.json, subscriptionGroup.json); tags that a consumer of
+Apache's gave with its pulls stand nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ...proto.errors import InvalidFilter
+from ...proto.filters.sql.evaluation import compiled
+from ...proto.filters.tags import parse_tags
+from ...proto.instant import format_instant
+from ...proto.properties import TAGS
+from ...proto.record import Record
+from ..lookup.log_files import Stored
+from .copies import group_of, role_of
+from .evidence import Evidence, Filter, Place, PopMark, Reading
+from .story import Event, GroupView
+
+#: Whose committed offset of a dead letter topic says that the letters before it were put away.
+_PUT_AWAY: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+
+
+def group_views(copies: Sequence[Stored], evidence: Evidence) -> list[GroupView]:
+    """Return what each group made of each of COPIES that consumers can see, in their order."""
+    found = []
+    for number, copy in enumerate(copies):
+        if role_of(copy.record) not in ("message", "retry", "dead letter"):
+            continue
+        record = copy.record
+        later = copies[number + 1 :]
+        readings = {one.group: one for one in evidence.readings.get(_queue(record), ())}
+        failed = {group for one in later if (group := _failed(record, one))}
+        popped = {mark.group for mark in evidence.pops.get(_place(record), ())}
+        found += [
+            _Look(copy, later, group, readings.get(group), evidence).view()
+            for group in sorted(readings.keys() | failed | popped)
+        ]
+    return found
+
+
+def pop_events(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
+    """Yield what check points and acknowledgements tell of COPIES."""
+    for copy in copies:
+        for mark in evidence.pops.get(_place(copy.record), ()):
+            text = f"acknowledged by {mark.group}"
+            due_ms = None
+            if not mark.is_ack:
+                hidden_ms = mark.invisible_ms or 0
+                due_ms = mark.time_ms + hidden_ms
+                text = f"popped by {mark.group}, hidden for {hidden_ms / 1000:g} s"
+            yield Event(
+                kind="acknowledged" if mark.is_ack else "popped",
+                text=text,
+                time_ms=mark.time_ms,
+                copy=mark.copy,
+                group=mark.group,
+                due_ms=due_ms,
+            )
+
+
+def wants(wanted: Filter, record: Record) -> bool | None:
+    """Does the filter WANTED let RECORD through? None if it cannot be told."""
+    try:
+        if wanted.kind == "TAG":
+            tags = parse_tags(wanted.expression)
+            return not tags or record.properties.get(TAGS) in tags
+        if wanted.kind == "SQL92":
+            sql = compiled(wanted.expression)
+            return sql.evaluate([record.properties.get(name) for name in sql.names]) is True
+    except InvalidFilter:
+        return None
+    return None
+
+
+def _queue(record: Record) -> tuple[str, int]:
+    return record.topic, record.queue_id
+
+
+def _place(record: Record) -> Place:
+    return record.topic, record.queue_id, record.queue_offset
+
+
+def _failed(record: Record, later: Stored) -> str | None:
+    """Return the group that LATER shows to have failed RECORD; None if it does not show that."""
+    group = group_of(later.record)
+    own = group_of(record)
+    if group is None or later.record.reconsume_times <= record.reconsume_times:
+        return None
+    return group if own in (None, group) else None
+
+
+class _Look:
+    """One group's look at one copy; LATER are the copies that followed it."""
+
+    def __init__(
+        self,
+        copy: Stored,
+        later: Sequence[Stored],
+        group: str,
+        reading: Reading | None,
+        evidence: Evidence,
+    ) -> None:
+        self._copy = copy
+        self._record = copy.record
+        self._group = group
+        self._reading = reading
+        self._failure = next((one for one in later if _failed(copy.record, one) == group), None)
+        self._marks: list[PopMark] = [
+            mark for mark in evidence.pops.get(_place(copy.record), ()) if mark.group == group
+        ]
+        self._filter = evidence.filters.get((copy.record.topic, group))
+
+    def view(self) -> GroupView:
+        verdict, text, before_ms = self._judged()
+        record = self._record
+        return GroupView(
+            group=self._group,
+            verdict=verdict,  # type: ignore[arg-type]
+            text=text,
+            topic=record.topic,
+            queue=record.queue_id,
+            offset=record.queue_offset,
+            committed=None if self._reading is None else self._reading.committed,
+            before_ms=before_ms,
+            by_offset=not self._marks and self._failure is None and self._filter is None,
+        )
+
+    def _judged(self) -> tuple[str, str, int | None]:
+        """Return verdict, sentence, and a time before which it was so."""
+        if self._marks:
+            return self._popped()
+        if self._filter is not None and wants(self._filter, self._record) is False:
+            return self._filtered(self._filter)
+        if self._failure is not None:
+            return self._read_and_failed(self._failure)
+        reading = self._reading
+        assert reading is not None, "a group without a reading has marks or failures"
+        if reading.committed > self._record.queue_offset:
+            return self._read(reading)
+        distance = self._record.queue_offset - reading.committed
+        where = "it is the next" if not distance else f"{distance:,} before it"
+        text = f"not yet read by {self._group}: it stood at {reading.committed:,} ({where})"
+        return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
+
+    def _popped(self) -> tuple[str, str, int | None]:
+        acks = [mark for mark in self._marks if mark.is_ack]
+        if acks:
+            when = acks[-1].time_ms
+            return "acknowledged", f"acknowledged by {self._group} at {format_instant(when)}", when
+        last = self._marks[-1]
+        until_ms = last.time_ms + (last.invisible_ms or 0)
+        if self._failure is not None and role_of(self._failure.record) == "dead letter":
+            return (
+                "dead letter",
+                f"popped by {self._group}, never acknowledged: dead letter",
+                last.time_ms,
+            )
+        if self._failure is not None:
+            return (
+                "revived",
+                f"popped by {self._group}, not acknowledged in time, revived",
+                last.time_ms,
+            )
+        text = f"held by {self._group}: popped, not acknowledged, hidden until {format_instant(until_ms)}"
+        return "held", text, last.time_ms
+
+    def _filtered(self, wanted: Filter) -> tuple[str, str, int | None]:
+        what = "tag filter" if wanted.kind == "TAG" else f"{wanted.kind} filter"
+        reading = self._reading
+        before_ms = None
+        if reading is not None and reading.committed > self._record.queue_offset:
+            before_ms = self._bound(reading)
+        passed = "will never get it" if before_ms is None else "never got it"
+        return "filtered", f"{self._group} {passed}: {what} {wanted.expression!r}", before_ms
+
+    def _read_and_failed(self, failure: Stored) -> tuple[str, str, int | None]:
+        before_ms = failure.record.store_timestamp_ms
+        word = {"dead letter": "failed for good", "retry": "failed"}.get(
+            role_of(failure.record), "sent back"
+        )
+        return (
+            "read",
+            f"read by {self._group} before {format_instant(before_ms)}: {word}",
+            before_ms,
+        )
+
+    def _read(self, reading: Reading) -> tuple[str, str, int | None]:
+        before_ms = self._bound(reading)
+        if self._group == _PUT_AWAY:
+            return "read", f"put away (purged) before {format_instant(before_ms)}", before_ms
+        since, earlier_ms = "", reading.earlier_ms
+        if earlier_ms is not None and (reading.earlier or 0) <= self._record.queue_offset:
+            since = f", after {format_instant(earlier_ms)}"
+        text = f"read by {self._group} before {format_instant(before_ms)}{since} (committed {reading.committed:,})"
+        return "read", text, before_ms
+
+    def _bound(self, reading: Reading) -> int:
+        """Return a time at which the group's committed offset was beyond the message."""
+        earlier, earlier_ms = reading.earlier, reading.earlier_ms
+        if earlier is not None and earlier_ms is not None and earlier > self._record.queue_offset:
+            return min(earlier_ms, reading.at_ms)
+        return reading.at_ms

@@ -1,0 +1,235 @@
+"""Gathering what a store's files tell of one message: its copies, and the marks that others left of it.
+
+Each part is bounded, and only looked for where a copy asks for it; damage makes a note, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from ...proto.message_id import offset_message_id
+from ...proto.properties import UNIQ_KEY
+from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from ...store.disk import Disk
+from ...store.timers.log import DELETE, RECORD_SIZE, ROLL, ROW
+from ..lookup.file_row import FileRow
+from ..lookup.log_files import Stored
+from ..lookup.queue_files import QueueFiles
+from ..lookup.search import SCAN_BYTES, StoreSearch
+from .copies import REVIVE_PREFIX, origin_offset, role_of
+from .evidence import Evidence, Place, PopMark, TimerMark
+from .tables import Tables
+
+#: Copies of one message.
+COPIES_MAX: Final = 1_000
+#: Marks of one kind that are looked through.
+MARKS_MAX: Final = 50_000
+_TIMER_PIECE_RECORDS: Final = 1 << 16
+_ACK_TAGS: Final = ("ack", "bAck")
+
+
+class Witnesses:
+    """The store that SEARCH looks into, on DISK."""
+
+    def __init__(self, disk: Disk, search: StoreSearch, *, mapped: bool) -> None:
+        self._disk = disk
+        self._search = search
+        self._mapped = mapped
+
+    # --- copies --------------------------------------------------------------------------------------------------
+
+    def copies_of(self, known: Sequence[Stored], *, scan: bool) -> list[Stored]:
+        """Return all copies of the message of which KNOWN are some, by its unique id and the links between them."""
+        found = {one.log_offset: one for one in known}
+        for unique in {one.record.properties.get(UNIQ_KEY) for one in known} - {None}:
+            assert unique is not None
+            hits = self._search.by_id(unique, count=COPIES_MAX, scan=scan).hits
+            found |= {one.log_offset: one for one in hits}
+        for copy in list(found.values()):
+            origin = origin_offset(copy.record)
+            first = None if origin is None else self._search.log.at(origin)
+            if isinstance(first, Stored):
+                found.setdefault(first.log_offset, first)
+        if all(one.record.properties.get(UNIQ_KEY) is None for one in known):
+            found |= {one.log_offset: one for one in self._linked(known)}
+        return [
+            found[offset] for offset in sorted(found) if role_of(found[offset].record) != "pop mark"
+        ]
+
+    def _linked(self, known: Sequence[Stored]) -> Iterator[Stored]:
+        """Yield the records that name one of KNOWN as their origin, which only reading the log shows."""
+        log = self._search.log
+        for one in known:
+            if log.end - one.log_offset > SCAN_BYTES:
+                continue
+            host = one.record.store_host
+            name = offset_message_id(host.address, host.port, one.log_offset)
+            for later in log.holding(name.encode(), one.log_offset, log.end):
+                if origin_offset(later.record) == one.log_offset:
+                    yield later
+
+    # --- evidence ------------------------------------------------------------------------------------------------
+
+    def evidence(self, copies: Sequence[Stored]) -> Evidence:
+        """Return what is known beside COPIES."""
+        log, notes = self._search.log, list[str]()
+        tables = Tables(self._disk, self._search.root, notes)
+        checkpoint = tables.timer_checkpoint()
+        return Evidence(
+            readings=tables.readings(),
+            filters=tables.filters(),
+            due_ms=self._due_times(copies),
+            delay_progress=tables.delay_progress(),
+            timers_read_ms=None if checkpoint is None else checkpoint.last_read_ms,
+            timer_marks=self._timer_marks(copies),
+            outcomes=self._outcomes(copies),
+            pops=self._pops(copies),
+            log_begin=log.begin,
+            log_begin_ms=log.begin_time_ms,
+            log_changed_ms=self._changed_ms(log.folder),
+            notes=notes,
+        )
+
+    def _changed_ms(self, folder: str) -> int | None:
+        try:
+            return self._disk.modified_ms(folder)
+        except OSError:
+            return None
+
+    def _due_times(self, copies: Sequence[Stored]) -> dict[int, int]:
+        """Return the times that the entries of delayed copies hold."""
+        found = {}
+        for copy in copies:
+            if copy.record.topic == SCHEDULE_TOPIC:
+                queue = self._search.queues.get(SCHEDULE_TOPIC, copy.record.queue_id)
+                entry = None if queue is None else queue.entry(copy.record.queue_offset)
+                if entry is not None and entry.log_offset == copy.log_offset:
+                    found[copy.log_offset] = entry.tags_code
+        return found
+
+    def _timer_marks(self, copies: Sequence[Stored]) -> dict[int, TimerMark]:
+        wanted = [one.log_offset for one in copies if one.record.topic == TIMER_TOPIC]
+        row = FileRow(
+            self._disk, posixpath.join(self._search.root, "timerlog"), mapped=self._mapped
+        )
+        found: dict[int, TimerMark] = {}
+        for file in row.files if wanted else []:
+            for at in range(0, file.pages.size, _TIMER_PIECE_RECORDS * RECORD_SIZE):
+                count = min(_TIMER_PIECE_RECORDS, (file.pages.size - at) // RECORD_SIZE)
+                rows = np.frombuffer(file.pages.read(at, count * RECORD_SIZE), ROW)
+                for number in np.flatnonzero(np.isin(rows["log_offset"], wanted)).tolist():
+                    if rows[number]["size"] == RECORD_SIZE:
+                        place = at + number * RECORD_SIZE
+                        mark = _timer_mark(rows[number], file.path, file.start + place)
+                        found[int(rows[number]["log_offset"])] = mark
+                if not len(rows) or not rows[-1]["size"]:
+                    break
+        return found
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    def _outcomes(self, copies: Sequence[Stored]) -> dict[tuple[int, int], Stored]:
+        """Return the marks that say of half copies that they are done."""
+        halves = [one.record for one in copies if one.record.topic == HALF_TOPIC]
+        found: dict[tuple[int, int], Stored] = {}
+        if not halves:
+            return found
+        wanted = {(half.queue_id, half.queue_offset) for half in halves}
+        since_ms = min(half.store_timestamp_ms for half in halves)
+        for queue in self._search.queues.of_topic(OP_HALF_TOPIC):
+            for mark in self._since(queue, since_ms):
+                for offset in _numbers(mark.record.body):
+                    if (queue.queue, offset) in wanted:
+                        found.setdefault((queue.queue, offset), mark)
+        return found
+
+    def _since(self, queue: QueueFiles, time_ms: int) -> Iterator[Stored]:
+        """Yield the records of QUEUE stored at TIME_MS or later, at most MARKS_MAX."""
+        log = self._search.log
+        entries = queue.entries_from(queue.offset_at_time(time_ms, log))
+        for entry in islice(entries, MARKS_MAX):
+            stored = log.at(entry.log_offset)
+            if isinstance(stored, Stored):
+                yield stored
+
+    # --- POP -----------------------------------------------------------------------------------------------------
+
+    def _pops(self, copies: Sequence[Stored]) -> dict[Place, list[PopMark]]:
+        """Return the check points that hold copies, and their acknowledgements, in order of time."""
+        seen = [one.record for one in copies if role_of(one.record) in ("message", "retry")]
+        revive = [topic for topic in self._search.queues.topics if topic.startswith(REVIVE_PREFIX)]
+        if not seen or not revive:
+            return {}
+        places = {(one.topic, one.queue_id, one.queue_offset) for one in seen}
+        since_ms = min(one.store_timestamp_ms for one in seen)
+        marks: dict[tuple[str, Place], PopMark] = {}
+        for topic in (TIMER_TOPIC, *revive):
+            for queue in self._search.queues.of_topic(topic):
+                for stored in self._since(queue, since_ms):
+                    for place, mark in _pop_marks(stored, places):
+                        marks.setdefault((stored.record.properties.get(UNIQ_KEY, ""), place), mark)
+        found: dict[Place, list[PopMark]] = {}
+        for (_, place), mark in sorted(marks.items(), key=lambda item: item[1].time_ms):
+            found.setdefault(place, []).append(mark)
+        return found
+
+
+def _timer_mark(row: Any, path: str, position: int) -> TimerMark:
+    magic = int(row["magic"])
+    return TimerMark(
+        path=path,
+        position=position,
+        slot_ms=int(row["write_ms"]) + int(row["delay_ms"]),
+        is_roll=bool(magic & ROLL),
+        is_delete=bool(magic & DELETE),
+    )
+
+
+def _numbers(body: bytes) -> list[int]:
+    """Return the queue offsets in the body of a mark: "12,15,"."""
+    words = body[:65536].split(b",")
+    return [int(word) for word in words if word.isdigit() and len(word) < 19]
+
+
+def _pop_marks(stored: Stored, places: set[Place]) -> Iterator[tuple[Place, PopMark]]:
+    """Yield what STORED says of PLACES, if it is a check point or an acknowledgement."""
+    tag = stored.record.properties.get("TAGS")
+    if tag != "ck" and tag not in _ACK_TAGS:
+        return
+    try:
+        body = json.loads(stored.record.body)
+        topic, queue, group = str(body["t"]), int(body["q"]), str(body["c"])
+        offsets = _checked(body) if tag == "ck" else _acknowledged(body)
+        invisible_ms = int(body["it"]) if tag == "ck" else None
+        time_ms = int(body["pt"]) if tag == "ck" else stored.record.born_timestamp_ms
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    for offset in offsets:
+        if (topic, queue, offset) in places:
+            mark = PopMark(
+                is_ack=tag != "ck",
+                group=group,
+                time_ms=time_ms,
+                invisible_ms=invisible_ms,
+                copy=stored,
+            )
+            yield (topic, queue, offset), mark
+
+
+def _checked(body: Any) -> list[int]:
+    """Return the queue offsets that a check point holds."""
+    start, count = int(body["so"]), min(int(body["n"]), 1024)
+    distances = body.get("d") or range(count)
+    return [start + int(distance) for distance in distances]
+
+
+def _acknowledged(body: Any) -> list[int]:
+    """Return the queue offsets that an acknowledgement, or a batch of them, names."""
+    several = body.get("aol") or body.get("aoList")
+    return [int(one) for one in several] if several else [int(body["ao"])]
