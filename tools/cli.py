@@ -87,6 +87,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "doctor.command:doctor",
         "Say what a start would cut, rebuild and lose, for both brokers.",
     ),
+    "spark": ("spark.jobs.command:spark", "Run jobs over stores on Apache Spark."),
     "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),
     "demo": ("demo.command:demo", "Move real data through PocketMQ, and break it, in a minute."),
     "completion": ("completion:completion", "Print a completion script for a shell."),

@@ -62,6 +62,8 @@ class SimpleQueue:
         self.files = JavaFiles(disk, folder, file_size)
         self.max_log_offset = -1
         self.min_position = 0
+        #: The greatest log offset in the last file's entries, as long as these are what `recover` found.
+        self._greatest: int | None = None
 
     @property
     def min_offset(self) -> int:
@@ -78,9 +80,10 @@ class SimpleQueue:
             return
         end = 0
         for file in files[max(0, len(files) - _FILES_RECOVERED) :]:
-            count, log_end = _leading(file)
+            count, log_end, greatest = _leading(file)
             if count:
                 self.max_log_offset = log_end
+            self._greatest = greatest if count else None
             end = file.start + count * ENTRY_SIZE
             if count < file.size // ENTRY_SIZE:
                 break
@@ -88,6 +91,8 @@ class SimpleQueue:
 
     def truncate_dirty(self, log_end: int) -> None:
         """Drop the entries of records at LOG_END or behind it."""
+        if self._greatest is not None and self._greatest < log_end:
+            return  # Nothing was put since `recover`, and everything that it found stays.
         self.max_log_offset = log_end
         while (file := self.files.last) is not None:
             file.wrote = 0
@@ -95,7 +100,7 @@ class SimpleQueue:
                 self.files.delete_last()
                 continue
             # The first entry is kept whatever it is: Java looks at its offset only.
-            count, self.max_log_offset = _leading(file, log_end, keep_first=True)
+            count, self.max_log_offset, _ = _leading(file, log_end, keep_first=True)
             file.wrote = count * ENTRY_SIZE
             return
 
@@ -113,6 +118,7 @@ class SimpleQueue:
         if record.queue_offset != 0 and wanted < file.start + file.wrote:
             return
         self.max_log_offset = end
+        self._greatest = None
         file.append(_ENTRY.pack(record.log_offset, record.size, record.tags_code))
 
     def correct_min_offset(self, log_begin: int) -> None:
@@ -143,6 +149,7 @@ class SimpleQueue:
         """Delete all files and forget everything."""
         self.max_log_offset = -1
         self.min_position = 0
+        self._greatest = None
         self.files.destroy()
 
     def units(self, at: int) -> Iterator[Unit]:
@@ -170,12 +177,13 @@ def _entry(file: JavaFile, index: int) -> np.void:
 
 def _leading(
     file: JavaFile, log_end: int = _LONG_MAX, *, keep_first: bool = False
-) -> tuple[int, int]:
-    """Return how many entries at the front of FILE are ones of records before LOG_END, and the last one's end.
+) -> tuple[int, int, int]:
+    """Return how many entries at the front of FILE are ones of records before LOG_END, the end of the last one's
+    record, and the greatest log offset among them.
 
     Reads piece by piece and stops at the first that is none: most of a queue's last file is a hole.
     """
-    count, end = 0, 0
+    count, end, greatest = 0, 0, -1
     piece = _FIRST_PIECE
     while count < file.size // ENTRY_SIZE:
         at = count * ENTRY_SIZE
@@ -188,11 +196,12 @@ def _leading(
         found = len(valid) if valid.all() else int(valid.argmin())
         if found:
             end = int(offsets[found - 1]) + int(entries["size"][found - 1])
+            greatest = max(greatest, int(offsets[:found].max()))
         count += found
         if found < len(valid):
             break
         piece = min(piece * _GROWTH, _PIECE_MAX)
-    return count, end
+    return count, end, greatest
 
 
 def _search(offsets: NDArray[np.int64], wanted: int) -> range:

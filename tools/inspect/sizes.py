@@ -9,12 +9,15 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
 
 _INDEX_HEADER = 40
 _BYTES_A_SLOT = 4 + 4 * 20
+#: All queues of a store have files of one length, unless it is damaged; some brokers have tens of thousands.
+_QUEUES_ASKED_MAX = 1_000
 
 
 def settings_of(disk: Disk, root: str, given: Mapping[str, str]) -> ApacheSettings:
@@ -44,13 +47,15 @@ def index_shape(disk: Disk, root: str, given: Mapping[str, str]) -> dict[str, in
     return {"index_slots": slots, "index_entries": slots * 4}
 
 
-def _queue_folders(disk: Disk, root: str) -> list[str]:
-    return [
+def _queue_folders(disk: Disk, root: str) -> Iterable[str]:
+    """Return the folders of queues, as many as are enough to tell."""
+    folders = (
         posixpath.join(root, topic.name, queue.name)
         for topic in disk.list(root)
         if topic.is_folder
         for queue in disk.list(posixpath.join(root, topic.name))
-    ]
+    )
+    return islice(folders, _QUEUES_ASKED_MAX)
 
 
 def _usual_size(disk: Disk, folders: Iterable[str]) -> int:

@@ -1,0 +1,41 @@
+"""`pocketmq spark …`: jobs over the stores of a fleet. Each verb is in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+#: Verb, (module and object, what it does).
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "lag": ("lag_command:lag", "Tell how far every consumer group is behind, and why."),
+}
+
+
+class _Verbs(click.Group):
+    """The verbs, listed without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module, _, name = _VERBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f".{module}", __package__), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in _VERBS.items()])
+
+
+@click.group(cls=_Verbs)
+def spark() -> None:
+    """Run jobs over the stores of a fleet, on Apache Spark.
+
+    Each is a function as well, which returns a DataFrame: pocketmq.tools.spark.jobs. Needs the extra `pocketmq[spark]`,
+    and Java 17 or newer (`pocketmq[jre]` brings one).
+    """

@@ -1,0 +1,106 @@
+"""The lag of every group in every queue of a fleet, as a DataFrame; the rows of `pocketmq lag`, made by the same code.
+
+    from pocketmq.tools.spark import spark_session
+    from pocketmq.tools.spark.jobs.lag import lag
+
+    lag(spark_session(), "/data/broker-*/store").where("verdict <> 'ok'").show()
+
+One task a store: it is opened as its broker would open it, and judged; bodies are not read. Committed offsets are those
+of the store, or those of OFFSETS, a DataFrame as `committed_offsets` (offset_files.py) reads it from any
+consumerOffset.json: a backup's, another cluster's. Then a store is judged as if its broker had started with that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ....client import Admin
+from ....proto.errors import ConfigError
+from ...lag.cold import store_rows
+from ...lag.columns import lag_batch, lag_schema
+from ...lag.live import cluster_rows
+from ...stores.locations import StoreLocation, locate
+from .stores import LeftOut, Opening, of_each_store
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The columns, as Spark's DDL has them.
+SCHEMA: Final = (
+    "brokerName string, topic string, queueId int, `group` string, committedOffset bigint, minOffset bigint,"
+    " maxOffset bigint, lag bigint, lagBytes bigint, oldestUnreadAgeMs bigint, verdict string, reasons array<string>"
+)
+
+
+def lag(
+    spark: SparkSession,
+    *stores: str,
+    broker_name: str | None = None,
+    opening: Opening | None = None,
+    offsets: DataFrame | None = None,
+    left_out: LeftOut | None = None,
+) -> DataFrame:
+    """Return the rows of STORES (paths, URLs, patterns over many brokers), opened as OPENING says: as of now.
+
+    LEFT_OUT takes stores on which no broker would start; without it they fail the query, with StoreRefused. Raises
+    ConfigError for a name without a store.
+    """
+    opening = opening or Opening()
+    locations = locate(stores, broker_name=broker_name, settings=opening.settings)
+    if offsets is not None:
+        return _reconciled(spark, locations, opening, offsets)
+    work = partial(_rows_of_store, opening)
+    return of_each_store(spark, locations, work, SCHEMA, left_out=left_out)
+
+
+def _rows_of_store(opening: Opening, location: StoreLocation) -> Iterator[pyarrow.RecordBatch]:
+    yield lag_batch(store_rows(opening.open(location), opening.now_ms))
+
+
+def _reconciled(
+    spark: SparkSession, locations: Sequence[StoreLocation], opening: Opening, offsets: DataFrame
+) -> DataFrame:
+    """Return the rows of LOCATIONS with the committed offsets of OFFSETS in place of their own."""
+    by_broker = {location.broker_name: location for location in locations}
+    brokers = spark.createDataFrame([(name,) for name in by_broker], "brokerName string")
+    judge: Any = partial(_rows_with_offsets, by_broker, opening)
+    return (
+        brokers.groupBy("brokerName")
+        .cogroup(offsets.groupBy("brokerName"))
+        .applyInArrow(judge, SCHEMA)
+    )
+
+
+def _rows_with_offsets(
+    by_broker: Mapping[str, StoreLocation], opening: Opening, broker: Any, offsets: Any
+) -> Any:
+    import pyarrow
+
+    if not broker.num_rows:
+        name = offsets.column("brokerName")[0].as_py()
+        raise ConfigError(
+            f"there are offsets of broker {name!r}, and no store of it: give its store too"
+        )
+    location = by_broker[broker.column("brokerName")[0].as_py()]
+    store = opening.open(location)
+    table: dict[str, dict[int, int]] = {}
+    for row in offsets.to_pylist():
+        table.setdefault(f"{row['topic']}@{row['group']}", {})[row["queueId"]] = row[
+            "committedOffset"
+        ]
+    store.config.consumer_offsets = table
+    rows = store_rows(store, opening.now_ms)
+    return pyarrow.Table.from_batches([lag_batch(rows)], schema=lag_schema())
+
+
+def cluster_lag(spark: SparkSession, nameserver: str) -> DataFrame:
+    """Return the rows of the cluster behind NAMESERVER, as its brokers tell them; asked now, by this process."""
+    with Admin(nameserver) as admin:
+        rows = cluster_rows(admin)
+    import pyarrow
+
+    table = pyarrow.Table.from_batches([lag_batch(rows)], schema=lag_schema())
+    return spark.createDataFrame(table, SCHEMA)

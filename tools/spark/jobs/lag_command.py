@@ -1,0 +1,142 @@
+"""`pocketmq spark lag`: how far every consumer group of a fleet is behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ....proto.clock import Clock, SystemClock
+from ....proto.duration import parse_duration
+from ....proto.errors import StoreRefused
+from ...lag.output import print_rows
+from ...lag.rows import LagRow
+from ...lag.snapshots import Progress, Snapshot, compare
+from ...lag.verdicts import Facts, Verdict
+from ...options import json_option
+from .lag import cluster_lag
+from .lag import lag as lag_rows
+from .options import BROKER_NAME, OUT, RECOVERY, SET, STORE, apache_settings, running, with_options
+from .outputs import check_out, write
+from .stores import LeftOut, Opening
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@click.command()
+@with_options(STORE, BROKER_NAME, SET, RECOVERY, OUT)
+@click.option("--nameserver", metavar="HOST:PORT[,…]", help="Ask the brokers of this cluster.")
+@click.option(
+    "--watch", metavar="30s", help="Look again and again, so long apart, and tell what changed."
+)
+@click.option(
+    "--times", type=click.IntRange(1), help="With --watch: look so many times, then stop."
+)
+@json_option("a row a line")
+def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> None:
+    """Tell how far consumer groups are behind: messages, bytes, the age of the oldest unread one, and a verdict.
+
+    The rows are those of `pocketmq lag`, one task a store. Stores may be live, stopped, copied or damaged.
+    """
+    if bool(given["stores"]) == bool(given["nameserver"]):
+        raise click.UsageError("Give --store, or --nameserver.")
+    if given["times"] is not None and given["watch"] is None:
+        raise click.UsageError("--times goes with --watch.")
+    check_out(given["out"])
+    watch = given["watch"]
+    interval_ms = None if watch is None else parse_duration(watch, field="--watch")
+    settings = apache_settings(given["settings"])
+    with running(master, conf) as spark:
+        looks = _Looks(spark, given, settings, SystemClock())
+        looks.run(interval_ms, given["times"], as_json=as_json)
+
+
+@dataclass(slots=True)
+class _Looks:
+    """One look after the other."""
+
+    spark: SparkSession
+    given: dict[str, Any]
+    settings: dict[str, str]
+    clock: Clock
+    before: Snapshot | None = None
+
+    def run(self, interval_ms: int | None, times: int | None, *, as_json: bool) -> None:
+        number = 0
+        while True:
+            now_ms = self.clock.now_ms()
+            self._look(now_ms, as_json=as_json, with_rates=interval_ms is not None)
+            number += 1
+            if interval_ms is None or number == times:
+                return
+            asyncio.run(self.clock.sleep_until(now_ms + interval_ms))
+
+    def _look(self, now_ms: int, *, as_json: bool, with_rates: bool) -> None:
+        left_out = LeftOut(self.spark)
+        frame = self._frame(now_ms, left_out)
+        if self.given["out"] is not None:
+            write(frame, self.given["out"], now_ms)
+            self._tell(left_out, any_rows=True)
+            return
+        rows = rows_of(frame)
+        self._tell(left_out, any_rows=bool(rows))
+        found = _with_reasons(compare(self.before, rows, now_ms), rows)
+        print_rows(found, as_json=as_json, with_rates=with_rates)
+        self.before = Snapshot.of(rows, now_ms)
+
+    def _frame(self, now_ms: int, left_out: LeftOut) -> DataFrame:
+        if self.given["nameserver"]:
+            return cluster_lag(self.spark, self.given["nameserver"])
+        return lag_rows(
+            self.spark,
+            *self.given["stores"],
+            broker_name=self.given["broker_name"],
+            opening=Opening(now_ms=now_ms, settings=self.settings, recovery=self.given["recovery"]),
+            left_out=left_out,
+        )
+
+    def _tell(self, left_out: LeftOut, *, any_rows: bool) -> None:
+        messages = left_out.messages
+        if messages and not any_rows:
+            raise StoreRefused(messages[0])
+        for message in messages:
+            click.echo(f"pocketmq: left out: {message}", err=True)
+
+
+def rows_of(frame: DataFrame) -> list[LagRow]:
+    """Return the rows of FRAME, as `lag` makes it, in order of broker, topic, queue and group."""
+    found = [_row(values) for values in frame.toArrow().to_pylist()]
+    return sorted(found, key=lambda row: row.key)
+
+
+def _row(values: dict[str, Any]) -> LagRow:
+    facts = Facts(
+        topic=values["topic"],
+        queue_id=values["queueId"],
+        group=values["group"],
+        committed_offset=values["committedOffset"],
+        min_offset=values["minOffset"],
+        max_offset=values["maxOffset"],
+    )
+    return LagRow(
+        broker_name=values["brokerName"],
+        facts=facts,
+        lag_bytes=values["lagBytes"],
+        oldest_unread_age_ms=values["oldestUnreadAgeMs"],
+        verdict=Verdict(values["verdict"]),
+        reasons=tuple(values["reasons"]),
+    )
+
+
+def _with_reasons(found: Iterable[Progress], rows: list[LagRow]) -> list[Progress]:
+    """Return FOUND; a row that stands still keeps all but the first of the reasons that it has in ROWS."""
+    return [
+        one
+        if one.row.verdict is row.verdict
+        else replace(one, row=replace(one.row, reasons=(one.row.reasons[0], *row.reasons[1:])))
+        for one, row in zip(found, rows, strict=True)
+    ]
