@@ -120,7 +120,13 @@ def _live() -> type:
     return LiveSource
 
 
-_FORMATS: Final[list[Callable[[], type]]] = [_live]
+def _store() -> type:
+    from .store_source import StoreSource
+
+    return StoreSource
+
+
+_FORMATS: Final[list[Callable[[], type]]] = [_live, _store]
 
 
 def register(spark: SparkSession) -> None:

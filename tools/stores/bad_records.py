@@ -47,7 +47,13 @@ class BadRecords:
             )
         self.count += 1
         self.bytes += damage.size
-        logger.warning(
+        logger.debug(
             "bytes are no sound record",
             extra={"path": damage.path, "offset": damage.start, "size": damage.size},
         )
+
+    def sentence(self) -> str:
+        """Return what was left out, for people; empty if nothing was."""
+        if not self.count:
+            return ""
+        return f"{self.count:,} bad records left out, {self.bytes:,} bytes"

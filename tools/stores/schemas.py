@@ -74,6 +74,34 @@ _COLUMNS: Final = {
         "firstTimestamp": "time",
         "lastTimestamp": "time",
     },
+    "queues": {
+        "brokerName": "string",
+        "topic": "string",
+        "queueId": "int32",
+        "minOffset": "int64",
+        "maxOffset": "int64",
+    },
+    "offsets": {
+        "brokerName": "string",
+        "topic": "string",
+        "queueId": "int32",
+        "group": "string",
+        "committedOffset": "int64",
+    },
+    "lag": {
+        "brokerName": "string",
+        "topic": "string",
+        "queueId": "int32",
+        "group": "string",
+        "committedOffset": "int64",
+        "minOffset": "int64",
+        "maxOffset": "int64",
+        "lag": "int64",
+        "lagBytes": "int64",
+        "oldestUnreadAgeMs": "int64",
+        "verdict": "string",
+        "reasons": "strings",
+    },
 }
 
 
@@ -118,6 +146,8 @@ def _type(kind: str) -> Any:
     pa = arrow()
     if kind == "time":
         return pa.timestamp("us", tz="UTC")
+    if kind == "strings":
+        return pa.list_(pa.string())
     if kind == "map":
         return pa.map_(pa.string(), pa.string())
     return pa.type_for_alias(kind)

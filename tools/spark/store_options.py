@@ -1,0 +1,133 @@
+"""The options of the format `rocketmq-store`.
+
+path            a store, a URL, or a pattern over many brokers' stores (what `load` is given)
+dataset         messages (default), consumequeue, index, queues, offsets, files or lag
+topic           topics, separated by commas: the same as a filter on the column
+queueId         queue numbers, separated by commas: the same as a filter on the column
+maxSplitBytes   about what one task reads; default 64 MiB
+batchRows       most rows of a batch; default 8,192 messages, 65,536 entries
+badRecords      fail (default), skip or rows: bytes that should be a record and are none stop the query, are left out,
+                or are rows with the column badRecord
+checkCrc        false (default): is a record whose body does not fit its CRC a bad one?
+decompress      true (default): bodies as they were sent, or as they are stored
+failOnDataLoss  true (default): is a missing file an error?
+through         auto (default), log or queue: how messages are found; auto takes the queues where topics are named
+brokerName      of a single store; else its files tell it
+pushdown        true (default): does Spark hand filters over? It refuses to, unless its own setting allows it
+recovery        apache (default) or ours: whose recovery `queues`, `offsets` and `lag` show
+now             Unix milliseconds for the ages of `lag`; default the machine's time
+
+And the broker's own settings, by Apache's names, where files do not tell them: maxHashSlotNum, maxIndexNum, …
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, cast
+
+from ...proto.clock import SystemClock
+from ...proto.errors import ConfigError
+from ...store.apache.settings import ApacheSettings
+from ..stores.bad_records import policy_of
+from ..stores.cold_store import RECOVERIES, RecoveryName
+from ..stores.conditions import Conditions
+from ..stores.scan import SPLIT_BYTES, ScanOptions, Through, dataset_of
+from ..stores.schemas import datasets
+from .live.option_reader import OptionReader
+
+_OWN: Final = (
+    "path",
+    "paths",
+    "dataset",
+    "topic",
+    "queueId",
+    "maxSplitBytes",
+    "batchRows",
+    "badRecords",
+    "checkCrc",
+    "decompress",
+    "failOnDataLoss",
+    "through",
+    "brokerName",
+    "pushdown",
+    "recovery",
+    "now",
+)
+_BATCH_ROWS_MAX: Final = 1 << 20
+_APACHES: Final = tuple(
+    name
+    for field in fields(ApacheSettings)
+    if (name := field.metadata.get("apache")) and name != "brokerName"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What a reader was asked for. `scan` has what reading files needs, CONDITIONS what was given as options."""
+
+    paths: tuple[str, ...]
+    scan: ScanOptions
+    conditions: Conditions
+    broker_name: str | None
+    pushdown: bool
+    recovery: RecoveryName
+    now_ms: int
+
+    def with_columns(self, names: tuple[str, ...]) -> StoreOptions:
+        """Return them for the columns NAMES."""
+        return replace(self, scan=replace(self.scan, columns=names))
+
+
+def store_options(given: Mapping[str, str]) -> StoreOptions:
+    """Return the options GIVEN. Raises ConfigError for one that is unknown, or has a value that cannot be."""
+    options = OptionReader(given, (*_OWN, *_APACHES))
+    return StoreOptions(
+        paths=_paths(options),
+        scan=_scan_options(options),
+        conditions=_conditions(options),
+        broker_name=options.text("brokerName"),
+        pushdown=options.flag("pushdown", True),
+        recovery=cast(RecoveryName, options.one_of("recovery", RECOVERIES, RECOVERIES[0])),
+        now_ms=options.number("now", least=0) or SystemClock().now_ms(),
+    )
+
+
+def _scan_options(options: OptionReader) -> ScanOptions:
+    settings = {name: value for name in _APACHES if (value := options.text(name)) is not None}
+    rows = options.number("batchRows")
+    return ScanOptions(
+        dataset=dataset_of(options.text("dataset") or "messages", datasets()),
+        split_bytes=options.number("maxSplitBytes") or SPLIT_BYTES,
+        batch_rows=None if rows is None else min(rows, _BATCH_ROWS_MAX),
+        bad_records=policy_of(options.text("badRecords") or "fail"),
+        check_crc=options.flag("checkCrc", False),
+        decompress=options.flag("decompress", True),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        through=cast(Through, options.one_of("through", ("auto", "log", "queue"), "auto")),
+        settings=settings,
+    )
+
+
+def _paths(options: OptionReader) -> tuple[str, ...]:
+    several = options.text("paths")
+    if several is not None:
+        return tuple(str(path) for path in json.loads(several))
+    path = options.text("path")
+    if path is None:
+        raise ConfigError('no store: say .load("./store"), or a pattern over many', field="path")
+    return (path,)
+
+
+def _conditions(options: OptionReader) -> Conditions:
+    topics, ids = options.text("topic"), options.text("queueId")
+    conditions = Conditions()
+    if topics is not None:
+        conditions = conditions.and_topics(frozenset(map(str.strip, topics.split(","))))
+    if ids is not None:
+        numbers = [one.strip() for one in ids.split(",")]
+        if not all(one.isascii() and one.isdigit() for one in numbers):
+            raise options.error("queueId", "write numbers, separated by commas")
+        conditions = conditions.and_queue_ids(frozenset(map(int, numbers)))
+    return conditions

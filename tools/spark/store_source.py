@@ -1,0 +1,116 @@
+"""The format `rocketmq-store`: stores of brokers, read from their files. Needs pyspark; options: store_options.py.
+
+    spark.read.format("rocketmq-store").option("dataset", "messages").load("/data/broker-*/store")
+
+A plan is made once a query: the files, and where each ends, so that what a live broker appends meanwhile changes
+nothing. A task is a range of bytes of one store; it yields Arrow batches. Spark's API tells a source nothing of the
+columns that a query needs: `.schema("topic string, queueOffset bigint")` does, and only those are decoded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from ...proto.errors import ConfigError
+from ..stores.bad_records import BadRecords
+from ..stores.locations import StoreLocation, locate
+from ..stores.scan import Scan, ScanTask
+from ..stores.schemas import projected
+from .store_filters import Wanted
+from .store_options import StoreOptions, store_options
+from .store_tables import TABLES, table_batch
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class StoreSource(DataSource):
+    """Stores on disks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(store_options(self.options).scan.schema())
+
+    def reader(self, schema: StructType) -> StoreReader:
+        options = store_options(self.options)
+        options = options.with_columns(checked_columns(options.scan.dataset, schema))
+        return FilteringStoreReader(options) if options.pushdown else StoreReader(options)
+
+
+def checked_columns(dataset: str, schema: StructType) -> tuple[str, ...]:
+    """Return the names of the columns of SCHEMA. Raises ConfigError for one that DATASET has not, or not so."""
+    names = tuple(schema.fieldNames())
+    ours = from_arrow_schema(projected(dataset, names))
+    for asked, has in zip(schema.fields, ours.fields, strict=True):
+        if asked.dataType.simpleString() != has.dataType.simpleString():
+            raise ConfigError(
+                f"column {asked.name} of dataset {dataset} is {has.dataType.simpleString()}, "
+                f"not {asked.dataType.simpleString()}: correct the schema, and cast afterwards",
+                field="schema",
+                value=asked.dataType.simpleString(),
+            )
+    return names
+
+
+@dataclass
+class StorePartition(InputPartition):
+    """One task: a part of a scan, or all of a small dataset of one store."""
+
+    task: ScanTask | StoreLocation
+
+
+class StoreReader(DataSourceReader):
+    """Reads what options ask for; filters stay with Spark."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._wanted = Wanted(options.conditions)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        locations = [
+            location
+            for location in locate(
+                options.paths, broker_name=options.broker_name, settings=options.scan.settings
+            )
+            if self._wanted.wants_broker(location.broker_name)
+        ]
+        if options.scan.dataset in TABLES:
+            return [StorePartition(location) for location in locations]
+        return [StorePartition(task) for task in self._scan().plan(locations)]
+
+    def _scan(self) -> Scan:
+        return Scan(self._options.scan, self._wanted.conditions)
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        if not isinstance(partition, StorePartition):
+            return  # Spark makes one empty partition of none.
+        if isinstance(partition.task, StoreLocation):
+            yield table_batch(partition.task, self._options)
+            return
+        bad = BadRecords(self._options.scan.bad_records)
+        yield from self._scan().read(partition.task, bad)
+        if bad.count:
+            print(f"{partition.task.location.url}: {bad.sentence()}", file=sys.stderr)
+
+
+class FilteringStoreReader(StoreReader):
+    """Takes over filters on places and times. Spark refuses such a reader unless its setting allows it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for filter in filters:
+            taken = self._wanted.taking(filter, self._options.scan.dataset)
+            if taken is None:
+                yield filter
+            else:
+                self._wanted = taken
