@@ -32,11 +32,21 @@ RECOVERIES: Final = ("apache", "ours")
 #: View, (module and object, what it shows).
 VIEWS: Final[dict[str, tuple[str, str]]] = {
     "overview": (
-        "overview_view:overview",
+        "views.overview:overview",
         "Files, topics, groups, health: what STORE alone shows.",
     ),
-    "log": ("log_view:log", "List the records of the commit log, or follow it."),
-    "record": ("record_view:record", "Show one record: every field with its bytes."),
+    "log": ("views.log:log", "List the records of the commit log, or follow it."),
+    "record": ("views.record:record", "Show one record: every field with its bytes."),
+    "queue": ("views.queue:queue", "List the entries of one consume queue."),
+    "index": ("views.index:index", "List the index files, or the entries of one."),
+    "checkpoint": ("views.state:checkpoint", "Show up to where each part is safe."),
+    "offsets": ("views.state:offsets", "List committed offsets beside their queues' bounds."),
+    "topics": ("views.state:topics", "List topics and their configuration."),
+    "groups": ("views.state:groups", "List consumer groups and their configuration."),
+    "schedule": ("views.later:schedule", "List delay levels, and what is due next."),
+    "timer": ("views.later:timer", "Show timed messages: checkpoint, wheel, timer log."),
+    "transactions": ("views.later:transactions", "List half messages without an outcome."),
+    "verify": ("views.verify:verify", "Hold the whole store together: log, queues, index, CRC."),
 }
 
 

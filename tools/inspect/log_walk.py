@@ -171,13 +171,22 @@ class LogWalk:
                 return one_record(file, view, found)
         return None
 
-    def last(self, count: int, chosen: Callable[[Stretch], int]) -> int:
-        """Return a log offset from which on COUNT records follow, if there are so many; CHOSEN counts a stretch's."""
+    def last(self, count: int, chosen: Callable[[Stretch], NDArray[np.intp]] | None = None) -> int:
+        """Return the log offset of the COUNTth record from the end; `begin` if there are fewer.
+
+        CHOSEN tells which rows of a stretch count; None: all.
+        """
         size, end = 64 << 10, self.end
         while True:
             begin = max(self.begin, end - size)
-            seen = sum(chosen(part) for part in self.walk(begin) if isinstance(part, Stretch))
-            if seen > count or begin == self.begin:
+            parts = [part for part in self.walk(begin) if isinstance(part, Stretch)]
+            found = [
+                part.offsets if chosen is None else part.offsets[chosen(part)] for part in parts
+            ]
+            offsets = np.concatenate([np.empty(0, np.int64), *found])
+            if len(offsets) >= count:
+                return int(offsets[-count])
+            if begin == self.begin:
                 return begin
             size *= 4
 
@@ -208,14 +217,24 @@ class LogWalk:
                     return int(part.offsets[late[0]])
         return self.end
 
-    def record(self, offset: int) -> Stretch | None:
-        """Return the record at OFFSET, alone; None if no record with agreeing lengths stands there."""
-        file = self.row.at(offset)
+    def sound(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell for each of OFFSETS whether a sound record stands there."""
+        found = np.zeros(len(offsets), np.bool_)
+        for file in self.used:
+            rows = np.flatnonzero((offsets >= file.start) & (offsets < file.end))
+            if len(rows):
+                columns = parse_run(self._files.view(file), offsets[rows] - file.start)
+                found[rows] = columns.well_formed & (columns.log_offset == offsets[rows])
+        return found
+
+    @property
+    def has_stale_tail(self) -> bool:
+        """Do bytes of an earlier life stand behind the log's end, which Apache's broker takes for a record?"""
+        file = self.row.at(self.end)
         if file is None:
-            return None
+            return False
         view = self._files.view(file)
-        found = one_record(file, view, offset - file.start)
-        return found if bool(found.columns.well_formed[0]) else None
+        return bool(one_record(file, view, self.end - file.start).columns.well_formed[0])
 
 
 def read_stretch(

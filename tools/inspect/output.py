@@ -27,7 +27,8 @@ _LINE_SIZE_MAX: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: the field NAME of a row, under TITLE; KIND: text, number, time (Unix ms) or bytes."""
+    """One column of a table: the field NAME of a row, under TITLE; KIND: text, number, plain (a number whose digits
+    are a name), time (Unix ms) or problem."""
 
     name: str
     title: str = ""
@@ -40,6 +41,8 @@ class Column:
             return Text("-" if self.name in row else "")
         if self.kind == "time":
             return Text(format_instant(value) if value else "-")
+        if self.kind == "plain":
+            return Text(str(value))
         if self.kind == "number":
             return Text(f"{value:,}")
         if self.kind == "problem":
@@ -154,7 +157,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column], title: str = "") -> Ta
     kept = [one for one in columns if any(row.get(one.name) is not None for row in rows)]
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for column in kept:
-        right = column.kind in ("number", "bytes")
+        right = column.kind in ("number", "plain")
         made.add_column(
             column.title or column.name, justify="right" if right else "left", no_wrap=True
         )

@@ -25,7 +25,7 @@ from .record_rows import Row, record_rows
 from .store_files import QUEUE_FOLDERS, QueueFolder, StoreFiles
 from .tables import Tables
 
-QUEUES_MAX: Final = 2000
+QUEUES_MAX: Final = 1000
 _FILES_MAX: Final = 100_000
 
 
@@ -47,7 +47,7 @@ class Overview:
 
     def document(self) -> dict[str, Any]:
         """Return everything, by name."""
-        self._look_at_queues()
+        self.look_at_queues()
         parts = {
             "store": self.files.root,
             "abortPresent": self.files.disk.exists(self.files.path("abort")),
@@ -66,10 +66,10 @@ class Overview:
             "notLookedAt": self._not_looked_at(),
         }
 
-    def _look_at_queues(self) -> None:
-        """Find the bounds of the first QUEUES_MAX queues, and count the others."""
+    def look_at_queues(self, queues_max: int | None = QUEUES_MAX) -> None:
+        """Find the bounds of the first QUEUES_MAX queues (None: of all), and count the others."""
         for number, folder in enumerate(self.files.queues()):
-            if number >= QUEUES_MAX:
+            if queues_max is not None and number >= queues_max:
                 self.queues_unseen += 1
             else:
                 self._look_at(folder)
@@ -101,7 +101,7 @@ class Overview:
 
     def _last(self) -> Row | None:
         found = None
-        for part in self.walk.walk(self.walk.last(1, lambda part: len(part.columns))):
+        for part in self.walk.walk(self.walk.last(1)):
             if not isinstance(part, Gap):
                 found = next(record_rows(part, np.array([len(part.columns) - 1])))
         return found

@@ -7,7 +7,7 @@ last valid one stand zeros. Formats: store/consume_queue.py, store/batch_consume
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...store.disk import Mapping
 from ...store.entry_row import PRE_BLANK_SIZE
 from .store_files import FileRow, QueueFolder, RowFile, StoreFiles
 
@@ -32,6 +33,8 @@ BATCH: Final = np.dtype(
     ]
 )
 _ENTRIES_AT_ONCE: Final = 1 << 16
+#: A page of them, and one more.
+_ENTRIES_LOOKED_AT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class QueueEntries:
         self._log_begin = log_begin
         self._type = BATCH if folder.is_batch else PLAIN
         self.row: FileRow = files.row(folder.path)
+        self._log_offsets: NDArray[np.int64] | None = None
 
     def of(self, file: RowFile) -> Entries:
         """Return all places for entries in FILE."""
@@ -67,43 +71,66 @@ class QueueEntries:
         return file.start // self._type.itemsize
 
     def bounds(self) -> Bounds:
-        """Return where the queue begins and ends; some 40 entries are looked at."""
+        """Return where the queue begins and ends; read by descriptor, for page faults cost more than the entries."""
         for file in reversed(self.row.files):
-            entries = self.of(file)
-            count = _prefix(len(entries), _is_valid(entries))
-            if count and int(entries["size"][count - 1]) != PRE_BLANK_SIZE:
-                return self._bounds(self.number_of(file) + count, entries[count - 1])
+            probe = _Probe(self._files, file, self._type)
+            count = probe.valid_count()
+            last = probe.entries(count - 1, 1) if count else None
+            if last is not None and int(last["size"][0]) != PRE_BLANK_SIZE:
+                return self._bounds(self.number_of(file) + count, last)
         at = self.row.begin // self._type.itemsize
         return Bounds(at, at, at, at, None)
 
-    def _bounds(self, end: int, last: Any) -> Bounds:
+    def _bounds(self, end: int, last: Entries) -> Bounds:
         first = min(self._first(), end)
-        log_end = int(last["log_offset"]) + int(last["size"])
+        log_end = int(last["log_offset"][0]) + int(last["size"][0])
         if not self.folder.is_batch:
             return Bounds(first, end, first, end, log_end)
         begin = next(self.read(first, first + 1), None)
-        behind = int(last["base"]) + int(last["count"])
+        behind = int(last["base"][0]) + int(last["count"][0])
         low = behind if begin is None else int(begin[1]["base"][0])
         return Bounds(first, end, low, behind, log_end)
 
     def _first(self) -> int:
         """Return the number of the first entry whose record the log may still have."""
         for file in self.row.files:
-            entries = self.of(file)
-            at = _prefix(len(entries), self._is_gone(entries))
-            if at < len(entries):
+            probe = _Probe(self._files, file, self._type)
+            at = probe.gone_count(self._log_begin)
+            if at < probe.count:
                 return self.number_of(file) + at
         return self.row.end // self._type.itemsize
 
-    def _is_gone(self, entries: Entries) -> Callable[[int], bool]:
-        """Return a test of ENTRIES: is this one pre-blank, or its record before the log's begin?"""
-        sizes, offsets, log_begin = entries["size"], entries["log_offset"], self._log_begin
+    def gather(self, numbers: NDArray[np.int64]) -> tuple[Entries, NDArray[np.bool_]]:
+        """Return the plain entries with NUMBERS, and which of them are there; the others are zeros."""
+        size = self._type.itemsize
+        found = np.zeros(len(numbers), f"V{size}")
+        there = np.zeros(len(numbers), np.bool_)
+        low, high = int(numbers.min()), int(numbers.max())
+        for file in self.row.files[self._file_of(low) :]:
+            start = self.number_of(file)
+            if start > high:
+                break
+            # As plain bytes: a structured array would be copied field by field.
+            view = self._files.view(file)
+            places = np.frombuffer(view, f"V{size}", len(view) // size)
+            inside = (numbers >= start) & (numbers < start + len(places))
+            found[inside] = places[numbers[inside] - start]
+            there |= inside
+        entries = found.view(self._type)
+        return entries, there & (entries["size"] > 0)
 
-        def is_gone(at: int) -> bool:
-            size = int(sizes[at])
-            return size == PRE_BLANK_SIZE or (size > 0 and int(offsets[at]) < log_begin)
+    def _file_of(self, number: int) -> int:
+        """Return the place in the row of the file that has entry NUMBER, or of the one before."""
+        at = number * self._type.itemsize
+        return max(0, bisect_right(self.row.files, at, key=lambda file: file.start) - 1)
 
-        return is_gone
+    def log_offsets(self) -> NDArray[np.int64]:
+        """Return the log offsets of all entries, remembered: for batch queues, which are short."""
+        if self._log_offsets is None:
+            bounds = self.bounds()
+            parts = [part["log_offset"] for _, part in self.read(bounds.first, bounds.end)]
+            self._log_offsets = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+        return self._log_offsets
 
     def read(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
         """Yield (number, entries) from entry FIRST to END, in pieces; nothing for places that no file covers."""
@@ -115,9 +142,51 @@ class QueueEntries:
                 yield at, entries[at - start : min(high, at + _ENTRIES_AT_ONCE) - start]
 
 
-def _is_valid(entries: Entries) -> Callable[[int], bool]:
-    sizes = entries["size"]
-    return lambda at: int(sizes[at]) > 0
+class _Probe:
+    """Looks at single entries of FILE through its descriptor."""
+
+    def __init__(self, files: StoreFiles, file: RowFile, entry_type: np.dtype[np.void]) -> None:
+        self._type = entry_type
+        self._size = entry_type.itemsize
+        try:
+            self._mapping: Mapping | None = files.disk.open_map(file.path, writable=False)
+        except FileNotFoundError:
+            self._mapping = None  # A live broker's retention deleted it.
+        #: Places for entries.
+        self.count = 0 if self._mapping is None else self._mapping.size // self._size
+
+    def entries(self, at: int, count: int) -> Entries:
+        """Return up to COUNT entries from place AT on."""
+        assert self._mapping is not None
+        data = self._mapping.read(at * self._size, count * self._size)
+        return np.frombuffer(data, self._type, len(data) // self._size)
+
+    def valid_count(self) -> int:
+        """Return how many valid entries the file begins with.
+
+        Where the file ends in a hole, the last of them stands just before it; else it is found by halving.
+        """
+        if not self.count:
+            return 0
+        assert self._mapping is not None
+        end = self._mapping.data_end(0, self._mapping.size)
+        high = min(self.count, -(-end // self._size))
+        low = max(0, high - _ENTRIES_LOOKED_AT)
+        sizes = self.entries(low, high - low)["size"]
+        valid = np.flatnonzero(sizes > 0)
+        if len(valid):
+            return low + int(valid[-1]) + 1
+        return _prefix(low, lambda at: int(self.entries(at, 1)["size"][0]) > 0)
+
+    def gone_count(self, log_begin: int) -> int:
+        """Return how many entries at the file's beginning are pre-blank, or of records before LOG_BEGIN."""
+
+        def is_gone(at: int) -> bool:
+            found = self.entries(at, 1)
+            size = int(found["size"][0])
+            return size == PRE_BLANK_SIZE or (size > 0 and int(found["log_offset"][0]) < log_begin)
+
+        return _prefix(self.count, is_gone) if self.count and is_gone(0) else 0
 
 
 def _prefix(count: int, holds: Callable[[int], bool]) -> int:

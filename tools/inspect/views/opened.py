@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ...store.os_disk import OsDisk
-from .output import Inspected
-from .store_files import StoreFiles
+from ....store.os_disk import OsDisk
+from ..output import Inspected
+from ..store_files import StoreFiles
 
 
 def opened() -> StoreFiles:

@@ -8,14 +8,14 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from ...proto.errors import MessageNotFound
-from ...proto.record import MAGIC_V1, MAGIC_V2
-from .log_walk import LogWalk, next_sound
+from ....proto.errors import MessageNotFound
+from ....proto.record import MAGIC_V1, MAGIC_V2
+from ..log_walk import LogWalk, next_sound
+from ..output import Output, format_options, people
+from ..places import offset_of
+from ..record_fields import RecordField, record_fields
+from ..store_files import RowFile, StoreFiles
 from .opened import opened
-from .output import Output, format_options, people
-from .places import offset_of
-from .record_fields import RecordField, record_fields
-from .store_files import RowFile, StoreFiles
 
 _BYTES_A_LINE: Final = 16
 _LINES_MAX: Final = 6

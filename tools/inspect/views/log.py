@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import click
 
-from .follow import follow_log
-from .log_walk import Gap, LogWalk
+from ..follow import follow_log
+from ..log_walk import Gap, LogWalk
+from ..output import Column, Output, Row, format_options, limit_option
+from ..places import offset_or_time
+from ..record_rows import RecordFilter, gap_row, record_rows
 from .opened import opened
-from .output import Column, Output, Row, format_options, limit_option
-from .places import offset_or_time
-from .record_rows import RecordFilter, gap_row, record_rows
 
 COLUMNS: Final = (
     Column("physicalOffset", "log offset", "number"),
@@ -57,8 +57,6 @@ def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> No
         return
     stop, to_ms = offset_or_time(chosen.end) if chosen.end is not None else (None, None)
     rows = _rows(walk, at, stop, replace(wanted, to_ms=to_ms))
-    if chosen.last is not None:
-        rows = iter(_newest(rows, chosen.last))
     output.rows(rows, COLUMNS, what="records")
 
 
@@ -83,18 +81,11 @@ class _Chosen:
 def _begin(walk: LogWalk, chosen: _Chosen, wanted: RecordFilter) -> int:
     """Return the log offset to begin at; following begins with what is new, if nothing else is said."""
     if chosen.last is not None:
-        return walk.last(chosen.last, lambda part: len(wanted.rows(part)))
+        return walk.last(chosen.last, wanted.rows)
     if chosen.begin is None:
         return walk.records_end if chosen.follow else walk.begin
     offset, time_ms = offset_or_time(chosen.begin)
     return walk.at_time(time_ms) if time_ms is not None else offset or 0
-
-
-def _newest(rows: Iterator[Row], count: int) -> list[Row]:
-    """Return the last COUNT records of ROWS with what stands between them."""
-    found = list(rows)
-    records = [at for at, row in enumerate(found) if "topic" in row]
-    return found[records[-count] :] if len(records) > count else found
 
 
 def _rows(walk: LogWalk, begin: int, end: int | None, wanted: RecordFilter) -> Iterator[Row]:

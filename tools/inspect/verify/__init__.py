@@ -1,0 +1,1 @@
+"""Holding the whole of a store together: log, queues, index."""

@@ -1,0 +1,1 @@
+"""The sub-views of `pocketmq inspect STORE`: a file a view."""
