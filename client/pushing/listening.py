@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final, TypeAlias
 
 from ..received_message import FetchedRun
@@ -124,7 +124,7 @@ class Calls:
         indexes = list(islice(job.row, self._batch_size))
         if indexes:
             place.count = len(indexes)
-        return indexes[:1], lambda run, _: [make(run, index) for index in indexes], len(indexes)
+        return indexes[:1], lambda run, _: list(map(make, repeat(run), indexes)), len(indexes)
 
     def _report(self, job: Job, indexes: range, said: object) -> None:
         """Say what became of the messages at INDEXES: the listener SAID that some failed, or they are handled again."""
