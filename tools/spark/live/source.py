@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ....proto.errors import ConfigError
 from .columns import Layout, live_schema
 from .read_options import read_options, schema_options
 from .readers import LiveReader, LiveStreamReader
@@ -30,11 +31,11 @@ class LiveSource(DataSource):
 
     def reader(self, schema: StructType) -> LiveReader:
         options = read_options(self.options, streaming=False)
-        return LiveReader(options, Layout.of(schema.fieldNames(), options.style))
+        return LiveReader(options, _layout(schema, options.style))
 
     def streamReader(self, schema: StructType) -> LiveStreamReader:
         options = read_options(self.options, streaming=True)
-        return LiveStreamReader(options, Layout.of(schema.fieldNames(), options.style))
+        return LiveStreamReader(options, _layout(schema, options.style))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         refuse_overwrite(overwrite)
@@ -45,6 +46,21 @@ class LiveSource(DataSource):
         refuse_overwrite(overwrite)
         options = write_options(self.options)
         return StreamSink(options, _columns(schema, options))
+
+
+def _layout(schema: StructType, style: str) -> Layout:
+    """Return the layout of SCHEMA, the user's or ours. Raises ConfigError for a column that is not there, or not so."""
+    layout = Layout.of(schema.fieldNames(), style)
+    ours = from_arrow_schema(layout.schema())
+    for asked, has in zip(schema.fields, ours.fields, strict=True):
+        asked_type, own_type = asked.dataType.simpleString(), has.dataType.simpleString()
+        if asked_type != own_type:
+            raise ConfigError(
+                f"column {asked.name} is {own_type}, not {asked_type}: correct the schema, and cast afterwards",
+                field="schema",
+                value=asked_type,
+            )
+    return layout
 
 
 def _columns(schema: StructType, options: WriteOptions) -> dict[str, int]:

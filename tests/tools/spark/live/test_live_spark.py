@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pocketmq.client import Admin, Message, Producer
+from pocketmq.proto.errors import ConfigError
 from pocketmq.tools.server_process import ServerProcess
-from pocketmq.tools.spark.live.repeats import without_repeats
+from pocketmq.tools.spark import without_repeats
 from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE
+
+from .load import Load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,38 +205,13 @@ def test_progress_tells_how_far_the_stream_has_come(topic: Topic, tmp_path: Path
     assert f'"{topic.name}"' in str(source["latestOffset"])
 
 
-class Load:
-    """Sends numbers to TOPIC from a thread of its own, for the time of a `with` block: some thousand a second."""
-
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self.count = 0
-
-    def _send(self) -> None:
-        with Producer(self._topic.nameserver) as producer:
-            while not self._over.wait(0.02):
-                numbers = range(self.count, self.count + 50)
-                producer.send_many(self._topic.name, [b"%d" % at for at in numbers])
-                self.count = numbers.stop
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-
 def test_a_broker_under_load_is_read_without_error_or_repeat(topic: Topic, tmp_path: Path) -> None:
     writer = topic.stream(startingOffsets="earliest", consumerGroup="loaded").writeStream
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.format("parquet").option("path", str(tmp_path / "out")).start()
     query.processAllAvailable()
 
-    with Load(topic) as load:
+    with Load(topic.nameserver, topic.name) as load:
         batches = [topic.numbers(topic.read(minPartitions=4)) for _ in range(3)]
     query.processAllAvailable()
     query.stop()
@@ -292,6 +269,27 @@ def test_a_reader_drops_repeats_by_their_key(topic: Topic, make: Callable[[], To
     assert copy.numbers(once) == list(range(110))
 
 
+def test_a_stream_drops_repeats_within_a_time(
+    topic: Topic, make: Callable[[], Topic], tmp_path: Path
+) -> None:
+    copy = make()
+    topic.send(0, 20)
+    for _ in range(2):
+        writer = topic.read().select("body").write.format("rocketmq").mode("append")
+        writer.options(nameServer=topic.nameserver, topic=copy.name, jobId="nightly").save()
+
+    run(without_repeats(copy.stream(startingOffsets="earliest"), within="1 hour"), tmp_path)
+
+    assert topic.numbers(topic.spark.read.parquet(str(tmp_path / "out"))) == list(range(20))
+
+
+def test_what_repeats_are_told_by_has_to_be_there(topic: Topic) -> None:
+    with pytest.raises(ConfigError, match="properties, body"):
+        without_repeats(topic.read().drop("properties", "body"))
+    with pytest.raises(ConfigError, match="within"):
+        without_repeats(topic.stream())
+
+
 def test_a_stream_from_topic_to_topic_repeats_nothing_of_a_batch_that_runs_again(
     topic: Topic, make: Callable[[], Topic], tmp_path: Path
 ) -> None:
@@ -311,6 +309,13 @@ def test_a_stream_from_topic_to_topic_repeats_nothing_of_a_batch_that_runs_again
 
     assert [one["batchId"] for one in again] == [int(done[-1].name)]
     assert copy.numbers(copy.read()) == list(range(400))
+
+
+def test_a_schema_with_another_type_is_told(topic: Topic) -> None:
+    reader = topic.spark.read.format("rocketmq").schema("queueId string")
+
+    with pytest.raises(Exception, match="queueId is int, not string"):
+        reader.options(nameServer=topic.nameserver, subscribe=topic.name).load().count()
 
 
 def test_topics_are_not_overwritten(topic: Topic) -> None:
