@@ -82,6 +82,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
+    "export": ("export.command:export", "Write the messages of stores to Parquet files."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
     "doctor": (
         "doctor.command:doctor",

@@ -1,0 +1,1 @@
+"""Messages of stores as Parquet files, without Spark."""

@@ -1,0 +1,118 @@
+"""`pocketmq export`: messages of stores to Parquet files by topic and day, from the files alone.
+
+Exit codes: 0 done, 2 wrong arguments, 6 damaged bytes (with --bad-records skip they are left out, and counted).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...store.os_disk import allow_many_files
+from ..instants import past_instant_of
+from ..options import json_option
+from ..output import print_json
+from ..stores.bad_records import BadRecords
+from ..stores.conditions import Conditions, Span
+from ..stores.locations import locate
+from ..stores.scan import Scan, ScanOptions
+from ..stores.schemas import schema_of
+from .parquet import COMPRESSIONS, PartitionedFiles, Written
+
+
+@click.command()
+@click.argument("stores", nargs=-1, required=True, metavar="STORE…")
+@click.option("--to", "target", required=True, metavar="DIR", help="A new or empty folder.")
+@click.option("--from", "begin", metavar="TIME", help="Stored at TIME or later.")
+@click.option("--until", metavar="TIME", help="Stored before TIME.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option(
+    "--columns", metavar="NAME[,…]", help="Only these columns.  [default: all but rawProperties]"
+)
+@click.option(
+    "--bad-records",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="Stop at bytes that are no record, or leave them out and count them.",
+)
+@click.option("--check-crc", is_flag=True, help="A body that does not fit its CRC is a bad record.")
+@click.option("--stored-bodies", is_flag=True, help="Bodies as they are stored: not decompressed.")
+@click.option("--data-loss-ok", is_flag=True, help="Go on where a file between others is missing.")
+@click.option(
+    "--compression", type=click.Choice(COMPRESSIONS), default=COMPRESSIONS[0], show_default=True
+)
+@click.option("--broker-name", help="What the broker of the one STORE is called.")
+@json_option("what was written")
+def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: Any) -> None:
+    """Write messages to DIR/topic=T/day=D/*.parquet: columns as in Spark, days of the store time in UTC.
+
+    STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
+    TIME is as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix milliseconds.
+    """
+    allow_many_files()
+    locations = locate(stores, broker_name=options["broker_name"])
+    scan = Scan(_scan_options(options), _conditions(options))
+    scan.options.schema()
+    files = PartitionedFiles(Path(target), options["compression"])
+    bad = BadRecords(scan.options.bad_records)
+    try:
+        for task in scan.plan(locations):
+            for batch in scan.read(task, bad):
+                files.add(task.location.broker_name, batch)
+        written = files.finish()
+    except BaseException:  # Also of an interruption nothing half-written is to stay.
+        files.give_up()
+        raise
+    _report(written, bad, target, as_json=as_json)
+
+
+def _scan_options(options: dict[str, Any]) -> ScanOptions:
+    columns = None
+    if options["columns"]:
+        asked = [name.strip() for name in options["columns"].split(",")]
+        known = schema_of("messages").names
+        columns = tuple(dict.fromkeys((*asked, *(name for name in known if name in _OF_FOLDERS))))
+    return ScanOptions(
+        columns=columns,
+        bad_records=options["bad_records"],
+        check_crc=options["check_crc"],
+        decompress=not options["stored_bodies"],
+        fail_on_data_loss=not options["data_loss_ok"],
+    )
+
+
+#: A file's folder is made of these.
+_OF_FOLDERS = ("topic", "storeTimestamp")
+
+
+def _conditions(options: dict[str, Any]) -> Conditions:
+    span = Span()
+    if options["begin"]:
+        span &= Span(low=past_instant_of(options["begin"]))
+    if options["until"]:
+        span &= Span(high=past_instant_of(options["until"]) - 1)
+    topics = frozenset(options["topics"]) if options["topics"] else None
+    return Conditions(topics=topics, store_ms=span)
+
+
+def _report(written: Written, bad: BadRecords, target: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "rows": written.rows,
+                "files": written.files,
+                "bytes": written.bytes,
+                "badRecords": bad.count,
+                "badBytes": bad.bytes,
+                "path": target,
+            }
+        )
+        return
+    click.echo(
+        f"{written.rows:,} messages in {written.files:,} files, {written.bytes:,} bytes: {target}"
+    )
+    if bad.count:
+        click.echo(bad.sentence(), err=True)
