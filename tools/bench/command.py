@@ -29,6 +29,8 @@ BENCHES: Final = {
     "memory": "Resident memory of an idle `pocketmq serve`.",
     "idle-consumers": "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
     "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
+    "scan": "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
+    "spark-scan": "The same in Spark, local[2] and warm; needs pocketmq[spark].",
     "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     "lookup": "A key in a full index file of 20 M entries, from the files: cold and warm.",
     "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
