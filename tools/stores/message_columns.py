@@ -186,8 +186,10 @@ class _Rows:
             sizes = np.where(is_v6, _HOST_V6_BYTES, _HOST_V4_BYTES)
             packed = binary_ranges(self.data, starts, starts + sizes)
         else:
-            cells = windows(self.data, starts, _HOST_V4_BYTES)
-            packed = pa.array(cells.view(np.int64)[:, 0])
+            numbers = windows(self.data, starts, _HOST_V4_BYTES).view(np.int64)[:, 0]
+            if (numbers == numbers[0]).all():
+                return pa.repeat(_host_text(int(numbers[0])), len(numbers))
+            packed = pa.array(numbers)
         encoded = packed.dictionary_encode()
         texts = [_host_text(value) for value in encoded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(encoded.indices)
