@@ -26,7 +26,7 @@ DAMAGED = [name for name in recorded_names() if name.startswith("damaged-")]
 CLEAN = [name for name in SOUND if not expected(name)["abortPresent"]]
 
 
-def scanned(store: Path, conditions: Conditions | None = None, **options: Any) -> list[Row]:
+def scanned(store: Path | str, conditions: Conditions | None = None, **options: Any) -> list[Row]:
     """Return the rows of a scan of STORE."""
     scan = Scan(ScanOptions(**options), conditions)
     bad = BadRecords(scan.options.bad_records)
@@ -246,3 +246,17 @@ def test_an_index_of_another_size_is_bad(tmp_path: Path) -> None:
 
     with pytest.raises(CorruptRecord, match="maxHashSlotNum=500"):
         scanned(store, dataset="index", settings=settings("rolled"))
+
+
+@pytest.mark.parametrize("name", ["rolled", "encodings", "unclean"])
+def test_a_store_behind_a_url_has_the_same_rows(name: str, tmp_path: Path) -> None:
+    store = recorded_store(name, tmp_path / "store")
+    records = described(expected(name)["records"])
+    topics = frozenset(record["topic"] for record in records)
+    url = f"file://{store}"
+
+    assert of_messages(scanned(url)) == records
+    assert by_place(scanned(url, Conditions(topics=topics))) == records
+    for dataset in ("consumequeue", "index"):
+        options: dict[str, Any] = {"dataset": dataset, "settings": settings(name)}
+        assert scanned(url, **options) == scanned(store, **options)
