@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 _FETCH = 8 << 20
+_SEEN_MAX = 8192
 #: MAP_NORESERVE, which Python 3.11 does not name: a private gigabyte needs no swap behind it.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
@@ -251,7 +252,10 @@ class PrivateMapping:
         self._source = source
         self._far = far
         self._map: mmap.mmap | None = None
-        self._fd = -1
+        #: Is the map that of the real file, whose holes can be asked for?
+        self._is_sparse = False
+        #: What was read last: the front of a queue is asked for again and again.
+        self._seen_at, self._seen = 0, b""
         self._view: memoryview | None = None
         self._array: NDArray[np.uint8] | None = None
         self._written: list[tuple[int, int]] = []
@@ -279,8 +283,11 @@ class PrivateMapping:
                 "a file became shorter; its end reads as zeros", extra={"path": self._source}
             )
             return self._short_copy(fd, length)
-        self._fd = fd
-        return mmap.mmap(fd, self.size, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        try:  # The map keeps a descriptor of its own: a second one would halve how many files can be open.
+            self._is_sparse = True
+            return mmap.mmap(fd, self.size, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
 
     def _fetched(self, far: Disk, source: str) -> mmap.mmap:
         copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -305,11 +312,23 @@ class PrivateMapping:
         if self._array is not None:
             return [(at, end)]
         self._touch()
-        found = data_extents(self._fd, at, end) if self._fd >= 0 else []
+        found = self._source_extents(at, end) if self._is_sparse else []
         for start, stop in self._written:
             if start < end and stop > at:
                 found.append((max(start, at), min(stop, end)))
         return found
+
+    def _source_extents(self, at: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of the real file that are no holes; everything, if it was deleted meanwhile."""
+        assert self._source is not None
+        try:
+            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return [(at, end)]
+        try:
+            return data_extents(fd, at, end)
+        finally:
+            os.close(fd)
 
     def _touch(self) -> None:
         if self.size:
@@ -354,8 +373,13 @@ class PrivateMapping:
     def read(self, at: int, size: int) -> bytes:
         if self._map is None and self._source is not None:
             size = max(0, min(size, self.size - at))
+            start = at - self._seen_at
+            if start >= 0 and start + size <= len(self._seen):
+                return self._seen[start : start + size]
             data = self._read_source(at, size)
             if data is not None and len(data) == size:
+                if size <= _SEEN_MAX:
+                    self._seen_at, self._seen = at, data
                 return data
         return bytes(self.view[at : at + size])
 
@@ -384,8 +408,3 @@ class PrivateMapping:
 
     def close(self) -> None:
         """Keep the content: it is the file, until the overlay is dropped."""
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1

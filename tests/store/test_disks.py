@@ -254,3 +254,35 @@ def test_an_unwritable_path_is_a_disk_failure_that_names_it(tmp_path: Path) -> N
 
     with pytest.raises(DiskFailure, match="cannot create"):
         OsDisk().open_map(str(tmp_path / "file" / "below"), size=10, create=True)
+
+
+def test_an_overlay_keeps_one_descriptor_a_mapped_file(tmp_path: Path) -> None:
+    overlay = OverlayDisk()
+    before = len(os.listdir("/proc/self/fd"))
+
+    mappings = []
+    for number in range(20):
+        path = tmp_path / str(number)
+        path.write_bytes(b"abc" + bytes(9_000))
+        mappings.append(overlay.open_map(str(path)))
+    views = [mapping.view for mapping in mappings]
+    mappings[0].zero(0, 9_003)
+    (tmp_path / "1").unlink()
+    mappings[1].zero(0, 9_003)
+
+    assert len(os.listdir("/proc/self/fd")) - before <= 20
+    assert not any(views[0])
+    assert not any(views[1])
+    assert bytes(views[2][:3]) == b"abc"
+
+
+def test_an_overlay_that_read_a_piece_shows_what_is_written_later(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abcdef")
+    mapping = OverlayDisk().open_map(str(tmp_path / "f"))
+
+    assert mapping.read(0, 6) == b"abcdef"
+    assert mapping.read(2, 3) == b"cde"
+    mapping.write(3, b"X")
+
+    assert mapping.read(2, 3) == b"cXe"
+    assert (tmp_path / "f").read_bytes() == b"abcdef"

@@ -185,7 +185,11 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> list[LagRow]:
     for location in locations:
         try:
             store = ColdStore.open(
-                location, now_ms=now_ms, given=asked.settings, recovery=asked.recovery
+                location,
+                now_ms=now_ms,
+                given=asked.settings,
+                recovery=asked.recovery,
+                index=False,
             )
         except StoreRefused as error:
             refused.append(error)

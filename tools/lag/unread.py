@@ -81,6 +81,12 @@ def _find_oldest(
     sizes: Longs,
 ) -> None:
     """Set when the first of the records at PLACES that can be read was stored."""
+    first = int(places[0])
+    if first not in heads:
+        heads[first] = stored_ms(store, first, int(sizes[0]))
+    unread.oldest_stored_ms = heads[first]
+    if heads[first] is not None:
+        return
     inside = np.flatnonzero(_are_in_log(store, places))
     for row in inside[: _BAD_HEADS_MAX - unread._bad_heads].tolist():
         place = int(places[row])
