@@ -15,7 +15,7 @@ import click
 
 from ...proto.duration import format_duration
 from ...proto.errors import ConfigError
-from ..output import print_json, print_table
+from ..output import print_table
 from .columns import lag_batch
 from .rows import COLUMNS, LagRow
 from .snapshots import Progress, document_of
@@ -32,8 +32,9 @@ FORMS: Final = (".json", ".jsonl", ".csv", ".parquet")
 def print_rows(found: Sequence[Progress], *, as_json: bool, with_rates: bool) -> None:
     """Print FOUND: a row a line as JSON, or a table with a line that sums it up."""
     if as_json:
-        for one in found:
-            print_json(one.to_json() if with_rates else one.row.to_json())
+        documents = (one.to_json() if with_rates else one.row.to_json() for one in found)
+        if lines := [json.dumps(document, ensure_ascii=False) for document in documents]:
+            click.echo("\n".join(lines))
         return
     titles = [*_TITLES, *(_RATES if with_rates else ()), "because"]
     print_table(titles, [_cells(one, with_rates=with_rates) for one in found[:_ROWS_MAX]])

@@ -128,7 +128,7 @@ def _unread(facts: Facts, lag: int) -> tuple[Verdict, str]:
 
 def _all_read(facts: Facts, high: int) -> tuple[Verdict, str]:
     if facts.delayed and is_retry_topic(facts.topic, facts.group):
-        return Verdict.RETRYING, f"{_count(facts.delayed, 'message')} wait for the next try"
+        return Verdict.RETRYING, f"{_count(facts.delayed, 'message')} waiting for the next try"
     if facts.held:
         return Verdict.HELD, _held(facts)
     if facts.delayed:
@@ -148,7 +148,7 @@ def _besides(facts: Facts, verdict: Verdict) -> Iterator[str]:
     if facts.delayed and verdict not in (Verdict.DELAYED, Verdict.RETRYING):
         yield _delayed(facts)
     if facts.retries:
-        yield f"{_count(facts.retries, 'message')} of the group wait in its retry topics"
+        yield f"{_count(facts.retries, 'message')} of the group in its retry topics"
     if facts.dead_letters:
         yield f"the group has {_count(facts.dead_letters, 'dead letter')}"
 
@@ -161,7 +161,7 @@ def _held(facts: Facts) -> str:
 
 
 def _delayed(facts: Facts) -> str:
-    return f"{_count(facts.delayed or 0, 'message')} for this queue wait for their time"
+    return f"{_count(facts.delayed or 0, 'message')} for this queue waiting for their time"
 
 
 def _count(number: int, what: str) -> str:

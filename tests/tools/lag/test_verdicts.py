@@ -60,7 +60,7 @@ READ = Facts(
         (
             replace(READ, topic="%RETRY%G", delayed=4),
             Verdict.RETRYING,
-            "4 messages wait for the next try",
+            "4 messages waiting for the next try",
         ),
         (
             replace(READ, topic="%DLQ%G", committed_offset=None),
@@ -85,7 +85,7 @@ READ = Facts(
         (
             replace(READ, delayed=5),
             Verdict.DELAYED,
-            "5 messages for this queue wait for their time",
+            "5 messages for this queue waiting for their time",
         ),
     ],
 )
@@ -114,8 +114,8 @@ def test_what_else_is_known_stands_behind() -> None:
             "6 messages unread",
             "1 unread message cannot be read: the queue has no entries for them",
             "1 message popped and not acknowledged",
-            "2 messages for this queue wait for their time",
-            "3 messages of the group wait in its retry topics",
+            "2 messages for this queue waiting for their time",
+            "3 messages of the group in its retry topics",
             "the group has 1 dead letter",
         ),
     )

@@ -1,0 +1,78 @@
+"""The report on a cluster that runs, by its brokers and by the files under them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pocketmq.broker.broker import Broker
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.client import Admin, Message, Producer, Queue
+from pocketmq.nameserver.config import NameServerConfig
+from pocketmq.nameserver.nameserver import NameServer
+from pocketmq.proto.clock import SystemClock
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.lag.cold import store_rows
+from pocketmq.tools.lag.live import cluster_rows
+from pocketmq.tools.lag.rows import LagRow
+from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores.locations import locate
+
+from ...integration.whole_broker import store_config
+
+
+def told(rows: list[LagRow]) -> dict[tuple[str, str, int, str], tuple[object, ...]]:
+    """Return what both ways of asking tell."""
+    return {
+        row.key: (
+            row.facts.committed_offset,
+            row.facts.min_offset,
+            row.facts.max_offset,
+            row.lag,
+            row.verdict,
+        )
+        for row in rows
+    }
+
+
+def use(address: str, store: str) -> tuple[list[LagRow], list[LagRow]]:
+    """Send and commit at ADDRESS; return the rows of the brokers, and of the files in STORE, of one moment."""
+    with Admin(address) as admin:
+        admin.create_topic("T", queues=2)
+        admin.create_group("G")
+        with Producer(address) as producer:
+            for number in range(10):
+                producer.send(Message("T", b"x" * (number + 1), queue=number % 2))
+        broker = admin.describe_topic("T").brokers[0]
+        admin.set_group_offsets("G", {Queue("T", broker, 0): 2})
+        return cluster_rows(admin), []
+
+
+async def test_brokers_and_files_tell_the_same(tmp_path: Path) -> None:
+    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    await server.start()
+    config = BrokerConfig(port=0, nameservers=(server.address,))
+    store = store_config(tmp_path)
+    broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
+    await broker.start()
+    before_ms = SystemClock().now_ms()
+    try:
+        live, _ = await asyncio.to_thread(use, server.address, store.path)
+    finally:
+        await broker.stop()
+        await server.stop()
+
+    (location,) = locate([store.path])
+    now_ms = SystemClock().now_ms()
+    cold = store_rows(ColdStore.open(location, now_ms=now_ms), now_ms)
+
+    assert told(live) == told(cold)
+    assert {row.key[2]: (row.lag, str(row.verdict)) for row in live} == {
+        0: (3, "behind"),
+        1: (None, "never committed"),
+    }
+    age_ms = live[0].oldest_unread_age_ms
+    assert age_ms is not None
+    assert 0 <= age_ms <= now_ms - before_ms
+    assert live[0].lag_bytes is None
+    assert cold[0].lag_bytes is not None
