@@ -23,6 +23,7 @@ from ..proto.record_run import Longs
 from .batch_consume_queue import BatchConsumeQueue
 from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
+from .entry_row import PRE_BLANK_SIZE
 from .health import Health
 from .log_writer import store_time_ms
 from .parts import StoreParts
@@ -299,9 +300,40 @@ class Reader:
                 high = middle
         return low
 
+    def unread_bytes(
+        self, topic: str, queue: int, offset: int, max_entries: int
+    ) -> tuple[int | None, int]:
+        """Return the bytes of the records from queue offset OFFSET on, and how many entries were added up.
+
+        No record is read. None where it would take more than MAX_ENTRIES entries; 0 for no such queue.
+        """
+        self.health.check_open()
+        found = self._find(topic, queue)
+        if found is None:
+            return 0, 0
+        offset, size, count = max(offset, found.min_offset), 0, 0
+        while offset < found.max_offset:
+            if count >= max_entries:
+                return None, count
+            sizes, offset = _entry_sizes(found, offset, max_entries - count)
+            count += max(1, len(sizes))
+            size += int(sizes[sizes != PRE_BLANK_SIZE].sum())
+        return size, count
+
     def _store_time(self, queue: Queue, offset: int) -> int | None:
         log_offsets = queue.entries(offset, 1)[0]
         return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
+
+
+def _entry_sizes(queue: Queue, offset: int, count: int) -> tuple[Longs, int]:
+    """Return the sizes of up to COUNT entries of QUEUE from OFFSET on, and the offset behind them (or a hole)."""
+    if isinstance(queue, BatchConsumeQueue):
+        _, sizes, _, bases, counts = queue.entries(offset, count)
+        behind = int(bases[-1] + counts[-1]) if len(sizes) else queue.max_offset
+        return sizes, max(behind, offset + 1)
+    sizes = queue.entries(offset, count)[1]
+    behind = offset + len(sizes) if len(sizes) else queue.offset_behind_hole(offset)
+    return sizes, max(behind, offset + 1)
 
 
 def _nothing(low: int, high: int, next_offset: int) -> Slices:

@@ -45,6 +45,8 @@ class GroupQueue:
     max_offset: int
     #: Since when the oldest unread message has lain there; 0: all are read.
     oldest_unread_ms: int
+    #: Bytes of the unread records; None: the broker has not added them up, so many they are.
+    unread_bytes: int | None
     #: Messages a second that were finished, and that came, between two looks; None: there was one look.
     finished_per_s: float | None
     arrived_per_s: float | None
@@ -137,6 +139,7 @@ class Look:
     bounds: Mapping[Queue, tuple[int, int]]
     #: Only of the first look.
     oldest_unread_ms: Mapping[Queue, int]
+    unread_bytes: Mapping[Queue, int]
 
 
 def coordinating(states: Mapping[str, pb.GroupStateReply]) -> str:
@@ -196,6 +199,7 @@ def queues_of(
                 min_offset=low,
                 max_offset=high,
                 oldest_unread_ms=first.oldest_unread_ms[queue],
+                unread_bytes=first.unread_bytes.get(queue),
                 finished_per_s=max(0, finished) / seconds if seconds > 0 else None,
                 arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
                 holder=holders.get(queue, ""),

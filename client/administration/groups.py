@@ -280,6 +280,7 @@ class GroupAdmin(DeadLetterAdmin):
         committed: dict[Queue, int] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
         unread_ms: dict[Queue, int] = {}
+        unread_bytes: dict[Queue, int] = {}
         at_ms: dict[str, int] = {}
         for broker, wanted in queues.items():
             ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
@@ -306,9 +307,17 @@ class GroupAdmin(DeadLetterAdmin):
                     is_unread = with_times and one.unread_store_time_ms >= 0
                     age_ms = now.now_ms - one.unread_store_time_ms if is_unread else 0
                     unread_ms[queue] = max(0, age_ms)
+                    if one.HasField("unread_bytes"):
+                        unread_bytes[queue] = one.unread_bytes
                 for end in ends.offsets:
                     bounds[Queue(end.topic, broker, end.queue)] = (end.min_offset, end.max_offset)
-        return Look(at_ms=at_ms, committed=committed, bounds=bounds, oldest_unread_ms=unread_ms)
+        return Look(
+            at_ms=at_ms,
+            committed=committed,
+            bounds=bounds,
+            oldest_unread_ms=unread_ms,
+            unread_bytes=unread_bytes,
+        )
 
     # ------------------------------------------------------------ elsewhere
 

@@ -1,7 +1,8 @@
 """The lag rows of a cluster that runs, by asking its brokers.
 
-Offsets, bounds and ages come from the brokers, each group in one look. What a broker does not tell is unknown here:
-bytes, what waits for its time, what was popped. The files tell it: give the store instead.
+Offsets, bounds, ages and bytes come from the brokers, each group in one look (bytes only up to two million unread
+messages a group and broker). What a broker does not tell is unknown here: what waits for its time, what was popped. The
+files tell it: give the store instead.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
         retries=None if is_own else retries,
         dead_letters=None if is_own else dead,
     )
-    nothing_unread = facts.lag == 0
+    is_known = facts.committed_offset is not None
     return LagRow.of(
         broker,
         facts,
-        lag_bytes=0 if nothing_unread else None,
+        lag_bytes=one.unread_bytes if is_known else None,
         oldest_unread_age_ms=one.oldest_unread_ms if facts.lag else None,
     )
