@@ -21,6 +21,9 @@ from .mapped_file import NAME_DIGITS, MappedFile, file_name
 
 logger = logging.getLogger(__name__)
 
+#: Java's long.
+_OFFSET_MAX = (1 << 63) - 1
+
 
 class Syncable(Protocol):
     """Something that a flushing thread can bring to the device."""
@@ -74,8 +77,9 @@ class MappedFiles:
         return row
 
     def _open(self, entry: Entry) -> None:
-        path = os.path.join(self.folder, entry.name)
-        if not (entry.name.isascii() and entry.name.isdigit()):
+        name = entry.name
+        path = os.path.join(self.folder, name)
+        if not (name.isascii() and name.isdigit() and int(name) <= _OFFSET_MAX):
             raise StoreRefused(
                 f"{path} is not a {self.what} file (its name is no offset): move it out of {self.folder}",
                 path=path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -78,11 +79,12 @@ def test_a_file_of_another_length_is_refused_by_name_and_length(tmp_path: Path) 
         row(tmp_path)
 
 
-def test_a_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["notes.txt", "9" * 23, "٣", "-5"])
+def test_a_foreign_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
     row(tmp_path).append(b"x")
-    (tmp_path / "row" / "notes.txt").write_bytes(bytes(SIZE))
+    (tmp_path / "row" / name).write_bytes(bytes(SIZE))
 
-    with pytest.raises(StoreRefused, match=r"notes\.txt is not a"):
+    with pytest.raises(StoreRefused, match=f"{re.escape(name)} is not a"):
         row(tmp_path)
 
 

@@ -102,7 +102,7 @@ def broker_name_of(disk: Disk, root: str, settings: Mapping[str, str] | None = N
 def _told(disk: Disk, path: str, names_of: Callable[[Any], set[str]]) -> str | None:
     """Return the one name that the file PATH tells, or its backup."""
     for candidate in (path, path + ".bak"):
-        if not disk.exists(candidate):
+        if not disk.exists(candidate) or disk.is_folder(candidate):
             continue
         try:
             names = names_of(parse(disk.read(candidate).decode("utf-8", "replace")))

@@ -88,6 +88,12 @@ def test_the_first_rule_that_tells_names_the_broker(
     assert broker_name_of(OsDisk(), str(store), given) == name
 
 
+def test_a_folder_where_a_table_should_be_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "config" / "topics.json").mkdir(parents=True)
+
+    assert broker_name_of(OsDisk(), str(tmp_path / "mine")) == "mine"
+
+
 def test_a_given_name_wins(tmp_path: Path) -> None:
     store = make_store(tmp_path / "one", member("b1"))
 
