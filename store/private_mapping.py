@@ -1,0 +1,195 @@
+"""One file of an overlay (overlay_disk.py): a private map of the real one, what was fetched of it, or memory."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .disk import Buffer, Disk
+from .os_disk import data_extents
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+_FETCH = 8 << 20
+_SEEN_MAX = 8192
+#: MAP_NORESERVE, which Python 3.11 does not name: a private gigabyte needs no swap behind it.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+_PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
+
+
+class PrivateMapping:
+    """A copy-on-write map of a real file (fetched from the disk FAR, if given), or anonymous memory.
+
+    Mapped at its first use; `read` of a file that is not mapped yet reads just that range.
+    """
+
+    def __init__(
+        self, path: str, size: int, *, source: str | None, far: Disk | None = None
+    ) -> None:
+        self.path = path
+        self.size = size
+        self._source = source
+        self._far = far
+        self._map: mmap.mmap | None = None
+        #: Is the map that of the real file, whose holes can be asked for?
+        self._is_sparse = False
+        #: What was read last: the front of a queue is asked for again and again.
+        self._seen_at, self._seen = 0, b""
+        self._view: memoryview | None = None
+        self._array: NDArray[np.uint8] | None = None
+        self._written: list[tuple[int, int]] = []
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            self._map = self._private_map() if self._source else None
+            if self._map is None:
+                self._map = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        return self._map
+
+    def _private_map(self) -> mmap.mmap | None:
+        """Map the real file; None if it is no longer there or no longer as long as it was."""
+        assert self._source is not None
+        if self._far is not None:
+            return self._fetched(self._far, self._source)
+        try:
+            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            logger.warning("a file vanished; reading it as zeros", extra={"path": self._source})
+            return None
+        length = os.fstat(fd).st_size
+        if length < self.size:
+            logger.warning(
+                "a file became shorter; its end reads as zeros", extra={"path": self._source}
+            )
+            return self._short_copy(fd, length)
+        try:  # The map keeps a descriptor of its own: a second one would halve how many files can be open.
+            self._is_sparse = True
+            return mmap.mmap(fd, self.size, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+
+    def _fetched(self, far: Disk, source: str) -> mmap.mmap:
+        copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        for at in range(0, self.size, _FETCH):
+            data = far.read_at(source, at, min(_FETCH, self.size - at))
+            if data.strip(b"\0"):  # What was never written needs no memory.
+                copy[at : at + len(data)] = data
+                self._note(at, at + len(data))
+        return copy
+
+    def _short_copy(self, fd: int, length: int) -> mmap.mmap:
+        copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
+        for start, end in data_extents(fd, 0, length):
+            data = os.pread(fd, end - start, start)
+            copy[start : start + len(data)] = data
+            self._note(start, end)
+        os.close(fd)
+        return copy
+
+    def extents(self, at: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of [AT, END) that may hold something other than zeros; they may overlap."""
+        if self._array is not None:
+            return [(at, end)]
+        self._touch()
+        found = self._source_extents(at, end) if self._is_sparse else []
+        for start, stop in self._written:
+            if start < end and stop > at:
+                found.append((max(start, at), min(stop, end)))
+        return found
+
+    def _source_extents(self, at: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of the real file that are no holes; everything, if it was deleted meanwhile."""
+        assert self._source is not None
+        try:
+            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return [(at, end)]
+        try:
+            return data_extents(fd, at, end)
+        finally:
+            os.close(fd)
+
+    def _touch(self) -> None:
+        if self.size:
+            self._mapped()
+
+    def _note(self, start: int, end: int) -> None:
+        """Remember that [START, END) was written; an append grows the last range."""
+        if self._written and self._written[-1][0] <= start <= self._written[-1][1]:
+            first, last = self._written[-1]
+            self._written[-1] = (first, max(last, end))
+        else:
+            self._written.append((start, end))
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._view = memoryview(self._mapped() if self.size else b"").toreadonly()
+        return self._view
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        if self._array is None:
+            self._array = np.frombuffer(self._mapped() if self.size else b"", np.uint8)
+        return self._array
+
+    def write(self, at: int, data: Buffer) -> None:
+        if len(data):
+            assert at + len(data) <= self.size, "written beyond the end of a mapped file"
+            self._mapped()[at : at + len(data)] = data
+            self._note(at, at + len(data))
+
+    def reserve(self, at: int, size: int) -> None:
+        """Nothing to do: memory is taken page by page."""
+
+    def zero(self, at: int, size: int) -> None:
+        for start, end in self.extents(at, at + size):
+            for position in range(start, end, _CHUNK):
+                stop = min(position + _CHUNK, end)
+                if np.frombuffer(self.view[position:stop], np.uint8).any():
+                    self._mapped()[position:stop] = bytes(stop - position)
+
+    def read(self, at: int, size: int) -> bytes:
+        if self._map is None and self._source is not None:
+            size = max(0, min(size, self.size - at))
+            start = at - self._seen_at
+            if start >= 0 and start + size <= len(self._seen):
+                return self._seen[start : start + size]
+            data = self._read_source(at, size)
+            if data is not None and len(data) == size:
+                if size <= _SEEN_MAX:
+                    self._seen_at, self._seen = at, data
+                return data
+        return bytes(self.view[at : at + size])
+
+    def _read_source(self, at: int, size: int) -> bytes | None:
+        """Return that range of the real file; None if it is no longer there."""
+        assert self._source is not None
+        if self._far is not None:
+            return self._far.read_at(self._source, at, size)
+        try:
+            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.pread(fd, size, at)
+        finally:
+            os.close(fd)
+
+    def data_end(self, at: int, end: int) -> int:
+        return max((stop for _, stop in self.extents(at, end)), default=at)
+
+    def forget(self, at: int, size: int) -> None:
+        """Keep everything: dropping private pages would undo changes."""
+
+    def sync(self) -> None:
+        """Nothing to do: nothing here is ever on a device."""
+
+    def close(self) -> None:
+        """Keep the content: it is the file, until the overlay is dropped."""
