@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..client import ReceivedMessage
 from ..proto.instant import format_instant
+
+if TYPE_CHECKING:  # Who prints no message needs no client, nor what that imports.
+    from ..client import ReceivedMessage
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:

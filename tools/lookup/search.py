@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from ...proto.errors import InvalidArgument
@@ -18,7 +19,7 @@ from ...proto.message_id import decode_offset_message_id
 from ...proto.properties import TAGS, UNIQ_KEY
 from ...proto.record import Host, Record
 from ...store.disk import Disk
-from .found import ALL_TIMES, Found, TimeRange, keys_of
+from .found import ALL_TIMES, TIME_MAX_MS, Found, TimeRange, keys_of
 from .index_files import IndexFiles, IndexPart, key_hash, key_text
 from .log_files import Absence, LogFiles, Stored
 from .queue_files import QueueEntry, QueueFiles, Queues
@@ -27,6 +28,9 @@ from .queue_files import QueueEntry, QueueFiles, Queues
 SCAN_BYTES: Final = 256 << 20
 #: Candidates of one key that are compared; entries of a key that often are no key.
 _CANDIDATES_MAX: Final = 100_000
+#: Where a topic has no hit: other topics that are named, and candidates that are read in each.
+_TOPICS_TOLD: Final = 5
+_OTHERS_MAX: Final = 16
 
 _Matches = Callable[[Record], bool]
 
@@ -60,8 +64,7 @@ class StoreSearch:
         """
 
         def matches(record: Record) -> bool:
-            mine = [record.properties.get(TAGS)] if kind == "T" else keys_of(record)
-            return key in mine and topic in (None, record.topic)
+            return key in _texts(record, kind) and topic in (None, record.topic)
 
         found = Found()
         self.log.known = self.index.end_log_offset
@@ -74,7 +77,31 @@ class StoreSearch:
         found.more |= len(ordered) > count
         found.hits = ordered[-count:]
         self._tell_what_is_gone(times, found)
+        if topic is not None and not ordered:
+            self._tell_of_other_topics(topic, key, kind, found)
         return found
+
+    def _tell_of_other_topics(self, topic: str, key: str, kind: str, found: Found) -> None:
+        """Note which other topics have the KEY: a message that waits or failed lies in another one than its own."""
+        others = [
+            name
+            for name in self.queues.topics
+            if name != topic and any(self._hits_of(name, key, kind))
+        ]
+        if others:
+            shown = ", ".join(others[:_TOPICS_TOLD]) + (", …" if len(others) > _TOPICS_TOLD else "")
+            found.notes.append(
+                f"it is in {shown}: leave --topic out to see it, or ask pocketmq why"
+            )
+
+    def _hits_of(self, topic: str, key: str, kind: str) -> Iterator[bool]:
+        """Yield that TOPIC has KEY, as often as one of the first candidates is a hit."""
+        candidates = self.index.candidates(key_text(topic, key, kind), 0, TIME_MAX_MS)
+        for candidate in islice(candidates, _OTHERS_MAX):
+            stored = self.log.at(candidate.log_offset)
+            is_of_topic = isinstance(stored, Stored) and stored.record.topic == topic
+            if is_of_topic and key in _texts(stored.record, kind):
+                yield True
 
     def _ask_index(
         self,
@@ -270,6 +297,12 @@ class StoreSearch:
                 return
             taken += 1
             yield stored
+
+
+def _texts(record: Record, kind: str) -> list[str]:
+    """Return what RECORD is found by: its tag for KIND "T", else its keys and id."""
+    tag = record.properties.get(TAGS)
+    return keys_of(record) if kind != "T" else [tag] if tag else []
 
 
 def _bears(record: Record, offset_id: str, topic: str | None) -> bool:

@@ -15,6 +15,8 @@ from ...proto.properties import (
     REAL_TOPIC,
     RETRY_TOPIC,
     TIMER_DELETE_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
 )
@@ -38,6 +40,8 @@ REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 _DIGITS_MAX: Final = 18
+#: A wheel of Apache's has slots of a second, or of up to ten.
+_SLOT_MS_MAX: Final = 10_000
 _ROLES: Final[dict[str, Role]] = {
     SCHEDULE_TOPIC: "scheduled",
     HALF_TOPIC: "half",
@@ -107,9 +111,17 @@ def group_of(record: Record) -> str | None:
             name = record.topic.removeprefix(prefix)
             return origin if origin and name.startswith(origin) else name
     waits_for = record.properties.get(REAL_TOPIC, "")
-    if role_of(record) == "scheduled" and waits_for.startswith(RETRY_PREFIX):
+    if role_of(record) in ("scheduled", "timed") and waits_for.startswith(RETRY_PREFIX):
         return waits_for.removeprefix(RETRY_PREFIX)
     return None
+
+
+def due_of_timed(record: Record) -> int | None:
+    """Return until when a timed RECORD waits: the moment asked for, or the slot that it is filed under."""
+    out_ms, asked_ms = number_of(record, TIMER_OUT_MS), number_of(record, TIMER_DELIVER_MS)
+    if out_ms is None or asked_ms is None:
+        return out_ms
+    return asked_ms if out_ms <= asked_ms <= out_ms + _SLOT_MS_MAX else out_ms
 
 
 def is_commit(record: Record) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...proto.instant import format_instant
-from ...proto.properties import TIMER_OUT_MS
 from ...proto.record import Record
 from ..lookup.log_files import Stored
-from .copies import checks, group_of, is_commit, number_of, real_place, role_of
+from .copies import checks, due_of_timed, group_of, is_commit, real_place, role_of
 from .evidence import Evidence
 from .story import GroupView, State
 
@@ -69,7 +68,7 @@ def _waiting(copies: Sequence[Stored], evidence: Evidence) -> _Ending | None:
     if role_of(record) == "scheduled":
         due_ms, handed_on = evidence.due_ms.get(copy.log_offset), _level_passed(record, evidence)
     else:
-        due_ms, handed_on = number_of(record, TIMER_OUT_MS), _slot_passed(copy, evidence)
+        due_ms, handed_on = due_of_timed(record), _slot_passed(copy, evidence)
     until = "" if due_ms is None else f" until {format_instant(due_ms)}"
     if handed_on:
         return "stored", f"waited{until}, and was handed on; that copy is not in the log"

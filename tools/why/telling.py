@@ -11,7 +11,6 @@ from ...proto.properties import (
     PRODUCER_GROUP,
     REAL_TOPIC,
     TAGS,
-    TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
 )
@@ -20,6 +19,7 @@ from .copies import (
     FIRST_POP_TIME,
     checks,
     delay_level,
+    due_of_timed,
     first_message,
     group_of,
     is_commit,
@@ -177,7 +177,7 @@ def due_of(copy: Stored, evidence: Evidence) -> int | None:
     role = role_of(copy.record)
     if role == "scheduled":
         return evidence.due_ms.get(copy.log_offset)
-    return number_of(copy.record, TIMER_OUT_MS) if role == "timed" else None
+    return due_of_timed(copy.record) if role == "timed" else None
 
 
 def _until(due_ms: int | None) -> str:
@@ -190,7 +190,11 @@ def _scheduled(copy: Stored, evidence: Evidence) -> Event:
     waits = f"waits at delay level {level} until {_until(due_ms)}"
     if group is None:
         return _event(copy, "waits", f"{waits} for {real_place(record)}", due_ms=due_ms)
-    text = f"sent back by {group}, failure {record.reconsume_times}: {waits}"
+    return _sent_back(copy, group, waits, due_ms)
+
+
+def _sent_back(copy: Stored, group: str, waits: str, due_ms: int | None) -> Event:
+    text = f"sent back by {group}, failure {copy.record.reconsume_times}: {waits}"
     return _event(copy, "sent back", text, group=group, due_ms=due_ms)
 
 
@@ -202,7 +206,9 @@ def _timed(copy: Stored, evidence: Evidence) -> Event:
     if mark is not None:
         rolled = f"is rolled over at {format_instant(mark.slot_ms)}, " if mark.is_roll else ""
         filed = f" ({rolled}timer log position {mark.position:,})"
-    text = f"until {_until(due_ms)} for {real_place(record)}{filed}"
+    text, group = f"until {_until(due_ms)} for {real_place(record)}{filed}", group_of(record)
+    if group is not None:
+        return _sent_back(copy, group, f"waits {text}", due_ms)
     if rolls:
         return _event(copy, "rolled", f"waits on, rolled over {rolls} times, {text}", due_ms=due_ms)
     return _event(copy, "waits", f"waits {text}", due_ms=due_ms)

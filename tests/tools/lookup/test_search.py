@@ -15,6 +15,7 @@ from pocketmq.tools.lookup import search as search_module
 from pocketmq.tools.lookup.found import Found, TimeRange
 from pocketmq.tools.lookup.index_files import key_hash, key_text
 from pocketmq.tools.lookup.search import StoreSearch
+from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 
 from ...recorded import expected, recorded_store
 from ...runs import Hand, make_run, open_store
@@ -258,6 +259,33 @@ def test_a_live_store_is_read_up_to_its_newest_message(tmp_path: Path) -> None:
             store.append(make_run("T", 0, [b"x"], {"KEYS": f"k{number}"}))
             found = open_search(tmp_path / "s").by_key("T", f"k{number}")
             assert [one.record.queue_offset for one in found.hits] == [number]
+
+
+def test_a_key_that_waits_in_another_topic_is_pointed_to(tmp_path: Path) -> None:
+    search = open_search(recorded_store("delays", tmp_path / "store"))
+
+    found = search.by_key("Timed", "hour-0")
+
+    assert found.hits == []
+    assert found.notes == [
+        "it is in rmq_sys_wheel_timer: leave --topic out to see it, or ask pocketmq why"
+    ]
+
+
+def test_a_store_behind_pyarrow_is_searched_page_by_page(tmp_path: Path) -> None:
+    pyarrow_fs = pytest.importorskip("pyarrow.fs")
+    store = recorded_store("rolled", tmp_path / "store")
+    disk = FileSystemDisk(pyarrow_fs.LocalFileSystem(), str(store))
+    near, far = open_search(store), StoreSearch(disk, str(store), mapped=False)
+
+    for lookup in expected("rolled")["lookups"][::50]:
+        assert offsets(far.by_key(**asked(lookup))) == offsets(near.by_key(**asked(lookup)))
+    for record in expected("rolled")["records"][::100]:
+        place = record["topic"], record["queueId"], record["queueOffset"]
+        assert offsets(far.by_queue_offset(*place)) == [record["physicalOffset"]]
+        assert offsets(far.by_id(record["msgId"])) == [record["physicalOffset"]]
+    times = TimeRange(expected("rolled")["records"][1500]["storeTimestamp"])
+    assert offsets(far.by_time("Fill0", None, times)) == offsets(near.by_time("Fill0", None, times))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

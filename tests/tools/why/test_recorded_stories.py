@@ -266,8 +266,8 @@ def test_people_get_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert why("hour-0", "--topic", "Timed", "--store", store) == 0
 
     out = capsys.readouterr().out
-    assert "waits until 2026-11-21 02:54:57.000Z for Timed/0" in out
-    assert out.splitlines()[-1] == "→ waits until 2026-11-21 02:54:57.000Z for Timed/0"
+    assert "waits until 2026-11-21 02:54:57.251Z for Timed/0" in out
+    assert out.splitlines()[-1] == "→ waits until 2026-11-21 02:54:57.251Z for Timed/0"
 
 
 @pytest.mark.parametrize("name", ["Fill0/0/3", "7F00000100002AC70000000000000005"])
