@@ -98,7 +98,7 @@ def _expired_sentence(expired: list[Candidate]) -> str:
     oldest, newest = format_instant(min(times)), format_instant(max(times))
     when = f"at about {oldest}" if min(times) == max(times) else f"from about {oldest} to {newest}"
     return (
-        f"it may have existed: {len(expired)} index entries with its hash point to log files that have expired;"
+        f"{len(expired)} index entries with its hash point to log files that have expired;"
         f" what they held was stored {when}"
     )
 

@@ -97,7 +97,7 @@ def _not_found(
 ) -> MessageNotFound:
     may = any(found.may_have_existed for _, found in answers)
     where = f"topic {question.topic!r}" if question.topic is not None else "the store"
-    doubt = ". It may have existed: " if may and told else ". " if told else ""
+    doubt = ". It may have existed: " if may and told else "; " if told else ""
     return MessageNotFound(
         f"{where} has no message {question.words}{doubt}{'; '.join(told)}", **question.details
     )

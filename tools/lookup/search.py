@@ -186,7 +186,8 @@ class StoreSearch:
 
     def _tell_what_is_gone(self, times: TimeRange, found: Found) -> None:
         first_ms = self.log.begin_time_ms
-        if self.log.begin and first_ms is not None and times.begin_ms < first_ms:
+        reaches_back = first_ms is not None and times.begin_ms < first_ms and not found.more
+        if self.log.begin and first_ms is not None and reaches_back:
             found.notes.append(
                 f"messages stored before {format_instant(first_ms)} are gone: the log begins at {self.log.begin:,}"
             )

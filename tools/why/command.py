@@ -162,7 +162,7 @@ def _gone(search: StoreSearch, found: Found, asked: _Asked) -> tuple[str, int | 
 
 def _not_found(asked: _Asked, answers: Sequence[Found]) -> MessageNotFound:
     told = "; ".join(sentence for found in answers for sentence in found.sentences())
-    doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else ". "
+    doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else "; "
     return MessageNotFound(
         f"no store has anything of {asked.message!r}" + (doubt + told if told else ""),
         asked_for=asked.message,

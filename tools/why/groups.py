@@ -127,7 +127,8 @@ class _Look:
             offset=record.queue_offset,
             committed=None if self._reading is None else self._reading.committed,
             before_ms=before_ms,
-            by_offset=not self._marks and self._failure is None and self._filter is None,
+            by_offset=not self._marks and self._failure is None,
+            filter_known=self._filter is not None,
         )
 
     def _judged(self) -> tuple[str, str, int | None]:

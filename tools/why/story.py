@@ -56,7 +56,7 @@ class Event:
 class GroupView:
     """What a consumer group has to do with the message: a VERDICT, a sentence, and the offsets that it rests on.
 
-    by_offset: does it rest on a committed offset alone?
+    by_offset: does it rest on a committed offset alone?  filter_known: does a table hold the group's filter?
     """
 
     group: str
@@ -68,6 +68,7 @@ class GroupView:
     committed: int | None = None
     before_ms: int | None = None
     by_offset: bool = False
+    filter_known: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the view as JSON shows it."""

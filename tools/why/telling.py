@@ -49,7 +49,7 @@ def tell(copies: Sequence[Stored], evidence: Evidence) -> Story:
                 kind="read", text=view.text, time_ms=view.before_ms, is_bound=True, group=view.group
             )
             for view in views
-            if view.verdict == "read"
+            if view.verdict == "read" and view.by_offset  # A failure is an event of its own.
         ),
     ]
     state, conclusion = ending_of(copies, evidence, views)
@@ -259,7 +259,8 @@ def _dead(copy: Stored) -> Event:
 
 def _doubts(views: Sequence[GroupView]) -> list[str]:
     """Return what a committed offset does not tell."""
-    if not any(view.verdict == "read" and view.by_offset for view in views):
+    passed = [view for view in views if view.verdict == "read" and view.by_offset]
+    if all(view.filter_known for view in passed):
         return []
     return [
         "read means that a committed offset is beyond it: a consumer of Apache's that filters by tag may have passed it"

@@ -26,6 +26,14 @@ _STYLES = {
 
 def print_story(console: Console, story: Story, broker: str) -> None:
     """Print STORY, which the store of BROKER tells."""
+    if story.state != "gone":  # Of which nothing is known but its end.
+        _print_life(console, story, broker)
+    console.print(Text(f"→ {story.conclusion}", style="bold"), soft_wrap=True)
+    for note in story.notes:
+        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+
+
+def _print_life(console: Console, story: Story, broker: str) -> None:
     words = [
         story.message_id or "a message without an id",
         f"topic {story.topic or '?'}",
@@ -38,12 +46,9 @@ def print_story(console: Console, story: Story, broker: str) -> None:
         console.print(Text(f"born {instant(story.born_ms)}"), soft_wrap=True)
     console.print(_events_table(story))
     for view in story.groups:
-        if view.verdict != "read":  # That is an event.
+        if view.verdict != "read":  # That is an event, and so is a failure.
             where = f"{view.topic}/{view.queue} at offset {view.offset:,}"
             console.print(Text(f"group {view.group}, {where}: {view.text}"), soft_wrap=True)
-    console.print(Text(f"→ {story.conclusion}", style="bold"), soft_wrap=True)
-    for note in story.notes:
-        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
 
 def _events_table(story: Story) -> Table:
