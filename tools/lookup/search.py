@@ -99,8 +99,9 @@ class StoreSearch:
         candidates = self.index.candidates(key_text(topic, key, kind), 0, TIME_MAX_MS)
         for candidate in islice(candidates, _OTHERS_MAX):
             stored = self.log.at(candidate.log_offset)
-            is_of_topic = isinstance(stored, Stored) and stored.record.topic == topic
-            if is_of_topic and key in _texts(stored.record, kind):
+            if not isinstance(stored, Stored) or stored.record.topic != topic:
+                continue
+            if key in _texts(stored.record, kind):
                 yield True
 
     def _ask_index(

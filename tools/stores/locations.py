@@ -106,7 +106,7 @@ def _told(disk: Disk, path: str, names_of: Callable[[Any], set[str]]) -> str | N
             continue
         try:
             names = names_of(parse(disk.read(candidate).decode("utf-8", "replace")))
-        except (ValueError, AttributeError, TypeError):
+        except (OSError, ValueError, AttributeError, TypeError):
             continue
         return names.pop() if len(names) == 1 else None
     return None
