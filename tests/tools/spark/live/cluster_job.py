@@ -1,0 +1,53 @@
+"""A job on executors in JVMs of their own: store and live topic read, joined, and written to another topic.
+
+cluster_job.py NAMESERVER STORE TOPIC COPY     says "found " and a JSON object
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.sql import functions as F
+
+from pocketmq.tools.spark import spark_session
+
+SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+
+
+def main(nameserver: str, store: str, topic: str, copy: str) -> None:
+    """Run the job."""
+    spark = spark_session(
+        "cluster-job",
+        master="local-cluster[2,1,1024]",
+        settings={
+            "spark.driver.extraJavaOptions": SMALL_JVM,
+            "spark.executor.extraJavaOptions": SMALL_JVM,
+            "spark.driver.memory": "600m",
+            "spark.executor.memory": "500m",
+        },
+    )
+    place = "queueId int, queueOffset bigint"
+    stored = (
+        spark.read.format("rocketmq-store")
+        .schema(f"topic string, {place}, physicalOffset bigint")
+        .load(store)
+        .where(F.col("topic") == topic)
+    )
+    live = (
+        spark.read.format("rocketmq")
+        .schema(f"{place}, physicalOffset bigint, body binary")
+        .options(nameServer=nameserver, subscribe=topic, minPartitions=4)
+        .load()
+    )
+    both = live.join(F.broadcast(stored), ["queueId", "queueOffset", "physicalOffset"])
+    writer = both.select("body").write.format("rocketmq").mode("append")
+    writer.options(nameServer=nameserver, topic=copy).save()
+    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    found = {"both": both.count(), "executors": len(executors) - 1}
+    sys.stdout.write("found " + json.dumps(found) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
