@@ -73,7 +73,8 @@ def show(rows: DataFrame, *, as_json: bool, empty: str) -> None:
 def plain(value: Any) -> Any:
     """Return VALUE as JSON has it: times in ISO 8601, UTC; bytes as text, with escapes where they are none."""
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        # Spark hands out times without a zone, in the local one.
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,0 +1,249 @@
+"""A store audit: log, queues and index of a fleet held together, every record's CRC, every file's length and head.
+
+    from pocketmq.tools.spark.jobs.audit import audit
+    audit(spark, "/data/broker-*/store").show()        # no rows: nothing is wrong
+
+A row is one kind of fault of one broker, topic and queue: how often, from which to which log offset, and one reason.
+
+    length of a file, missing file, index file, table, bytes behind the end    what file_faults.py finds
+    damaged record           bytes of the log that are no sound record, or whose body does not fit its CRC
+    entry without record     a queue entry points where no such record is
+    record without entry     a record that its queue does not have
+    entry of another record  topic, queue, offset or size are not those of the record that the entry points to
+    key without index entry  a key that look-ups do not find, though the index goes back that far
+    index entry without record
+
+Entries and index entries in front of the log's first file are no fault: their records have expired. In a store that a
+broker writes to meanwhile, the newest records may not have their entries yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ....proto.errors import ConfigError
+from ....proto.java_hash import java_hashes
+from ....store.message_keys import key_hashes
+from ...stores.locations import StoreLocation, locate
+from .file_faults import Fault, file_faults
+from .reading import Reading
+from .stores import of_each_store
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SCHEMA: Final = (
+    "brokerName string, fault string, topic string, queueId int, count bigint, firstOffset bigint,"
+    " lastOffset bigint, why string"
+)
+_RECORDS: Final = (
+    "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, storeSize int,"
+    " sysFlag int, keys string, properties map<string,string>, badRecord string"
+)
+_ENTRIES: Final = "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, size int"
+_LIGHT_QUEUES: Final = "%LMQ%"
+_KEYS: Final = "brokerName string, keyHash int, physicalOffset bigint"
+
+
+def audit(
+    spark: SparkSession, *stores: str, settings: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Return what is wrong with STORES; no rows where nothing is. Raises ConfigError for two stores of one broker."""
+    from pyspark.sql import functions as f
+
+    given = dict(settings or {})
+    locations = locate(stores, settings=given)
+    _require_different(locations)
+    reading = Reading(bad_records="rows", check_crc=True, fail_on_data_loss=False, settings=given)
+    messages = reading.dataset(spark, stores, "messages", _RECORDS)
+    records = messages.where("badRecord is null")
+    begins = _log_begins(spark, locations)
+    faults = [
+        of_each_store(spark, locations, partial(_file_faults, given), SCHEMA),
+        _summed(
+            messages.where("badRecord is not null"), f.lit("damaged record"), f.col("badRecord")
+        ),
+        _entry_faults(records, _rest(spark, stores, given, "consumequeue", _ENTRIES), begins),
+        *_index_faults(records, _rest(spark, stores, given, "index", _KEYS), begins),
+    ]
+    found = faults[0]
+    for more in faults[1:]:
+        found = found.unionByName(more)
+    return found.orderBy("brokerName", "firstOffset", "fault", "topic", "queueId")
+
+
+def _require_different(locations: list[StoreLocation]) -> None:
+    names = Counter(location.broker_name for location in locations)
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise ConfigError(
+            f"{count} stores are of broker {name!r}: audit them one after the other",
+            field="store",
+            value=name,
+        )
+
+
+def _rest(
+    spark: SparkSession, stores: tuple[str, ...], given: Mapping[str, str], name: str, columns: str
+) -> DataFrame:
+    reading = Reading(bad_records="skip", fail_on_data_loss=False, settings=given)
+    return reading.dataset(spark, stores, name, columns)
+
+
+def _log_begins(spark: SparkSession, locations: list[StoreLocation]) -> DataFrame:
+    """Return where the log of each broker begins."""
+    rows = []
+    for location in locations:
+        files = location.open_disk().list(f"{location.root}/commitlog")
+        bases = [int(one.name) for one in files if one.size and one.name.isdigit()]
+        rows.append((location.broker_name, min(bases, default=0)))
+    return spark.createDataFrame(rows, "brokerName string, logBegin bigint")
+
+
+def _file_faults(
+    settings: Mapping[str, str], location: StoreLocation
+) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow
+
+    rows = [_row(location.broker_name, fault) for fault in file_faults(location, settings)]
+    kinds = {"queueId": pyarrow.int32()} | dict.fromkeys(
+        ("count", "firstOffset", "lastOffset"), pyarrow.int64()
+    )
+    names = ("brokerName", "fault", "topic", "queueId", "count", "firstOffset", "lastOffset", "why")
+    schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
+    yield pyarrow.RecordBatch.from_pylist(rows, schema)
+
+
+def _row(broker: str, fault: Fault) -> dict[str, Any]:
+    return {
+        "brokerName": broker,
+        "fault": fault.fault,
+        "topic": fault.topic,
+        "queueId": fault.queue_id,
+        "count": 1,
+        "firstOffset": fault.offset,
+        "lastOffset": fault.offset,
+        "why": f"{fault.path}: {fault.why}",
+    }
+
+
+def _summed(rows: DataFrame, fault: Column, why: Column) -> DataFrame:
+    """Return ROWS, each a FAULT (null: none) because of WHY, by broker, fault, topic and queue."""
+    from pyspark.sql import functions as f
+
+    return (
+        rows.withColumn("fault", fault)
+        .withColumn("why", why)
+        .where("fault is not null")
+        .groupBy("brokerName", "fault", "topic", "queueId")
+        .agg(
+            f.count("*").alias("count"),
+            f.min("physicalOffset").alias("firstOffset"),
+            f.max("physicalOffset").alias("lastOffset"),
+            f.min_by("why", "physicalOffset").alias("why"),
+        )
+        .select(
+            "brokerName", "fault", "topic", "queueId", "count", "firstOffset", "lastOffset", "why"
+        )
+    )
+
+
+def _entry_faults(records: DataFrame, entries: DataFrame, begins: DataFrame) -> DataFrame:
+    """Return how RECORDS and ENTRIES disagree. Inner batches and what is not committed need no entry of this kind."""
+    from pyspark.sql import functions as f
+
+    place = ["brokerName", "physicalOffset"]
+    said = entries.where(~f.startswith("topic", f.lit(_LIGHT_QUEUES))).select(
+        *place,
+        f.col("topic").alias("entryTopic"),
+        f.col("queueId").alias("entryQueue"),
+        f.col("queueOffset").alias("entryOffset"),
+        f.col("size").alias("entrySize"),
+    )
+    there = records.select(
+        *place, "topic", "queueId", "queueOffset", "storeSize", "sysFlag"
+    ).withColumn("isBatch", f.expr("(sysFlag & 128) <> 0"))
+    both = said.join(there, place, "full_outer").join(f.broadcast(begins), "brokerName")
+    differs = f.expr(
+        "not isBatch and (entryTopic <> topic or entryQueue <> queueId or entryOffset <> queueOffset"
+        " or entrySize <> storeSize)"
+    )
+    fault = (
+        f.when(f.expr("sysFlag is null and physicalOffset >= logBegin"), "entry without record")
+        .when(
+            f.expr("entrySize is null and not isBatch and (sysFlag & 12) in (0, 8)"),
+            "record without entry",
+        )
+        .when(differs, "entry of another record")
+    )
+    why = f.when(
+        f.col("entrySize").isNotNull(),
+        f.format_string(
+            "entry %d of %s/%d says log offset %d, %d bytes",
+            *("entryOffset", "entryTopic", "entryQueue", "physicalOffset", "entrySize"),
+        ),
+    ).otherwise(
+        f.format_string(
+            "%s/%d has no entry %d of the record at log offset %d",
+            *("topic", "queueId", "queueOffset", "physicalOffset"),
+        )
+    )
+    named = both.withColumn("topic", f.coalesce("topic", "entryTopic")).withColumn(
+        "queueId", f.coalesce("queueId", "entryQueue")
+    )
+    return _summed(named, fault, why)
+
+
+def _index_faults(
+    records: DataFrame, index: DataFrame, begins: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """Return keys of RECORDS that are not in INDEX, as far back as it goes, and its entries without a record."""
+    from pyspark.sql import functions as f
+
+    place = ["brokerName", "physicalOffset"]
+    words = f.expr(
+        "filter(concat(array(properties['UNIQ_KEY']), split(coalesce(keys, ''), ' ')),"
+        " word -> word is not null and word <> '')"
+    )
+    keys = (
+        records.where("(sysFlag & 12) <> 12")
+        .withColumn("word", f.explode(words))
+        .select(*place, "topic", "queueId", f.concat_ws("#", "topic", "word").alias("key"))
+    )
+    hashed = keys.mapInArrow(
+        _with_hashes,
+        "brokerName string, physicalOffset bigint, topic string, queueId int, key string, keyHash int",
+    )
+    first = index.groupBy("brokerName").agg(f.min("physicalOffset").alias("indexBegin"))
+    missing = (
+        hashed.join(f.broadcast(first), "brokerName")
+        .where("physicalOffset >= indexBegin")
+        .join(index.select(*place, "keyHash"), [*place, "keyHash"], "left_anti")
+    )
+    astray = (
+        index.join(f.broadcast(begins), "brokerName")
+        .where("physicalOffset >= logBegin")
+        .join(records.select(*place), place, "left_anti")
+        .withColumn("topic", f.lit(None).cast("string"))
+        .withColumn("queueId", f.lit(None).cast("int"))
+    )
+    return (
+        _summed(missing, f.lit("key without index entry"), f.concat(f.lit("key "), f.col("key"))),
+        _summed(
+            astray,
+            f.lit("index entry without record"),
+            f.format_string("key hash %d says log offset %d", "keyHash", "physicalOffset"),
+        ),
+    )
+
+
+def _with_hashes(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow
+
+    for batch in batches:
+        hashes = key_hashes(java_hashes(batch.column("key").to_pylist()))
+        yield batch.append_column("keyHash", pyarrow.array(hashes))
