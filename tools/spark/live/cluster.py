@@ -65,7 +65,7 @@ class Cluster(Protocol):
         ...
 
     def is_registered(self, broker: str) -> bool:
-        """Is BROKER there, as name servers know it, so that a queue which it does not have is gone?"""
+        """Is BROKER there, so that a queue which it does not have is gone? No, where no name server can be asked."""
         ...
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
@@ -123,7 +123,10 @@ class LiveCluster:
         async def look() -> bool:
             return any(one.broker_name == broker for one in await self._core.routes.brokers())
 
-        return self._portal.run(self._patiently(look))
+        try:
+            return self._portal.run(self._patiently(look))
+        except _AWAY:
+            return False
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         return self._portal.run(self._at_times(times))

@@ -144,6 +144,9 @@ class StreamPlan:
                 self._losses.report(f"{queue}: it is gone, and what it had from {start[queue]} on")
             else:
                 logger.warning("queue is out of reach at present queue=%s", queue)
+        for queue in missing:
+            # A broker that was killed may have forgotten what was committed last: when it is back, it hears it again.
+            self._committed.pop(queue, None)
         self._away = missing
 
     def _note_cut(self, begins: Offsets, bounds: Mapping[Queue, Bounds]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -155,6 +156,21 @@ def test_nobody_there_is_an_error_that_names_the_address() -> None:
                 nobody.bounds(Choice(topics=("t",)), strict=True)
         finally:
             nobody.close()
+
+
+def test_a_broker_that_is_killed_is_away_and_not_gone(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "store")
+    with Admin(server.nameserver) as admin:
+        admin.create_topic("t", queues=1)
+    cluster = LiveCluster(Place((server.nameserver,)), IMPATIENT)
+    choice = Choice(topics=("t",))
+    (queue,) = cluster.bounds(choice, strict=True)
+
+    server.kill()
+
+    assert cluster.bounds(choice, strict=False) == {}
+    assert not cluster.is_registered(queue.broker)
+    cluster.close()
 
 
 # --- rows

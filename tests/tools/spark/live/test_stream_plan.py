@@ -272,6 +272,21 @@ def test_a_commit_that_fails_stops_nothing_and_is_made_up_for(
     assert cluster.offsets["g"] == end
 
 
+def test_a_broker_that_was_away_hears_again_what_was_committed() -> None:
+    cluster = cluster_of(10)
+    plan = stream(cluster, consumerGroup="g", startingOffsets="earliest")
+    end = plan.latest(plan.initial())
+    plan.latest(end)
+    cluster.unregistered.add(queue(0).broker)
+    plan.latest(end)
+    cluster.unregistered.clear()
+    cluster.offsets["g"] = {queue(0): 0}
+
+    plan.latest(end)
+
+    assert cluster.offsets["g"] == end
+
+
 def test_without_the_wish_nothing_is_committed() -> None:
     cluster = cluster_of(10)
     plan = stream(cluster, consumerGroup="g", commitOffsets="false")
