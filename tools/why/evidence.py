@@ -43,13 +43,17 @@ class TimerMark:
 
 @dataclass(frozen=True, slots=True)
 class PopMark:
-    """A check point of POP consumers, or an acknowledgement of one: stored as COPY, made at TIME_MS by GROUP."""
+    """A check point of POP consumers, or an acknowledgement of one: stored as COPY, made at TIME_MS by GROUP.
+
+    popped_ms: what the two have in common;  copy: None for what stands in a table (groups that read in order).
+    """
 
     is_ack: bool
     group: str
     time_ms: int
+    popped_ms: int
     invisible_ms: int | None
-    copy: Stored
+    copy: Stored | None
 
 
 #: Topic, queue and offset of a message.

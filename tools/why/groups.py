@@ -46,13 +46,19 @@ def group_views(copies: Sequence[Stored], evidence: Evidence) -> list[GroupView]
 def pop_events(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
     """Yield what check points and acknowledgements tell of COPIES."""
     for copy in copies:
-        for mark in evidence.pops.get(_place(copy.record), ()):
+        marks = evidence.pops.get(_place(copy.record), ())
+        seen: set[str] = set()
+        for mark in marks:
             text = f"acknowledged by {mark.group}"
             due_ms = None
+            if mark.is_ack and mark.popped_ms != _last_popped_ms(marks, mark.group):
+                continue  # A change of the hidden time acknowledges the check point before.
             if not mark.is_ack:
                 hidden_ms = mark.invisible_ms or 0
                 due_ms = mark.time_ms + hidden_ms
-                text = f"popped by {mark.group}, hidden for {hidden_ms / 1000:g} s"
+                what = "kept hidden" if mark.group in seen else "popped"
+                text = f"{what} by {mark.group}, hidden for {hidden_ms / 1000:g} s"
+                seen.add(mark.group)
             yield Event(
                 kind="acknowledged" if mark.is_ack else "popped",
                 text=text,
@@ -75,6 +81,11 @@ def wants(wanted: Filter, record: Record) -> bool | None:
     except InvalidFilter:
         return None
     return None
+
+
+def _last_popped_ms(marks: Sequence[PopMark], group: str) -> int:
+    """Return when GROUP popped last; a change of the hidden time counts, for it makes a check point of its own."""
+    return max(mark.popped_ms for mark in marks if mark.group == group)
 
 
 def _queue(record: Record) -> tuple[str, int]:
@@ -149,11 +160,12 @@ class _Look:
         return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
 
     def _popped(self) -> tuple[str, str, int | None]:
-        acks = [mark for mark in self._marks if mark.is_ack]
+        popped_ms = _last_popped_ms(self._marks, self._group)
+        acks = [one for one in self._marks if one.is_ack and one.popped_ms == popped_ms]
         if acks:
             when = acks[-1].time_ms
             return "acknowledged", f"acknowledged by {self._group} at {format_instant(when)}", when
-        last = self._marks[-1]
+        last = next(one for one in self._marks if one.popped_ms == popped_ms)
         until_ms = last.time_ms + (last.invisible_ms or 0)
         if self._failure is not None and role_of(self._failure.record) == "dead letter":
             return (

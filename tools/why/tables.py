@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from ...store.disk import Disk
 from ...store.java_json import Json, parse
@@ -19,7 +19,7 @@ from ...store.state_tables import (
     parse_groups,
 )
 from ...store.timers.checkpoint import TimerCheckpoint
-from .evidence import Filter, Reading
+from .evidence import Filter, Place, PopMark, Reading
 
 T = TypeVar("T")
 _AT: Final = "@"
@@ -71,6 +71,20 @@ class Tables:
         found.update(_of_filter_table(document))
         return found
 
+    def held_in_order(self) -> dict[Place, list[PopMark]]:
+        """Return what POP consumers that read in order hold: popped, and not acknowledged."""
+        document = self._either("consumerOrderInfo.json", parse)
+        table = document.get("table") if isinstance(document, dict) else None
+        found: dict[Place, list[PopMark]] = {}
+        for key, queues in table.items() if isinstance(table, dict) else ():
+            topic, _, group = str(key).partition(_AT)
+            for queue, bean in queues.items() if isinstance(queues, dict) else ():
+                if not str(queue).isdecimal():
+                    continue
+                for offset, mark in _held(group, bean):
+                    found.setdefault((topic, int(queue), offset), []).append(mark)
+        return found
+
     def delay_progress(self) -> Mapping[int, int] | None:
         """Return the next queue offset to deliver, by delay level; None without the table."""
         table = self._either("delayOffset.json", parse_delay_offsets)
@@ -116,6 +130,24 @@ def _of_filter_table(document: Json) -> Iterator[tuple[tuple[str, str], Filter]]
             topic, filtered = _filter(bean)
             if filtered is not None and isinstance(bean, dict):
                 yield (topic, str(bean.get("consumerGroup"))), filtered
+
+
+def _held(group: str, bean: Json) -> Iterator[tuple[int, PopMark]]:
+    """Yield what BEAN says of single offsets: the first, distances from it, and a bit for each acknowledged."""
+    if not isinstance(bean, dict):
+        return
+    offsets, acknowledged = bean.get("o"), bean.get("cm", 0)
+    popped_ms, invisible_ms = bean.get("popTime"), bean.get("i")
+    if not isinstance(offsets, list) or not all(isinstance(one, int) for one in offsets):
+        return
+    if not isinstance(acknowledged, int) or not isinstance(popped_ms, int):
+        return
+    hidden_ms = invisible_ms if isinstance(invisible_ms, int) else None
+    for number, distance in enumerate(offsets):
+        assert isinstance(distance, int), "checked before"
+        offset = distance if not number else cast(int, offsets[0]) + distance
+        if not acknowledged >> number & 1:
+            yield offset, PopMark(False, group, popped_ms, popped_ms, hidden_ms, None)
 
 
 def _objects(value: Json, name: str) -> list[Json]:

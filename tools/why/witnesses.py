@@ -89,7 +89,7 @@ class Witnesses:
             timers_read_ms=None if checkpoint is None else checkpoint.last_read_ms,
             timer_marks=self._timer_marks(copies),
             outcomes=self._outcomes(copies),
-            pops=self._pops(copies),
+            pops=self._pops(copies, tables.held_in_order()),
             log_begin=log.begin,
             log_begin_ms=log.begin_time_ms,
             log_changed_ms=self._changed_ms(log.folder),
@@ -160,12 +160,14 @@ class Witnesses:
 
     # --- POP -----------------------------------------------------------------------------------------------------
 
-    def _pops(self, copies: Sequence[Stored]) -> dict[Place, list[PopMark]]:
-        """Return the check points that hold copies, and their acknowledgements, in order of time."""
+    def _pops(
+        self, copies: Sequence[Stored], in_order: dict[Place, list[PopMark]]
+    ) -> dict[Place, list[PopMark]]:
+        """Return the check points of copies and their acknowledgements, in order of time; and those IN_ORDER."""
         seen = [one.record for one in copies if role_of(one.record) in ("message", "retry")]
         revive = [topic for topic in self._search.queues.topics if topic.startswith(REVIVE_PREFIX)]
         if not seen or not revive:
-            return {}
+            return in_order
         places = {(one.topic, one.queue_id, one.queue_offset) for one in seen}
         since_ms = min(one.store_timestamp_ms for one in seen)
         marks: dict[tuple[str, Place], PopMark] = {}
@@ -174,7 +176,7 @@ class Witnesses:
                 for stored in self._since(queue, since_ms):
                     for place, mark in _pop_marks(stored, places):
                         marks.setdefault((stored.record.properties.get(UNIQ_KEY, ""), place), mark)
-        found: dict[Place, list[PopMark]] = {}
+        found = dict(in_order)
         for (_, place), mark in sorted(marks.items(), key=lambda item: item[1].time_ms):
             found.setdefault(place, []).append(mark)
         return found
@@ -207,7 +209,8 @@ def _pop_marks(stored: Stored, places: set[Place]) -> Iterator[tuple[Place, PopM
         topic, queue, group = str(body["t"]), int(body["q"]), str(body["c"])
         offsets = _checked(body) if tag == "ck" else _acknowledged(body)
         invisible_ms = int(body["it"]) if tag == "ck" else None
-        time_ms = int(body["pt"]) if tag == "ck" else stored.record.born_timestamp_ms
+        popped_ms = int(body["pt"])
+        time_ms = popped_ms if tag == "ck" else stored.record.born_timestamp_ms
     except (ValueError, KeyError, TypeError, RecursionError):
         return
     for offset in offsets:
@@ -216,6 +219,7 @@ def _pop_marks(stored: Stored, places: set[Place]) -> Iterator[tuple[Place, PopM
                 is_ack=tag != "ck",
                 group=group,
                 time_ms=time_ms,
+                popped_ms=popped_ms,
                 invisible_ms=invisible_ms,
                 copy=stored,
             )

@@ -228,6 +228,24 @@ def test_popped_messages_are_acknowledged_revived_or_held(tmp_path: Path) -> Non
     assert twice.topic == "Popped"
 
 
+def test_a_change_of_the_hidden_time_holds_a_message_on(tmp_path: Path) -> None:
+    teller = storyteller("consumption", tmp_path)
+
+    for number in (3, 27, 35):  # queue 1, offsets 1, 13 and 17
+        story = teller.of_key(f"Popped-{number}")
+        assert kinds(story) == ["stored", "popped", "popped"]
+        assert verdicts(story) == {"G_pop": "held"}
+        assert story.events[2].text == "kept hidden by G_pop, hidden for 1800 s"
+
+
+def test_a_locked_queue_holds_what_was_popped_in_order(tmp_path: Path) -> None:
+    teller = storyteller("consumption", tmp_path)
+
+    found = [verdicts(teller.of_key(f"fifo-{number}"))["G_pop_fifo"] for number in (0, 2, 4, 6)]
+
+    assert found == ["read", "held", "held", "not yet"]
+
+
 # ---------------------------------------------------------------- the command
 
 

@@ -60,10 +60,24 @@ def test_no_tables_are_empty_ones_and_said_to_be_unknown(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["consumerOffset.json", "consumerFilter.json", "subscriptionGroup.json"]
+    "name",
+    [
+        "consumerOffset.json",
+        "consumerFilter.json",
+        "subscriptionGroup.json",
+        "consumerOrderInfo.json",
+    ],
 )
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"[]", b"null", b'{"offsetTable":7}', b"{" * 5000]
+    "content",
+    [
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"offsetTable":7}',
+        b"{" * 5000,
+        b'{"table":{"T@g":{"x":{"o":[1],"popTime":1},1:7,2:{"o":["a"]},3:{"o":[1],"cm":"x"}},"U":3}}',
+    ],
 )
 def test_nonsense_in_a_table_is_no_error(config: Path, name: str, content: bytes) -> None:
     (config / name).write_bytes(content)
@@ -72,6 +86,7 @@ def test_nonsense_in_a_table_is_no_error(config: Path, name: str, content: bytes
 
     assert found.readings() == {}
     assert found.filters() == {}
+    assert found.held_in_order() == {}
 
 
 def test_filters_stand_in_two_tables(config: Path) -> None:

@@ -149,8 +149,8 @@ def test_a_dead_letter_that_was_purged_is_said_so() -> None:
 
 
 def test_a_popped_message_is_held_until_its_time_is_over() -> None:
-    mark = PopMark(False, "p", T0 + 500, 30_000, copy(500, TIMER_TOPIC))
-    ack = PopMark(True, "p", T0 + 900, None, copy(900, TIMER_TOPIC))
+    mark = PopMark(False, "p", T0 + 500, T0 + 500, 30_000, copy(500, TIMER_TOPIC))
+    ack = PopMark(True, "p", T0 + 900, T0 + 500, None, copy(900, TIMER_TOPIC))
 
     held = tell([copy(100)], Evidence(pops={("T", 0, 0): [mark]}))
     done = tell([copy(100)], Evidence(pops={("T", 0, 0): [mark, ack]}))
@@ -161,6 +161,20 @@ def test_a_popped_message_is_held_until_its_time_is_over() -> None:
         ["stored", "popped", "acknowledged"],
         "acknowledged",
     )
+
+
+def test_a_change_of_the_hidden_time_is_no_acknowledgement() -> None:
+    marks = [
+        PopMark(False, "p", T0 + 500, T0 + 500, 10_000, copy(500, TIMER_TOPIC)),
+        PopMark(False, "p", T0 + 900, T0 + 900, 60_000, copy(900, TIMER_TOPIC)),
+        PopMark(True, "p", T0 + 901, T0 + 500, None, copy(901, TIMER_TOPIC)),
+    ]
+
+    story = tell([copy(100)], Evidence(pops={("T", 0, 0): marks}))
+
+    assert kinds(story) == ["stored", "popped", "popped"]
+    assert story.events[2].text == "kept hidden by p, hidden for 60 s"
+    assert story.groups[0].verdict == "held"
 
 
 # ---------------------------------------------------------------- what is missing
