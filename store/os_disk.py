@@ -25,6 +25,8 @@ from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 _PAGE = mmap.PAGESIZE
+#: Linux's struct flock: type, whence, start, length, process.
+_FLOCK = "hhqqi4x"
 
 
 def allow_many_files() -> int:
@@ -327,9 +329,30 @@ class OsLock:
             self._fd = -1
 
 
+def lock_is_held(path: str) -> bool:
+    """Does somebody hold the store lock at PATH? Asked without taking it, and without writing.
+
+    False for a file that is not there or may not be read, and where the system cannot tell.
+    """
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return False
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def _lock_first_byte(fd: int) -> None:
     if hasattr(fcntl, "F_OFD_SETLK"):
-        request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
             return

@@ -13,7 +13,7 @@ import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreLocked
 from pocketmq.store.disk import Disk, DiskUsage
-from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.os_disk import OsDisk, lock_is_held
 from pocketmq.store.overlay_disk import OverlayDisk
 
 
@@ -286,3 +286,14 @@ def test_an_overlay_that_read_a_piece_shows_what_is_written_later(tmp_path: Path
 
     assert mapping.read(2, 3) == b"cXe"
     assert (tmp_path / "f").read_bytes() == b"abcdef"
+
+
+def test_a_held_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    assert not lock_is_held(path)
+    lock = OsDisk().lock(path)
+
+    assert lock_is_held(path)
+    assert lock_is_held(path)  # asking took nothing and dropped nothing
+    lock.release()
+    assert not lock_is_held(path)

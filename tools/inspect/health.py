@@ -119,7 +119,8 @@ class Health:
     def _others(self) -> Iterator[Finding]:
         disk, path = self.files.disk, self.files.path
         if disk.exists(path("abort")):
-            yield Finding("note", "abort is there: a broker has the store open, or was killed")
+            text = "a broker has the store open, or was killed: what views show may lack a recovery"
+            yield Finding("note", f"abort is there: {text}")
         self.tables.groups()
         for problem in dict.fromkeys(self.tables.problems):
             refused = problem in self.tables.refused

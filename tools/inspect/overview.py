@@ -17,6 +17,7 @@ import numpy as np
 
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.checkpoint import Checkpoint
+from ...store.os_disk import lock_is_held
 from .document import checkpoint
 from .health import Finding, Health, row_findings
 from .log_walk import Gap, LogWalk
@@ -51,6 +52,7 @@ class Overview:
         parts = {
             "store": self.files.root,
             "abortPresent": self.files.disk.exists(self.files.path("abort")),
+            "lockHeld": lock_is_held(self.files.path("lock")),
             "log": self._log(),
             "topics": list(self.topics()),
             "groups": list(self.groups()),

@@ -14,6 +14,7 @@ from pocketmq.tools.inspect.overview import Overview
 from pocketmq.tools.inspect.store_files import StoreFiles
 
 from ...recorded import expected, recorded_names, recorded_store
+from ...runs import make_run, open_store
 from .inspecting import document, unchanged, view
 
 SOUND = [name for name in recorded_names() if not name.startswith("damaged-")]
@@ -147,3 +148,18 @@ def test_a_hundred_gigabytes_are_not_read(tmp_path: Path) -> None:
     assert found["log"]["files"] == 100
     assert disk.opened < 400
     shutil.rmtree(store)
+
+
+def test_a_live_store_is_told_from_one_whose_broker_was_killed(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    store.append(make_run("Live", 0, [b"a"]))
+    live = document(tmp_path / "store", "overview")
+    told = view(tmp_path / "store").stdout
+    store.close()
+
+    assert (live["abortPresent"], live["lockHeld"]) == (True, True)
+    assert "a broker has it open" in told
+    after = document(tmp_path / "store", "overview")
+    assert (after["abortPresent"], after["lockHeld"]) == (False, False)
+    assert "stopped cleanly" in view(tmp_path / "store").stdout
+    assert "its broker was killed" in view(unchanged("unclean")).stdout

@@ -159,8 +159,8 @@ def test_places_are_named(rolled: Path) -> None:
 
     told = view(rolled, "verify").stdout
 
-    assert "1 records whose body does not fit its CRC\n    log offset 497, queue 0 @1\n" in told
-    assert "1 queue entries with a wrong tags code\n    Fill0/0 @7: log offset " in told
+    assert "records whose body does not fit its CRC: 1\n    log offset 497, queue 0 @1\n" in told
+    assert "queue entries with a wrong tags code: 1\n    Fill0/0 @7: log offset " in told
 
 
 @pytest.mark.parametrize(

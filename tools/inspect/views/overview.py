@@ -53,8 +53,7 @@ def overview(context: click.Context, *, as_json: bool, as_jsonl: bool) -> None:
 
 def _print(document: dict[str, Any]) -> None:
     console = people()
-    stop = "running, or killed (abort is there)" if document["abortPresent"] else "stopped cleanly"
-    console.print(Text.assemble((document["store"], "bold"), f"  {stop}"))
+    console.print(Text.assemble((document["store"], "bold"), f"  {_owner(document)}"))
     _print_log(console, document["log"])
     waiting = document["waiting"]
     if any(waiting.values()):
@@ -69,6 +68,15 @@ def _print(document: dict[str, Any]) -> None:
     if document["checkpoint"] is not None:
         console.print(_checkpoint(document["checkpoint"]))
     _print_health(console, document)
+
+
+def _owner(document: Row) -> str:
+    """Return what is known of the broker that has, or had, the store open."""
+    if document["lockHeld"]:
+        return "a broker has it open"
+    if document["abortPresent"]:
+        return "its broker was killed, or runs on another machine (abort is there)"
+    return "stopped cleanly"
 
 
 def _print_log(console: Console, log: Row) -> None:

@@ -80,7 +80,7 @@ def _print(document: dict[str, Any]) -> None:
     )
     for finding in document["findings"]:
         style = "red" if finding["wrong"] else "yellow"
-        console.print(Text.assemble((f"{finding['count']:,} {finding['what']}", style)))
+        console.print(Text.assemble((f"{finding['what']}: {finding['count']:,}", style)))
         places = finding["places"][:_PLACES_SHOWN]
         for place in places:
             console.print(Text(f"    {place}"))

@@ -1,0 +1,129 @@
+"""`bench inspect`: the overview of a store of 100 GiB, and the verification of one that is read as a whole.
+
+The large store is holes, but for a record at the beginning of each log file, some thousands at the end, and 1,000
+queues: what an overview must not read costs no room. The verification reads LOG_BYTES of 1 KiB messages with a key and
+a tag; its yardstick is the CRC of the same bytes, which no check can do without. Both run in this process: starting
+Python and importing comes on top for who types the command.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+from typing import Final
+
+from ...proto.properties import encode_properties
+from ...proto.record import LOG_OFFSET_AT, NO_HOST
+from ...proto.record_run import encode_run
+from ...proto.run_check import check_run
+from ...store.config import StoreConfig
+from ...store.mapped_file import file_name
+from ...store.message_store import MessageStore
+from ...store.os_disk import OsDisk
+from ...store.run import Run
+from ..inspect.overview import Overview
+from ..inspect.store_files import StoreFiles
+from ..inspect.verify.verification import Verification
+from .measure import MIB, Conditions, Figure
+from .recovery import crc_seconds
+
+GIB: Final = 1 << 30
+LOG_FILES: Final = 100
+QUEUES: Final = 1_000
+LOG_BYTES: Final = 512 * MIB
+_NEWEST: Final = 5_000
+_RUN: Final = 500
+_BODY_BYTES: Final = 1024
+_ENTRY: Final = struct.Struct(">qiq")
+
+
+def inspect(conditions: Conditions) -> Figure:
+    """Measure the overview and the verification."""
+    figure = Figure(
+        name="inspect", what="overview of a store of 100 GiB; verify 512 MiB of 1 KiB messages"
+    )
+    large = conditions.folder / "large"
+    _make_large(large)
+    overview_s, overview_cpu_s = _overview(large)
+    whole = conditions.folder / "whole"
+    messages = _make_whole(whole)
+    began, cpu = time.perf_counter(), time.process_time()
+    verification = Verification(StoreFiles(OsDisk(), str(whole)))
+    for _ in verification.run():
+        pass
+    seconds = time.perf_counter() - began
+    assert not verification.tally.is_wrong
+    figure.client_cpu_seconds = time.process_time() - cpu
+    figure.add_rate(messages, verification.tally.log_bytes, seconds)
+    figure.facts = {
+        "messages": messages,
+        "overview_seconds": overview_s,
+        "overview_cpu_seconds": overview_cpu_s,
+        "verify_seconds": seconds,
+        "verify_cpu_seconds": figure.client_cpu_seconds,
+    }
+    figure.notes = [
+        f"the overview took {overview_s:.2f} s, {overview_cpu_s:.2f} s of processor time"
+    ]
+    figure.compare("crc_of_the_log_seconds", crc_seconds(whole), seconds)
+    figure.aim = (overview_s, 1.0, False)
+    return figure
+
+
+def _overview(store: Path) -> tuple[float, float]:
+    """Return how long an overview takes, and its processor time."""
+    began, cpu = time.perf_counter(), time.process_time()
+    document = Overview(StoreFiles(OsDisk(), str(store))).document()
+    assert document["log"]["files"] == LOG_FILES
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+def _make_large(store: Path) -> None:
+    (store / "commitlog").mkdir(parents=True)
+    data, (size,) = encode_run(
+        "Large", 0, [(bytes(200), b"")], born_timestamp_ms=1, born_host=NO_HOST
+    )
+    for start in range(0, LOG_FILES * GIB, GIB):
+        last = start == (LOG_FILES - 1) * GIB
+        with (store / "commitlog" / file_name(start)).open("wb") as file:
+            file.truncate(GIB)
+            for number in range(_NEWEST if last else 1):
+                record = bytearray(data)
+                struct.pack_into(">q", record, LOG_OFFSET_AT, start + number * size)
+                file.write(record)
+    entry = _ENTRY.pack((LOG_FILES - 1) * GIB, size, 0)
+    for number in range(QUEUES):
+        folder = store / "consumequeue" / f"Large{number // 8}" / str(number % 8)
+        folder.mkdir(parents=True)
+        with (folder / file_name(0)).open("wb") as file:
+            file.truncate(6_000_000)
+            file.write(entry * 100)
+
+
+def _make_whole(path: Path) -> int:
+    """Fill the store at PATH; return how many messages it has."""
+    store = MessageStore.open(StoreConfig(path=str(path)), disk=OsDisk(), now_ms=lambda: 1)
+    count = 0
+    try:
+        while store.max_log_offset < LOG_BYTES:
+            store.append(_run(count))
+            count += _RUN
+    finally:
+        store.close()
+    return count
+
+
+def _run(first: int) -> Run:
+    messages = [
+        (number.to_bytes(8, "big") * (_BODY_BYTES // 8), _properties(number))
+        for number in range(first, first + _RUN)
+    ]
+    queue = first // _RUN % 8
+    data, sizes = encode_run("whole", queue, messages, born_timestamp_ms=1, born_host=NO_HOST)
+    columns = check_run(data, sizes, "whole", queue)
+    return Run(topic="whole", queue=queue, records=data, columns=columns)
+
+
+def _properties(number: int) -> bytes:
+    return encode_properties({"UNIQ_KEY": f"01{number:032X}", "TAGS": f"tag{number % 5}"})
