@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from ...store.checkpoint import Checkpoint
 from ...store.state_files import BROKEN_FOLDER
 from ...store.timers.wheel import WHEEL_SIZE
 from .log_walk import LogWalk
@@ -125,7 +124,7 @@ class Health:
         for problem in dict.fromkeys(self.tables.problems):
             refused = problem in self.tables.refused
             yield Finding("refused" if refused else "wrong", problem)
-        if self.walk.row.files and not disk.exists(path("checkpoint")):
+        if self.walk.row.files and not self.files.has("checkpoint"):
             yield Finding("note", "checkpoint is missing: a broker begins with zeros")
         else:
             yield from self._checkpoint()
@@ -140,7 +139,7 @@ class Health:
             )
 
     def _checkpoint(self) -> Iterator[Finding]:
-        values = Checkpoint.read(self.files.disk, self.files.path("checkpoint"))
+        values = self.files.checkpoint()
         if values.confirm_offset > self.walk.end:
             text = f"{values.confirm_offset:,}, but the log ends at {self.walk.end:,}"
             yield Finding("wrong", f"checkpoint: confirmPhyOffset is {text}")

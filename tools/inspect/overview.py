@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from ...proto.topics import SCHEDULE_TOPIC
-from ...store.checkpoint import Checkpoint
 from ...store.os_disk import lock_is_held
 from .document import checkpoint
 from .health import Finding, Health, row_findings
@@ -178,10 +177,7 @@ class Overview:
             yield {"folder": kind, "files": len(sizes), "sizeBytes": sum(sizes)}
 
     def _checkpoint(self) -> dict[str, int] | None:
-        path = self.files.path("checkpoint")
-        if not self.files.disk.exists(path):
-            return None
-        return checkpoint(Checkpoint.read(self.files.disk, path))
+        return checkpoint(self.files.checkpoint()) if self.files.has("checkpoint") else None
 
     def _not_looked_at(self) -> list[str]:
         told = []

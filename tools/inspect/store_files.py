@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...store.apache.settings import ApacheSettings
+from ...store.checkpoint import Checkpoint
 from ...store.disk import Disk, Entry
 from ...store.mapped_file import NAME_DIGITS
 
@@ -108,6 +109,17 @@ class StoreFiles:
     def path(self, *parts: str) -> str:
         """Return the path of PARTS below the root."""
         return posixpath.join(self.root, *parts)
+
+    def has(self, *parts: str) -> bool:
+        """Is there a file of that path below the root? A folder in its place is none."""
+        path = self.path(*parts)
+        return self.disk.exists(path) and not self.disk.is_folder(path)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what the checkpoint says; zeros if it is missing."""
+        if not self.has("checkpoint"):
+            return Checkpoint()
+        return Checkpoint.read(self.disk, self.path("checkpoint"))
 
     def row(self, folder: str) -> FileRow:
         """Return the row in FOLDER as it is now."""

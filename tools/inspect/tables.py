@@ -66,13 +66,18 @@ class Tables:
         file = StateFile(OverlayDisk(self.files.disk), self.files.root, name)
         try:
             loaded = file.load(lambda text: parse_text(text.strip("\0")))
-        except CorruptState as error:
-            self.problems.append(error.message)
-            self.refused.append(error.message)
+        except (CorruptState, OSError) as error:
+            told = error.message if isinstance(error, CorruptState) else _told(error)
+            self.problems.append(told)
+            self.refused.append(told)
             return empty
         if loaded.problem:
             self.problems.append(f"config/{name} does not parse: a broker uses config/{name}.bak")
         return empty if loaded.value is None else loaded.value
+
+
+def _told(error: OSError) -> str:
+    return f"{error.filename} cannot be read: {error.strerror}"
 
 
 def _bean(text: str) -> dict[str | int, Any]:

@@ -24,16 +24,17 @@ class TimerFiles:
     def __init__(self, files: StoreFiles) -> None:
         self._files = files
         self.precision_ms = max(1, files.settings.timer_precision_ms)
-        self.checkpoint = TimerCheckpoint.read(files.disk, files.path("config", "timercheck"))
+        known = files.has("config", "timercheck")
+        path = files.path("config", "timercheck")
+        self.checkpoint = TimerCheckpoint.read(files.disk, path) if known else TimerCheckpoint()
         self.log: FileRow = files.row(files.path("timerlog"))
 
     @property
     def wheel_problem(self) -> str | None:
         """What is wrong with the file of the wheel; None for nothing."""
-        path = self._files.path("timerwheel")
-        if not self._files.disk.exists(path):
+        if not self._files.has("timerwheel"):
             return "there is no timerwheel"
-        size = self._files.disk.size(path)
+        size = self._files.disk.size(self._files.path("timerwheel"))
         return None if size == WHEEL_SIZE else f"timerwheel has {size:,} bytes, not {WHEEL_SIZE:,}"
 
     def slots(self) -> Iterator[dict[str, Any]]:

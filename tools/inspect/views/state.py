@@ -10,7 +10,6 @@ from rich.text import Text
 
 from ....proto.errors import StoreRefused
 from ....proto.instant import format_instant
-from ....store.checkpoint import Checkpoint
 from ..document import checkpoint as checkpoint_fields
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
@@ -69,9 +68,8 @@ def checkpoint(*, as_json: bool, as_jsonl: bool) -> None:
     """Show the checkpoint: up to where each part of the store is safe, with its bytes."""
     output = Output.of(as_json, as_jsonl)
     files = opened()
-    path = files.path("checkpoint")
-    there = files.disk.exists(path)
-    values = Checkpoint.read(files.disk, path)
+    there = files.has("checkpoint")
+    values = files.checkpoint()
     data = values.pack()
     fields = [
         {
@@ -83,7 +81,7 @@ def checkpoint(*, as_json: bool, as_jsonl: bool) -> None:
         }
         for number, (name, value) in enumerate(checkpoint_fields(values).items())
     ]
-    size = files.disk.size(path) if there else 0
+    size = files.disk.size(files.path("checkpoint")) if there else 0
     document: dict[str, Any] = {"present": there, "sizeBytes": size, "fields": fields}
     output.document(document, lambda: _print_checkpoint(document))
 
