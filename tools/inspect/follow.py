@@ -28,10 +28,14 @@ PATIENCE: Final = 20
 class LogFollower:
     """New records of the log of FILES from offset AT on."""
 
-    def __init__(self, files: StoreFiles, at: int, wanted: RecordFilter) -> None:
+    def __init__(
+        self, files: StoreFiles, at: int, wanted: RecordFilter, *, full: bool = False
+    ) -> None:
+        """FULL: rows have all properties and the body."""
         self._files = files
         self.at = at
         self._wanted = wanted
+        self._full = full
         self._waited = 0
 
     def new_rows(self) -> Iterator[Row]:
@@ -43,9 +47,8 @@ class LogFollower:
             complete = self._complete(part)
             columns = part.columns.take(slice(0, complete))
             if len(columns):
-                yield from record_rows(
-                    part, self._wanted.rows(Stretch(part.file, part.view, columns))
-                )
+                chosen = self._wanted.rows(Stretch(part.file, part.view, columns))
+                yield from record_rows(part, chosen, full=self._full)
                 self.at = part.file.start + int(columns.starts[-1]) + int(columns.sizes[-1])
                 self._waited = 0
             if complete < len(part.columns):
@@ -60,12 +63,9 @@ class LogFollower:
         return int(np.argmax(wrong))
 
 
-async def follow_log(
-    files: StoreFiles, at: int, wanted: RecordFilter, output: Output, clock: Clock | None = None
-) -> None:
-    """Print records from offset AT on as they come, until the output's limit of rows, if there is one."""
+async def follow_log(follower: LogFollower, output: Output, clock: Clock | None = None) -> None:
+    """Print what FOLLOWER finds as it comes, until the output's limit of rows, if there is one."""
     clock = SystemClock() if clock is None else clock
-    follower = LogFollower(files, at, wanted)
     left = output.limit or None
     while True:
         for row in follower.new_rows():

@@ -82,7 +82,7 @@ class QueueEntries:
         return Bounds(at, at, at, at, None)
 
     def _bounds(self, end: int, last: Entries) -> Bounds:
-        first = min(self._first(), end)
+        first = min(self.first_from(self._log_begin), end)
         log_end = int(last["log_offset"][0]) + int(last["size"][0])
         if not self.folder.is_batch:
             return Bounds(first, end, first, end, log_end)
@@ -91,11 +91,11 @@ class QueueEntries:
         low = behind if begin is None else int(begin[1]["base"][0])
         return Bounds(first, end, low, behind, log_end)
 
-    def _first(self) -> int:
-        """Return the number of the first entry whose record the log may still have."""
+    def first_from(self, log_offset: int) -> int:
+        """Return the number of the first entry whose record stands at LOG_OFFSET or behind it."""
         for file in self.row.files:
             probe = _Probe(self._files, file, self._type)
-            at = probe.gone_count(self._log_begin)
+            at = probe.count_before(log_offset)
             if at < probe.count:
                 return self.number_of(file) + at
         return self.row.end // self._type.itemsize
@@ -178,13 +178,13 @@ class _Probe:
             return low + int(valid[-1]) + 1
         return _prefix(low, lambda at: int(self.entries(at, 1)["size"][0]) > 0)
 
-    def gone_count(self, log_begin: int) -> int:
-        """Return how many entries at the file's beginning are pre-blank, or of records before LOG_BEGIN."""
+    def count_before(self, log_offset: int) -> int:
+        """Return how many entries at the file's beginning are pre-blank, or of records before LOG_OFFSET."""
 
         def is_gone(at: int) -> bool:
             found = self.entries(at, 1)
             size = int(found["size"][0])
-            return size == PRE_BLANK_SIZE or (size > 0 and int(found["log_offset"][0]) < log_begin)
+            return size == PRE_BLANK_SIZE or (size > 0 and int(found["log_offset"][0]) < log_offset)
 
         return _prefix(self.count, is_gone) if self.count and is_gone(0) else 0
 

@@ -5,6 +5,7 @@ Only the records that are shown are made into rows; which ones those are is deci
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,10 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...proto.errors import CorruptRecord, InvalidArgument, NotServed
+from ...proto.properties import decode_properties
 from ...proto.property_ranges import PropertyRanges
-from ...proto.record import BORN_HOST_AT, SYS_BORN_V6, SYS_STORE_V6, Host
+from ...proto.record import BORN_HOST_AT, SYS_BORN_V6, SYS_STORE_V6, Host, decompress_body
 from ...proto.record_run import as_bytes
 from ...proto.run_check import crc_mismatches, topic_is
+from ..output import body_fields
 from .log_walk import Gap, Stretch
 
 Row = dict[str, Any]
@@ -53,10 +57,31 @@ class RecordFilter:
         return np.flatnonzero(chosen)
 
 
-def record_rows(part: Stretch, rows: Rows) -> Iterator[Row]:
-    """Yield the records ROWS of PART; `problem` says what is wrong with one, None for nothing."""
+def record_rows(part: Stretch, rows: Rows, *, full: bool = False) -> Iterator[Row]:
+    """Yield the records ROWS of PART; `problem` says what is wrong with one, None for nothing.
+
+    FULL: with all properties and the body as its sender had it (`body`, or `body_base64` where it is no text).
+    """
     for at in range(0, len(rows), _ROWS_AT_ONCE):
-        yield from _rows_of(part, rows[at : at + _ROWS_AT_ONCE])
+        some = rows[at : at + _ROWS_AT_ONCE]
+        if full:
+            for number, row in zip(some.tolist(), _rows_of(part, some), strict=True):
+                yield row | _contents(part, number)
+        else:
+            yield from _rows_of(part, some)
+
+
+def _contents(part: Stretch, number: int) -> Row:
+    columns = part.columns
+    start, size = columns.properties_place(number)
+    body_at = int(columns.body_start[number])
+    body = bytes(part.view[body_at : body_at + int(columns.body_size[number])])
+    with contextlib.suppress(CorruptRecord, InvalidArgument, NotServed):
+        body = decompress_body(body, int(columns.sys_flag[number]))
+    return {
+        "properties": decode_properties(part.view[start : start + size]),
+        **body_fields(body),
+    }
 
 
 def _rows_of(part: Stretch, rows: Rows) -> Iterator[Row]:

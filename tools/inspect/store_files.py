@@ -21,7 +21,8 @@ from ...store.checkpoint import Checkpoint
 from ...store.disk import Disk, Entry
 from ...store.mapped_file import NAME_DIGITS
 
-MAPS_MAX: Final = 32
+#: Addresses, not memory: the pages are the page cache's.
+MAPS_MAX: Final = 4096
 
 #: Folder of queues, and the size of an entry in its files.
 QUEUE_FOLDERS: Final = {"consumequeue": 20, "batchconsumequeue": 46}

@@ -86,9 +86,9 @@ async def test_following_prints_as_time_passes(
 ) -> None:
     store = open_store(tmp_path / "store")
     clock = VirtualClock()
-    files = files_of(tmp_path / "store")
+    followed = LogFollower(files_of(tmp_path / "store"), 0, RecordFilter(), full=True)
     output = Output("jsonl", limit=3)
-    following = asyncio.create_task(follow_log(files, 0, RecordFilter(), output, clock))
+    following = asyncio.create_task(follow_log(followed, output, clock))
 
     for number in range(3):
         store.append(make_run("Live", 0, [b"%d" % number]))
@@ -97,7 +97,7 @@ async def test_following_prints_as_time_passes(
     await following
     store.close()
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["queueOffset"] for row in told] == [0, 1, 2]
+    assert [(row["queueOffset"], row["body"]) for row in told] == [(0, "0"), (1, "1"), (2, "2")]
 
 
 def test_following_from_a_place_prints_what_is_there_first() -> None:

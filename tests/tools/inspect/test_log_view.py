@@ -1,6 +1,8 @@
 """`inspect STORE log`: which records are listed, and in what form."""
 
 import json
+from base64 import b64decode
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,14 @@ def test_a_view_that_does_not_exist_is_refused() -> None:
 
     assert run(["inspect", str(unchanged("rolled")), "logs"]) == 2
     assert run(["inspect", str(unchanged("rolled")), "--recovery", "ours", "log"]) == 2
+
+
+@pytest.mark.parametrize("name", ["basic", "encodings"])
+def test_full_rows_have_properties_and_bodies(name: str) -> None:
+    rows = [row for row in lines(unchanged(name), "log", "--full") if "topic" in row]
+
+    for row, record in zip(rows, expected(name)["records"], strict=True):
+        body = row["body"].encode() if row["body"] is not None else b64decode(row["body_base64"])
+        assert row["properties"] == record["properties"]
+        assert len(body) == record["bodyLength"]
+        assert sha256(body).hexdigest() == record["bodySha256"]

@@ -228,3 +228,28 @@ def test_open_transactions_are_as_many_as_apache_counts() -> None:
         q for q in expected("transactions")["queues"] if q["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"
     )
     assert [row["queueOffset"] for row in every] == [entry[0] for entry in halves["entries"]]
+
+
+def test_queue_and_index_are_listed_from_a_time() -> None:
+    store = unchanged("rolled")
+    records = [row for row in lines(store, "log") if "topic" in row]
+    time_ms = records[2000]["storeTimestamp"]
+    later = [row for row in records if row["storeTimestamp"] >= time_ms]
+
+    entries = lines(store, "queue", "Fill1", "1", "--from", f"@{time_ms}")
+    before = lines(store, "queue", "Fill1", "1", "--to", f"@{time_ms}")
+    keys = lines(store, "index", "last", "--from", f"@{time_ms}")
+
+    wanted = [r["queueOffset"] for r in later if (r["topic"], r["queueId"]) == ("Fill1", 1)]
+    assert [row["queueOffset"] for row in entries] == wanted
+    assert [row["queueOffset"] for row in before] == list(range(wanted[0]))
+    assert keys[0]["physicalOffset"] >= later[0]["physicalOffset"]
+
+
+def test_a_record_is_shown_by_its_offset_id() -> None:
+    record = expected("basic")["records"][5]
+
+    found = document(unchanged("basic"), "record", record["msgId"])
+
+    assert found["physicalOffset"] == record["physicalOffset"]
+    assert run(["inspect", str(unchanged("basic")), "record", "x" * 32]) == 2

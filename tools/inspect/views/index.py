@@ -12,7 +12,7 @@ from ....proto.errors import MessageNotFound
 from ..index_files import IndexEntries, IndexName, index_names, open_index
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option
-from ..places import offset_of
+from ..places import offset_or_time
 from ..store_files import StoreFiles
 from .opened import opened
 
@@ -42,9 +42,7 @@ _ENTRIES_AT_ONCE: Final = 1024
 
 @click.command()
 @click.argument("file", required=False)
-@click.option(
-    "--from", "begin", metavar="OFFSET", help="Entries of records from this log offset on."
-)
+@click.option("--from", "begin", metavar="OFFSET|TIME", help="Entries of records from here on.")
 @click.option("--hash", "key_hash", type=click.IntRange(0), help="Entries of this key hash alone.")
 @limit_option
 @format_options
@@ -67,9 +65,12 @@ def index(
             (_file_row(files, name) for name in index_names(files)), FILES, what="index files"
         )
         return
-    found = _named(files, file)
-    first = found.first_from(offset_of(begin)) if begin is not None else 1
-    output.rows(_entry_rows(found, LogWalk(files), first, key_hash), ENTRIES, what="entries")
+    found, walk = _named(files, file), LogWalk(files)
+    first = 1
+    if begin is not None:
+        offset, time_ms = offset_or_time(begin)
+        first = found.first_from(walk.at_time(time_ms) if time_ms is not None else offset or 0)
+    output.rows(_entry_rows(found, walk, first, key_hash), ENTRIES, what="entries")
 
 
 def _named(files: StoreFiles, name: str) -> IndexEntries:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from ..follow import follow_log
+from ..follow import LogFollower, follow_log
 from ..log_walk import Gap, LogWalk
 from ..output import Column, Output, Row, format_options, limit_option
 from ..places import offset_or_time
@@ -37,6 +37,7 @@ COLUMNS: Final = (
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Begin N records before the end.")
 @click.option("--topic", help="Records of this topic alone.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Records of this queue alone.")
+@click.option("--full", is_flag=True, help="In JSON: with all properties and the body.")
 @click.option("--follow", is_flag=True, help="Go on with new records as they come.")
 @limit_option
 @format_options
@@ -53,10 +54,11 @@ def log(*, limit: int | None, as_json: bool, as_jsonl: bool, **words: Any) -> No
     walk = LogWalk(files)
     at = _begin(walk, chosen, wanted)
     if chosen.follow:
-        asyncio.run(follow_log(files, at, wanted, output))
+        followed = LogFollower(files, at, wanted, full=chosen.full)
+        asyncio.run(follow_log(followed, output))
         return
     stop, to_ms = offset_or_time(chosen.end) if chosen.end is not None else (None, None)
-    rows = _rows(walk, at, stop, replace(wanted, to_ms=to_ms))
+    rows = _rows(walk, at, stop, replace(wanted, to_ms=to_ms), chosen.full)
     output.rows(rows, COLUMNS, what="records")
 
 
@@ -70,6 +72,7 @@ class _Chosen:
     topic: str | None
     queue_id: int | None
     follow: bool
+    full: bool
 
     def __post_init__(self) -> None:
         if self.last is not None and self.begin is not None:
@@ -88,7 +91,9 @@ def _begin(walk: LogWalk, chosen: _Chosen, wanted: RecordFilter) -> int:
     return walk.at_time(time_ms) if time_ms is not None else offset or 0
 
 
-def _rows(walk: LogWalk, begin: int, end: int | None, wanted: RecordFilter) -> Iterator[Row]:
+def _rows(
+    walk: LogWalk, begin: int, end: int | None, wanted: RecordFilter, full: bool
+) -> Iterator[Row]:
     """Yield what stands in [BEGIN, END), the records that are WANTED alone."""
     for part in walk.walk(begin, end):
         if isinstance(part, Gap):
@@ -96,6 +101,6 @@ def _rows(walk: LogWalk, begin: int, end: int | None, wanted: RecordFilter) -> I
                 yield gap_row(part)
             continue
         chosen = wanted.rows(part)
-        yield from record_rows(part, chosen)
+        yield from record_rows(part, chosen, full=full)
         if wanted.to_ms is not None and int(part.columns.store_ms[-1]) >= wanted.to_ms:
             return

@@ -12,7 +12,7 @@ from ....proto.errors import QueueNotFound
 from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
-from ..places import offset_of
+from ..places import offset_or_time
 from ..queue_entries import BATCH, Bounds, Entries, QueueEntries
 from ..store_files import QueueFolder, StoreFiles
 from .opened import opened
@@ -31,8 +31,10 @@ COLUMNS: Final = (
 @click.command()
 @click.argument("topic")
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
-@click.option("--from", "begin", metavar="OFFSET", help="Begin at a queue offset.")
-@click.option("--to", "end", metavar="OFFSET", help="End in front of it.")
+@click.option(
+    "--from", "begin", metavar="OFFSET|TIME", help="Begin at a queue offset or store time."
+)
+@click.option("--to", "end", metavar="OFFSET|TIME", help="End in front of it.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="The last N entries.")
 @click.option("--all", "hidden", is_flag=True, help="Also entries whose records are gone.")
 @limit_option
@@ -64,7 +66,7 @@ class QueueListing:
     """The entries of the queue in FOLDER as rows."""
 
     def __init__(self, files: StoreFiles, folder: QueueFolder) -> None:
-        walk = LogWalk(files)
+        self._walk = walk = LogWalk(files)
         self._check = EntryCheck(files, walk)
         self._entries = QueueEntries(files, folder, walk.begin)
         self._folder = folder
@@ -84,14 +86,15 @@ class QueueListing:
     ) -> tuple[int, int]:
         """Return the entry numbers [first, end) that the words ask for."""
         low = 0 if hidden else self.bounds.first
-        first = low if begin is None else max(low, self._number(offset_of(begin)))
-        stop = (
-            self.bounds.end if end is None else min(self.bounds.end, self._number(offset_of(end)))
-        )
+        first = low if begin is None else max(low, self._number(begin))
+        stop = self.bounds.end if end is None else min(self.bounds.end, self._number(end))
         return (max(first, stop - last) if last is not None else first), stop
 
-    def _number(self, offset: int) -> int:
-        """Return the number of the entry that holds queue OFFSET, or of the next one."""
+    def _number(self, text: str) -> int:
+        """Return the number of the entry that holds the queue offset or time TEXT, or of the next one."""
+        offset, time_ms = offset_or_time(text)
+        if time_ms is not None or offset is None:
+            return self._entries.first_from(self._walk.at_time(time_ms or 0))
         if not self._folder.is_batch:
             return offset
         for number, entries in self._entries.read(self.bounds.first, self.bounds.end):

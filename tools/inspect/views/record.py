@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from ....proto.errors import MessageNotFound
+from ....proto.message_id import decode_offset_message_id
 from ....proto.record import MAGIC_V1, MAGIC_V2
 from ..log_walk import LogWalk, next_sound
 from ..output import Output, format_options, people
@@ -23,6 +24,8 @@ _NAME_WIDTH: Final = 26
 #: A record may say that it is longer than any can be.
 _SIZE_MAX: Final = 64 << 20
 _LEAST: Final = 8
+#: Digits of an offset message id; an offset has fewer.
+_ID_SIZES: Final = (32, 56)
 
 
 @click.command()
@@ -32,11 +35,12 @@ _LEAST: Final = 8
 def record(*, offset: str, all_bytes: bool, as_json: bool, as_jsonl: bool) -> None:
     """Show what stands at OFFSET of the commit log: offsets, names, bytes, values and meaning of every field.
 
-    If no record begins there, the one that OFFSET lies in is named.
+    OFFSET may be an offset message id, which ends in the log offset. If no record begins there, the one that OFFSET
+    lies in is named.
     """
     output = Output.of(as_json, as_jsonl)
     files = opened()
-    at = offset_of(offset)
+    at = _place(offset)
     walk = LogWalk(files)
     file = walk.row.at(at)
     if file is None:
@@ -49,6 +53,13 @@ def record(*, offset: str, all_bytes: bool, as_json: bool, as_jsonl: bool) -> No
         _document(data, file, at, fields, problem),
         lambda: _print(data, file, at, fields, problem, all_bytes),
     )
+
+
+def _place(text: str) -> int:
+    """Return the log offset that TEXT is, or that is part of it if it is an offset message id."""
+    if len(text) in _ID_SIZES:
+        return decode_offset_message_id(text)[2]
+    return offset_of(text)
 
 
 def _bytes(files: StoreFiles, file: RowFile, at: int) -> memoryview:
