@@ -58,7 +58,7 @@ class JavaIndexFile:
 
     def load(self) -> None:
         """Read the header from the file."""
-        self.header = IndexHeader(*_HEADER.unpack_from(self.mapping.view, 0))
+        self.header = IndexHeader(*_HEADER.unpack(self.mapping.read(0, HEADER_SIZE)))
         if self.header.entry_count <= 0:
             self.header.entry_count = 1
 

@@ -137,7 +137,9 @@ class SimpleQueue:
             return
         if intact and _entry(first, start // ENTRY_SIZE)["offset"] >= log_begin:
             return
-        offsets = np.frombuffer(first.view[start : first.wrote], _ENTRY_TYPE)["offset"]
+        offsets = np.frombuffer(first.mapping.read(start, first.wrote - start), _ENTRY_TYPE)[
+            "offset"
+        ]
         if len(offsets) == 0:
             return
         for index in _search(offsets, log_begin):

@@ -178,3 +178,21 @@ def test_a_far_store_is_listed_once(tmp_path: Path, bucket: CountingFiles) -> No
     ColdStore.open(far, now_ms=SystemClock().now_ms(), given=settings("rolled"))
 
     assert bucket.questions - asked == 2
+
+
+def test_only_what_recovery_walks_is_fetched_whole(tmp_path: Path, bucket: CountingFiles) -> None:
+    store = recorded_store("rolled", tmp_path / "store")
+    (far,) = locate(["counted://store"])
+
+    ColdStore.open(far, now_ms=SystemClock().now_ms(), given=settings("rolled"), index=False)
+
+    logs = sorted((store / "commitlog").iterdir())
+    fetched = {
+        path: size
+        for path, size in bucket.bytes_read.items()
+        if path.startswith(("store/commitlog/", "store/index/"))
+    }
+    assert fetched.pop(f"store/commitlog/{logs[-1].name}") == 65_536
+    # Where the walk begins is looked up in the heads of files; of an index file only its header is read.
+    assert all(size <= 65_536 for size in fetched.values())
+    assert {size for path, size in fetched.items() if "index" in path} == {40}
