@@ -64,8 +64,8 @@ class Cluster(Protocol):
         """
         ...
 
-    def is_registered(self, broker: str) -> bool:
-        """Is BROKER there, so that a queue which it does not have is gone? No, where no name server can be asked."""
+    def denied(self, queues: Iterable[Queue]) -> set[Queue]:
+        """Return those of QUEUES whose brokers say that they are not there; one that cannot be asked says nothing."""
         ...
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
@@ -119,14 +119,8 @@ class LiveCluster:
     def bounds(self, choice: Choice, *, strict: bool) -> dict[Queue, Bounds]:
         return self._portal.run(self._bounds(choice, strict=strict))
 
-    def is_registered(self, broker: str) -> bool:
-        async def look() -> bool:
-            return any(one.broker_name == broker for one in await self._core.routes.brokers())
-
-        try:
-            return self._portal.run(self._patiently(look))
-        except _AWAY:
-            return False
+    def denied(self, queues: Iterable[Queue]) -> set[Queue]:
+        return self._portal.run(self._denied(tuple(queues)))
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         return self._portal.run(self._at_times(times))
@@ -147,6 +141,33 @@ class LiveCluster:
                 self._core.routes.forget(topic)
             queues = await self._queues(choice, strict=strict)
             return await self._bounds_of(queues, strict=strict)
+
+    async def _denied(self, queues: tuple[Queue, ...]) -> set[Queue]:
+        try:
+            known = {one.broker_name for one in await self._core.routes.brokers()}
+        except _AWAY:
+            return set()
+        found: set[Queue] = set()
+        for queue in queues:
+            if queue.broker in known and await self._denies(queue):
+                found.add(queue)
+        return found
+
+    async def _denies(self, queue: Queue) -> bool:
+        request = pb.QueueOffsetsRequest(queues=_ids([queue]))
+        address = self._core.routes.address(queue.broker)
+        path, timeout_ms = BROKER + "QueueOffsets", self._place.timeout_ms
+        try:
+            await self._core.connections.to(address).call(
+                path, request, pb.QueueOffsetsReply, timeout_ms
+            )
+        except _GONE:
+            return True
+        except _AWAY:
+            return False
+        # It is there, but not in the route that is known.
+        self._core.routes.forget(queue.topic)
+        return False
 
     async def _bounds_of(self, queues: Iterable[Queue], *, strict: bool) -> dict[Queue, Bounds]:
         passing = () if strict else _AWAY

@@ -48,7 +48,9 @@ class StreamPlan:
         #: When a batch was let through last.
         self._triggered_ms: int | None = None
         self._latest: dict[Queue, int] = {}
+        #: What is not there at present, and what of it is lost.
         self._away: set[Queue] = set()
+        self._gone: set[Queue] = set()
 
     # ------------------------------------------------------------ where it begins
 
@@ -139,11 +141,12 @@ class StreamPlan:
 
     def _note_missing(self, start: Offsets, bounds: Mapping[Queue, Bounds]) -> None:
         missing = set(start) - set(bounds)
-        for queue in sorted(missing - self._away):
-            if self._cluster.is_registered(queue.broker):
-                self._losses.report(f"{queue}: it is gone, and what it had from {start[queue]} on")
-            else:
-                logger.warning("queue is out of reach at present queue=%s", queue)
+        gone = self._cluster.denied(sorted(missing - self._gone)) if missing else set()
+        for queue in sorted(gone):
+            self._losses.report(f"{queue}: it is gone, and what it had from {start[queue]} on")
+        for queue in sorted(missing - self._away - gone):
+            logger.warning("queue is out of reach at present queue=%s", queue)
+        self._gone = (self._gone | gone) & missing
         for queue in missing:
             # A broker that was killed may have forgotten what was committed last: when it is back, it hears it again.
             self._committed.pop(queue, None)

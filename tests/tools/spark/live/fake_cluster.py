@@ -42,8 +42,9 @@ class FakeCluster:
             return False
         return one in choice.queues or one.topic in choice.topics or choice.matches(one.topic)
 
-    def is_registered(self, broker: str) -> bool:
-        return broker not in self.unregistered
+    def denied(self, queues: Iterable[Queue]) -> set[Queue]:
+        there = {one for one in queues if one.broker not in self.unregistered}
+        return there - set(self.queues)
 
     def at_times(self, times: Offsets) -> dict[Queue, int | None]:
         found: dict[Queue, int | None] = {}

@@ -97,8 +97,8 @@ def test_a_pattern_finds_topics_and_an_assignment_queues(cluster: LiveCluster, t
 
     assert len(cluster.bounds(Choice(pattern=f"{topic[:-1]}.*|x"), strict=True)) >= 3
     assert set(cluster.bounds(Choice(queues=(one,)), strict=True)) == {one}
-    assert cluster.is_registered(broker)
-    assert not cluster.is_registered("nobody")
+    nine = Queue(topic, broker, 9)
+    assert cluster.denied([one, nine, Queue(topic, "nobody", 0)]) == {nine}
 
 
 def test_what_is_not_there_is_an_error_or_left_out(cluster: LiveCluster, topic: str) -> None:
@@ -169,8 +169,31 @@ def test_a_broker_that_is_killed_is_away_and_not_gone(tmp_path: Path) -> None:
     server.kill()
 
     assert cluster.bounds(choice, strict=False) == {}
-    assert not cluster.is_registered(queue.broker)
+    assert cluster.denied([queue]) == set()
     cluster.close()
+
+
+def test_a_broker_that_comes_back_elsewhere_is_found_at_once(tmp_path: Path) -> None:
+    nameserver = ServerProcess(None, "--port", "0", verb="nameserver")
+    where = "--nameserver", nameserver.nameserver, "--port", "0", "--name", "away"
+    choice = Choice(topics=("t",))
+    with nameserver:
+        broker = ServerProcess(tmp_path / "store", *where, verb="broker")
+        with Admin(nameserver.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        cluster = LiveCluster(Place((nameserver.nameserver,)), IMPATIENT)
+        before = cluster.bounds(choice, strict=True)
+
+        broker.kill()
+        away = cluster.bounds(choice, strict=False)
+        with ServerProcess(tmp_path / "store", *where, verb="broker"):
+            denied = cluster.denied(before)
+            back = cluster.bounds(choice, strict=False)
+            cluster.close()
+
+    assert away == {}
+    assert denied == set()
+    assert back == before
 
 
 # --- rows

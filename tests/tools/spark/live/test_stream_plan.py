@@ -208,6 +208,18 @@ def test_a_queue_that_is_gone_is_a_loss_and_one_out_of_reach_is_not() -> None:
         plan.latest(back)
 
 
+def test_a_queue_that_is_lost_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = cluster_of(10, 10)
+    plan = stream(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    end = plan.latest(plan.initial())
+    del cluster.queues[queue(1)]
+
+    with caplog.at_level(logging.WARNING):
+        assert plan.latest(plan.latest(end)) == end
+
+    assert caplog.text.count("gone") == 1
+
+
 def test_a_batch_whose_begin_has_expired_is_a_loss() -> None:
     cluster = cluster_of(10)
     start, end = {queue(0): 2}, {queue(0): 8}
