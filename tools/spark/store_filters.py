@@ -35,6 +35,9 @@ _SPANS: Final = {
     "consumequeue": {"queueOffset": "queue_offsets", "physicalOffset": "log_offsets"},
     "index": {"physicalOffset": "log_offsets", "storeTimestamp": "store_ms"},
 }
+_NEVER_NULL: Final = ("brokerName", "topic", "queueId", "queueOffset", "physicalOffset")
+#: What is known of bytes that are no record.
+_OF_BAD_ROWS: Final = ("brokerName", "physicalOffset")
 _BY_QUEUE: Final = ("messages", "consumequeue")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Times that 64 bits of microseconds do not hold are null, and null meets no comparison.
@@ -49,12 +52,17 @@ class Wanted:
     conditions: Conditions = field(default_factory=Conditions)
     brokers: frozenset[str] | None = None
 
-    def taking(self, filter: Filter, dataset: str) -> Wanted | None:
-        """Return this with FILTER as well; None if it is not one that a scan of DATASET can meet."""
+    def taking(self, filter: Filter, dataset: str, *, bad_rows: bool = False) -> Wanted | None:
+        """Return this with FILTER as well; None if it is not one that a scan of DATASET can meet.
+
+        BAD_ROWS: are bad records rows, with null in most columns?
+        """
         path: tuple[str, ...] = getattr(filter, "attribute", ())
         if len(path) != 1:
             return None
         column = path[0]
+        if isinstance(filter, IsNotNull) and column in _NEVER_NULL:
+            return None if bad_rows and column not in _OF_BAD_ROWS else self
         if column == "brokerName":
             texts = _values(filter, str)
             return None if texts is None else self._of_brokers(texts)
@@ -100,8 +108,6 @@ def _values(filter: Filter, kind: type) -> frozenset[Any] | None:
 
 def _numbers(filter: Filter) -> Span | None:
     """Return the whole numbers that meet FILTER; None for one that is no range."""
-    if isinstance(filter, IsNotNull):
-        return Span()
     value = getattr(filter, "value", None)
     if not isinstance(value, int) or isinstance(value, bool):
         return None

@@ -108,8 +108,9 @@ class FilteringStoreReader(StoreReader):
     """Takes over filters on places and times. Spark refuses such a reader unless its setting allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        scan = self._options.scan
         for filter in filters:
-            taken = self._wanted.taking(filter, self._options.scan.dataset)
+            taken = self._wanted.taking(filter, scan.dataset, bad_rows=scan.bad_records == "rows")
             if taken is None:
                 yield filter
             else:

@@ -203,6 +203,8 @@ def test_bad_records_are_rows_when_that_is_asked_for(spark: SparkSession, tmp_pa
 
     assert found.where("badRecord IS NOT NULL").count() == 1
     assert found.where("topic IS NOT NULL").count() == 2_999
+    assert found.where("queueOffset IS NOT NULL").count() == 2_999
+    assert found.where("physicalOffset >= 0").count() == 3_000
     assert frame(spark, store, "messages", badRecords="skip", checkCrc="true").count() == 2_999
     with pytest.raises(PySparkException, match="are no sound record"):
         frame(spark, store, "messages", checkCrc="true").count()
