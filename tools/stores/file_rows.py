@@ -18,7 +18,7 @@ from ...store.disk import Disk
 from ...store.index_file import HEADER, IndexHeader
 from .entry_columns import QueuePart, live_part
 from .log_files import queue_folders, row_files
-from .log_range import log_end
+from .log_range import log_in_use
 from .log_scan import store_ms_at
 
 Row = dict[str, Any]
@@ -68,8 +68,9 @@ def _walk(disk: Disk, folder: str, deep: int) -> Iterator[tuple[str, int]]:
 def _log_rows(disk: Disk, folder: str) -> Iterator[Row]:
     files = row_files(disk, folder)
     firsts = [store_ms_at(disk, file, file.base) for file in files]
+    _, end = log_in_use(disk, files)
     for file, first, following in zip(files, firsts, [*firsts[1:], None], strict=False):
-        used = log_end(disk, file) - file.base if file is files[-1] else file.size
+        used = max(0, min(end, file.end) - file.base)
         yield _row("commitlog", file.path, file.size, used, file.base, (first, following))
     known = {file.path for file in files}
     for path, size in _walk(disk, folder, 0):

@@ -17,7 +17,7 @@ Memory: one window of some MiB, or the largest record; RECORD_BYTES_MAX is the m
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -206,8 +206,22 @@ class LogRange:
         return Damage(self._file.path, start, end, why)
 
 
+def log_in_use(disk: Disk, files: Sequence[RowFile], known: int = 0) -> tuple[list[RowFile], int]:
+    """Return FILES up to the last one that holds a record, and where that record ends; 0 without files.
+
+    A broker makes the next file, and the one behind it, before it needs them. At KNOWN, if that is in a file, stands a
+    record: what lies before it in its file is not looked at.
+    """
+    for count in range(len(files), 0, -1):
+        last = files[count - 1]
+        end = log_end(disk, last, known if last.base <= known < last.end else None)
+        if end > last.base or count == 1:
+            return list(files[:count]), end
+    return [], 0
+
+
 def log_end(disk: Disk, file: RowFile, begin: int | None = None) -> int:
-    """Return where the last sound record of FILE, the last one of its log, ends; its beginning without records.
+    """Return where the last sound record of FILE, behind which none has any, ends; its beginning without records.
 
     With BEGIN, where a record stands, what lies before it is not looked at. What lies behind damage and is older than
     what lies in front of it is a rest of an earlier life of the file.

@@ -15,7 +15,7 @@ from ...store.disk import Disk
 from .bad_records import BadRecords
 from .conditions import Conditions, Span
 from .log_files import RowFile, require_joined, row_files
-from .log_range import Damage, Found, LogRange, log_end
+from .log_range import Damage, Found, LogRange, log_in_use
 from .message_columns import MessageColumns, Refused
 from .schemas import arrow
 
@@ -57,12 +57,13 @@ def log_parts(
     files = row_files(disk, folder)
     if fail_on_data_loss:
         require_joined(files, folder)
+    files, log_ends = log_in_use(disk, files)
     wanted = [file for file in files if conditions.log_offsets.meets(file.base, file.end - 1)]
     if not conditions.store_ms.is_all:
         wanted = _of_time(disk, wanted, conditions.store_ms)
     parts = []
     for file in wanted:
-        limit = log_end(disk, file) if file is files[-1] else file.end
+        limit = min(log_ends, file.end)
         begin = max(file.base, conditions.log_offsets.low)
         end = min(limit, conditions.log_offsets.high + 1)
         if begin < end:

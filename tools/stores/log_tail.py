@@ -20,7 +20,7 @@ from ...store.index_file import HEADER, IndexHeader
 from .conditions import Conditions
 from .entry_columns import QueuePart, read_entries
 from .log_files import RowFile, row_files
-from .log_range import Found, log_end
+from .log_range import Found, log_in_use
 from .log_scan import LogPart, store_ms_at
 
 if TYPE_CHECKING:
@@ -61,19 +61,28 @@ def _queues_of(found: Found) -> Iterator[tuple[str, int]]:
         yield found.data[start:end].tobytes().decode("utf-8", "replace"), queue_id
 
 
+def dispatched_until(disk: Disk, root: str) -> int | None:
+    """Return a log offset up to which every record is in its queue; None where all are, after a clean stop.
+
+    Ask before the queues are looked at: what a broker dispatches in between is then in the queues or behind this.
+    """
+    if not disk.exists(posixpath.join(root, "abort")):
+        return None
+    return _indexed_until(disk, root, row_files(disk, posixpath.join(root, "commitlog")))
+
+
 def log_tails(
-    disk: Disk, root: str, queues: Sequence[QueuePart], conditions: Conditions
+    disk: Disk, root: str, begin: int | None, queues: Sequence[QueuePart], conditions: Conditions
 ) -> Iterator[LogTailPart]:
-    """Yield what of the log at ROOT may not be in QUEUES; nothing for a store that was stopped cleanly."""
-    if not disk.exists(posixpath.join(root, "abort")) or _ends_below(queues, conditions):
+    """Yield what of the log at ROOT from BEGIN on (None: nothing) may not be in QUEUES."""
+    if begin is None or _ends_below(queues, conditions):
         return
-    files = row_files(disk, posixpath.join(root, "commitlog"))
-    begin = _indexed_until(disk, root, files)
+    files, log_ends = log_in_use(disk, row_files(disk, posixpath.join(root, "commitlog")), begin)
     newest = tuple((topic, queue_id, at) for (topic, queue_id), at in _newest(disk, queues).items())
     for file in files:
         if begin < file.end:
             start = max(begin, file.base)
-            end = log_end(disk, file, start) if file is files[-1] else file.end
+            end = min(log_ends, file.end)
             if start < end:
                 yield LogTailPart(LogPart(file, start, end, end), newest)
 

@@ -28,7 +28,7 @@ from .index_entries import IndexColumns, IndexPart, index_parts
 from .locations import StoreLocation
 from .log_files import queue_folders, require_joined, row_files
 from .log_scan import LogPart, MessageRows, log_parts
-from .log_tail import LogTailPart, log_tails
+from .log_tail import LogTailPart, dispatched_until, log_tails
 from .message_columns import MessageColumns
 from .queue_scan import MessageQueuePart, QueueReader, message_queue_parts
 from .schemas import arrow, projected, schema_of
@@ -138,12 +138,13 @@ class Scan:
                 yield from part.split(self.options.split_bytes)
             return
         step = self.options.split_bytes * QueuePart.entry_bytes // _RECORD_BYTES
+        dispatched = dispatched_until(disk, root)
         queues = list(self._queues(disk, root))
         for named in message_queue_parts(
             disk, log, queues, self.conditions, fail_on_data_loss=strict
         ):
             yield from named.split(step)
-        yield from log_tails(disk, root, queues, self.conditions)
+        yield from log_tails(disk, root, dispatched, queues, self.conditions)
 
     def _goes_through_queues(self, disk: Disk, root: str) -> bool:
         if self.options.through != "auto":
