@@ -33,7 +33,17 @@ class MappedFile:
     dirty: something was written that no `sync` was asked for yet.
     """
 
-    __slots__ = ("_array", "dirty", "disk", "mapping", "path", "position", "size", "start")
+    __slots__ = (
+        "_array",
+        "_array_of",
+        "dirty",
+        "disk",
+        "mapping",
+        "path",
+        "position",
+        "size",
+        "start",
+    )
 
     def __init__(self, disk: Disk, path: str, start: int, size: int, *, create: bool) -> None:
         self.disk = disk
@@ -44,6 +54,7 @@ class MappedFile:
         self.dirty = create
         self.mapping: Mapping = disk.open_map(path, size=size, create=create)
         self._array: NDArray[np.uint8] | None = None
+        self._array_of: memoryview | None = None
 
     @property
     def name(self) -> str:
@@ -66,8 +77,9 @@ class MappedFile:
     @property
     def data(self) -> NDArray[np.uint8]:
         """The whole file as a read-only array over the same map: no copy."""
-        if self._array is None:
-            self._array = np.frombuffer(self.mapping.view, np.uint8)
+        view = self.mapping.view
+        if self._array is None or self._array_of is not view:
+            self._array, self._array_of = np.frombuffer(view, np.uint8), view
         return self._array
 
     def append(self, data: Buffer) -> int:
@@ -114,7 +126,7 @@ class MappedFile:
 
     def close(self) -> None:
         """Close the file; views that are held stay readable."""
-        self._array = None
+        self._array = self._array_of = None
         self.mapping.close()
 
     def delete(self) -> None:

@@ -3,6 +3,9 @@
 Files are read through a shared, read-only map and written with pwrite: the same page cache, so a map shows what was
 written at once, but a full disk is an error of the call instead of a SIGBUS that ends the process. Holes are found by
 lseek(SEEK_DATA / SEEK_HOLE), so that zeroing a sparse gigabyte touches only what holds data.
+
+A file that has another name (a hard link: the closed files of a forked store) is never written to: the first write puts
+a copy behind the name (copies.py), so that the other store stays as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, StoreLocked
+from .copies import has_other_names, make_own
 from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
 
 _CHUNK = 1 << 20
@@ -76,8 +80,11 @@ class OsDisk:
             return file.read(size)
 
     def write_file(self, path: str, data: Buffer) -> None:
-        with disk_errors("write", path), open(path, "wb") as file:
-            file.write(data)
+        with disk_errors("write", path):
+            if has_other_names(path):
+                os.unlink(path)
+            with open(path, "wb") as file:
+                file.write(data)
 
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
         draft = f"{path}.tmp"
@@ -107,6 +114,7 @@ class OsDisk:
 
     def truncate(self, path: str, size: int) -> None:
         with disk_errors("set the length of", path):
+            make_own(path)
             os.truncate(path, size)
 
     def sync_folder(self, path: str) -> None:
@@ -151,6 +159,7 @@ class OsMapping:
     def __init__(self, path: str, size: int | None, *, writable: bool, create: bool) -> None:
         self.path = path
         self._writable = writable
+        self._is_own = not writable
         self._guard = threading.RLock()  # Held over open, dup and close only, never over a sync.
         self._fd = -1
         self._closed = False
@@ -160,6 +169,7 @@ class OsMapping:
         length = self._length(create=create)
         self.size = length if size is None else size
         if self.size > length:
+            self._make_own()
             with disk_errors("set the length of", path):
                 os.ftruncate(self._descriptor(), self.size)
 
@@ -183,6 +193,15 @@ class OsMapping:
                 flags = os.O_RDWR if self._writable else os.O_RDONLY
                 self._fd = os.open(self.path, flags | os.O_CLOEXEC)
 
+    def _make_own(self) -> None:
+        """Before the first write: see that the file has no other name. Views that are held keep the old bytes."""
+        with self._guard, disk_errors("copy", self.path):
+            self._is_own = True
+            if os.fstat(self._descriptor()).st_nlink > 1 and make_own(self.path):
+                os.close(self._fd)
+                self._fd = -1
+                self._view = self._array = self._map = None
+
     def _mapped(self, *, writable: bool) -> mmap.mmap:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         with disk_errors("map", self.path):
@@ -199,6 +218,8 @@ class OsMapping:
     @property
     def array(self) -> NDArray[np.uint8]:
         if self._array is None:
+            if not self._is_own:
+                self._make_own()
             if self.size:
                 self._map = self._mapped(writable=self._writable)
                 self._view = None
@@ -206,6 +227,8 @@ class OsMapping:
         return self._array
 
     def write(self, at: int, data: Buffer) -> None:
+        if not self._is_own:
+            self._make_own()
         fd = self._descriptor()
         with disk_errors("write to", self.path):
             written = os.pwrite(fd, data, at)
@@ -220,6 +243,8 @@ class OsMapping:
 
     def reserve(self, at: int, size: int) -> None:
         if size > 0:
+            if not self._is_own:
+                self._make_own()
             with disk_errors("allocate room in", self.path):
                 os.posix_fallocate(self._descriptor(), at, size)
 

@@ -15,7 +15,7 @@ that.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .disk import Buffer, Disk, DiskUsage, Entry, Lock, Mapping
 from .os_disk import OsDisk
@@ -182,6 +182,22 @@ class OverlayDisk:
             )
         return self._files[path]
 
+    def changed_files(self) -> dict[str, PrivateMapping]:
+        """Return the files that are not as they are in the base, by path: written, made, cut, grown or renamed here."""
+        return {
+            path: file
+            for path, file in self._files.items()
+            if file.is_changed or not self._base.exists(path)
+        }
+
+    def gone(self) -> Sequence[str]:
+        """Return the real files and folders that are no more in this view, and in whose place is nothing else."""
+        return sorted(path for path in self._gone if path not in self._files)
+
+    def made_folders(self) -> Sequence[str]:
+        """Return the folders that were made here, outer ones first."""
+        return sorted(self._folders)
+
     def lock(self, path: str) -> Lock:
         """Hold nothing: a store that another process has open may be looked at."""
         return _NoLock()
@@ -193,7 +209,7 @@ class OverlayDisk:
         return self._base.usage(path)
 
 
-class _Files(dict[str, "PrivateMapping"]):
+class _Files(dict[str, PrivateMapping]):
     """Files by path, that also know who lies in a folder: a store has ten thousand of them, each in one of its own."""
 
     def __init__(self) -> None:

@@ -45,6 +45,11 @@ class PrivateMapping:
         self._array: NDArray[np.uint8] | None = None
         self._written: list[tuple[int, int]] = []
 
+    @property
+    def is_changed(self) -> bool:
+        """May the content be another than that of the real file of this path?"""
+        return self._source != self.path or self._array is not None or bool(self._written)
+
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
             self._map = self._private_map() if self._source else None
@@ -154,6 +159,7 @@ class PrivateMapping:
                 stop = min(position + _CHUNK, end)
                 if np.frombuffer(self.view[position:stop], np.uint8).any():
                     self._mapped()[position:stop] = bytes(stop - position)
+                    self._note(position, stop)
 
     def read(self, at: int, size: int) -> bytes:
         if self._map is None and self._source is not None:

@@ -57,6 +57,22 @@ class Verified:
         )
 
     @classmethod
+    def claimed(
+        cls, log: CommitLog, log_end: int, *, last_offset: int, newest_ms: int, index: list[str]
+    ) -> Verified:
+        """Return the claim that everything before LOG_END is verified; the caller answers for it.
+
+        It says nothing about the ends of queues, and of the INDEX only which files there are.
+        """
+        return cls(
+            log_end=log_end,
+            last_offset=last_offset,
+            last_digest=_digest(log, last_offset),
+            newest_ms=newest_ms,
+            index={name: list(astuple(IndexHeader())) for name in index},
+        )
+
+    @classmethod
     def load(cls, disk: Disk, folder: str) -> Verified | None:
         """Return what stands in FOLDER; None for nothing that can be believed."""
         path = os.path.join(folder, _NAME)

@@ -153,6 +153,11 @@ def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
             raise
         text = f"{error.filename or root} is, or holds, a folder where a file should be: move it"
         return Outcome(OURS, text, files=files(disk, root))
+    return outcome_of(store, files(disk, root))
+
+
+def outcome_of(store: MessageStore, paths: dict[str, int]) -> Outcome:
+    """Return the outcome that the opened STORE is; PATHS are its files with their lengths."""
     return Outcome(
         oracle=OURS,
         log_begin=store.min_log_offset,
@@ -161,7 +166,7 @@ def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
         index={
             file.name: file.header.next_entry for file in (store.index.files if store.index else [])
         },
-        files=files(disk, root),
+        files=paths,
         recovery=store.recovery,
         lookup=lambda topic, key, kind: store.lookup(
             topic, key, kind="T" if kind else "K", max_results=_LOOKUP_RESULTS

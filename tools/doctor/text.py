@@ -111,7 +111,7 @@ def _details(apache: Verdict, ours: Verdict) -> Iterator[str]:
     for verdict in (apache, ours):
         if verdict.losses is None:
             yield f"\n{verdict.outcome.oracle} refuses the store: {verdict.outcome.refusal}"
-    yield from _reason_lines(apache, ours)
+    yield from _losses_lines(apache, ours)
     report = ours.outcome.recovery
     if report is not None and report.findings:
         yield f"\n{ours.outcome.oracle} would report:"
@@ -121,7 +121,7 @@ def _details(apache: Verdict, ours: Verdict) -> Iterator[str]:
             yield f"  … and {len(report.findings) - _QUEUES_SHOWN:,} more"
 
 
-def _reason_lines(apache: Verdict, ours: Verdict) -> Iterator[str]:
+def _losses_lines(apache: Verdict, ours: Verdict) -> Iterator[str]:
     """Yield the losses; one that both brokers have stands there once."""
     theirs, mine = (
         verdict.losses.to_json()["reasons"] if verdict.losses is not None else []
@@ -134,10 +134,11 @@ def _reason_lines(apache: Verdict, ours: Verdict) -> Iterator[str]:
                 continue
             who = "both lose" if both else f"{whose} loses"
             yield f"\n{who} {_count(reason['messages'], 'message')}: {reason['why']}"
-            yield from _queue_lines(reason)
+            yield from reason_lines(reason)
 
 
-def _queue_lines(reason: dict[str, Any]) -> Iterator[str]:
+def reason_lines(reason: dict[str, Any]) -> Iterator[str]:
+    """Yield the queues, and some messages, of what is lost for one REASON (see `Losses.to_json`)."""
     for queue in reason["queues"][:_QUEUES_SHOWN]:
         place = f"{queue['topic']}/{queue['queueId']}"
         first, last = queue["firstQueueOffset"], queue["lastQueueOffset"]

@@ -20,6 +20,7 @@ from pocketmq.tools.doctor.evidence import State
 from pocketmq.tools.doctor.losses import Reason
 from pocketmq.tools.inspect.sizes import settings_of
 
+from ...damage import damage
 from ...recorded import expected, recorded_names, recorded_store, settings
 from ...stores import fingerprint
 
@@ -190,7 +191,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_refusal(tmp_path: Path) -> None:
     assert found.ours.outcome.refusal
 
 
-@hypothesis_settings(max_examples=25)
+@hypothesis_settings(max_examples=15)
 @given(
     name=st.sampled_from(["rolled", "unclean-late", "consumption", "encodings", "delays"]),
     seed=st.integers(0, 1 << 32),
@@ -216,22 +217,3 @@ def test_random_damage_ends_in_a_diagnosis_and_changes_nothing(
             )
     finally:
         shutil.rmtree(home)
-
-
-def damage(store: Path, rng: random.Random) -> None:
-    """Damage some files of STORE: bytes overwritten, cut, emptied, deleted, doubled under another name."""
-    files = sorted(path for path in store.rglob("*") if path.is_file())
-    for path in rng.sample(files, rng.randrange(1, 5)):
-        size = path.stat().st_size
-        match rng.randrange(6):
-            case 0 | 1 | 2 if size:
-                with open(path, "r+b") as file:
-                    file.seek(rng.randrange(min(size, 1 << 16)))
-                    file.write(rng.randbytes(rng.choice([1, 4, 50, 3000])))
-            case 3:
-                path.write_bytes(b"")
-            case 4:
-                path.unlink()
-            case _:
-                with open(path, "r+b") as file:
-                    file.truncate(rng.randrange(size + 1))

@@ -1,0 +1,120 @@
+"""The rows of a store up to a cut of its log: what points behind the cut stays behind."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ...store.apache.settings import ApacheSettings
+from ...store.disk import Disk
+from ...store.index_file import IndexHeader
+from ...store.mapped_file import file_name
+from ...store.os_disk import OsDisk
+from .skeleton import Copied, copy_rows, row_folders
+
+_INDEX_HEADER: Final = struct.Struct(">qqqqii")
+_PAIR_SIZE: Final = 12
+_QUEUE_ENTRY: Final = 20
+_BATCH_ENTRY: Final = 46
+
+
+class CutRows:
+    """Copies the rows of SOURCE to TARGET, up to log offset END. DISK reads SOURCE."""
+
+    def __init__(
+        self, disk: Disk, source: str, target: str, settings: ApacheSettings, end: int
+    ) -> None:
+        self._disk = disk
+        self._source = source
+        self._target = target
+        self._settings = settings
+        self._end = end
+
+    def copy(self, copied: Copied) -> None:
+        """Take over log, queues and index."""
+        self._copy_log(copied)
+        for kind, size in (("consumequeue", _QUEUE_ENTRY), ("batchconsumequeue", _BATCH_ENTRY)):
+            for folder, names in row_folders(os.path.join(self._source, kind)):
+                self._copy_queue(copied, folder, names, size)
+        self._copy_index(copied)
+
+    def copy_others(self, copied: Copied) -> None:
+        """Take over the rows that no cut is known for."""
+        copy_rows(self._source, self._target, copied, only=("consumequeue_ext",))
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self._target, os.path.relpath(path, self._source))
+
+    def _copy_log(self, copied: Copied) -> None:
+        for folder, names in row_folders(os.path.join(self._source, "commitlog")):
+            for name in names:
+                path = os.path.join(folder, name)
+                if not name.isdigit() or int(name) >= self._end:
+                    continue
+                if int(name) + self._settings.log_file_size <= self._end:
+                    copied.link(path, self._place(path))
+                else:
+                    copied.copy(path, self._place(path), self._end - int(name))
+            self._make_next_file(folder)
+
+    def _make_next_file(self, folder: str) -> None:
+        """Let the log go on in a file of its own if the cut lies between two: nothing is written to the one before."""
+        path = self._place(os.path.join(folder, file_name(self._end)))
+        if self._end % self._settings.log_file_size == 0 and not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            OsDisk().open_map(path, size=self._settings.log_file_size, create=True).close()
+
+    def _copy_queue(
+        self, copied: Copied, folder: str, names: Sequence[str], entry_size: int
+    ) -> None:
+        """Take over the files of one queue up to the first entry behind the cut.
+
+        A queue that held nothing by then keeps its first file, empty, if it does not begin at 0: so its numbers go on.
+        """
+        paths = [os.path.join(folder, name) for name in names if name.isdigit()]
+        for number in range(len(paths) - 1, -1, -1):
+            used = self._used(paths[number], entry_size)
+            if not used and (number or not int(os.path.basename(paths[0]))):
+                continue
+            for path in paths[:number]:
+                copied.link(path, self._place(path))
+            copied.copy(paths[number], self._place(paths[number]), used)
+            return
+
+    def _used(self, path: str, entry_size: int) -> int:
+        """Return how many bytes of the queue file PATH hold entries before the cut."""
+        head = self._disk.read_at(path, 0, _PAIR_SIZE)
+        if len(head) < _PAIR_SIZE or not self._is_before(head):
+            return 0
+        mapping = self._disk.open_map(path, writable=False)
+        count = -(-mapping.data_end(0, mapping.size) // entry_size)
+        kind = np.dtype(
+            [("offset", ">i8"), ("size", ">i4"), ("rest", f"V{entry_size - _PAIR_SIZE}")]
+        )
+        entries = np.frombuffer(mapping.view, kind, min(count, mapping.size // entry_size))
+        good = (entries["offset"] < self._end) & (entries["offset"] >= 0) & (entries["size"] > 0)
+        return entry_size * (len(good) if good.all() else int(good.argmin()))
+
+    def _is_before(self, head: bytes) -> bool:
+        offset, size = struct.unpack(">qi", head)
+        return bool(0 <= offset < self._end and size > 0)
+
+    def _copy_index(self, copied: Copied) -> None:
+        for folder, names in row_folders(os.path.join(self._source, "index")):
+            for name in names:
+                path = os.path.join(folder, name)
+                data = self._disk.read_at(path, 0, _INDEX_HEADER.size)
+                if len(data) < _INDEX_HEADER.size:
+                    continue
+                header = IndexHeader(*_INDEX_HEADER.unpack(data))
+                if header.next_entry > 1 and header.begin_log_offset >= self._end:
+                    continue
+                full = header.next_entry >= self._settings.index_entries
+                if full and header.end_log_offset < self._end and name != names[-1]:
+                    copied.link(path, self._place(path))
+                else:
+                    copied.copy(path, self._place(path))

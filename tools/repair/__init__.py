@@ -1,0 +1,1 @@
+"""A repaired copy of a store that both brokers open."""

@@ -1,0 +1,77 @@
+"""`pocketmq repair STORE --to DIR`: a repaired copy of a store, which both brokers open; the store is only read.
+
+Exit codes: 0 done, 1 it failed (DIR is as it was), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from ...proto.clock import SystemClock
+from ...store.os_disk import allow_many_files
+from ..doctor.text import reason_lines
+from ..options import broker_settings, broker_settings_option
+from ..output import print_json
+from .repairing import Repaired, make_repaired_copy
+
+_LINES_MAX = 30
+
+
+@click.command()
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
+@broker_settings_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def repair(*, store: str, target: str, settings: Sequence[str], as_json: bool) -> None:
+    """Make DIR a repaired copy of STORE, and say what was repaired and what is lost.
+
+    Every sound message is kept. Files that did not change and are never written to again are linked, not copied. STORE
+    is only read; `pocketmq doctor STORE` says before what will be lost.
+    """
+    allow_many_files()
+    repaired = make_repaired_copy(store, target, broker_settings(settings), SystemClock().now_ms)
+    if as_json:
+        print_json(to_json(store, target, repaired))
+        return
+    for line in lines_of(store, target, repaired):
+        click.echo(line)
+
+
+def to_json(store: str, target: str, repaired: Repaired) -> dict[str, Any]:
+    """Return REPAIRED as plain values."""
+    copied = repaired.copied
+    return {
+        "store": store,
+        "copy": target,
+        "logBegin": repaired.recovery.log_begin,
+        "logEnd": repaired.recovery.log_end,
+        "fitted": repaired.fitted.sentences,
+        "recovery": repaired.recovery.to_json(),
+        "lost": repaired.losses.to_json(),
+        "linkedFiles": copied.linked_files,
+        "copiedFiles": copied.copied_files,
+    }
+
+
+def lines_of(store: str, target: str, repaired: Repaired) -> Iterator[str]:
+    """Yield REPAIRED for people."""
+    report, losses = repaired.recovery, repaired.losses
+    yield f"{target}: a repaired copy of {store}"
+    yield f"log {report.log_begin:,}–{report.log_end:,}, {report.scanned_records:,} records checked"
+    repairs = [
+        *repaired.fitted.sentences,
+        *(finding.text().replace(f"{target}/", "") for finding in report.findings),
+    ]
+    yield from (f"repaired: {sentence}" for sentence in repairs[:_LINES_MAX])
+    if len(repairs) > _LINES_MAX:
+        yield f"… and {len(repairs) - _LINES_MAX:,} more"
+    if not repairs:
+        yield "nothing was damaged"
+    if not losses.messages:
+        yield "no message is lost"
+    for reason in losses.to_json()["reasons"]:
+        yield f"lost: {reason['messages']:,} {reason['reason']}: {reason['why']}"
+        yield from reason_lines(reason)
