@@ -88,6 +88,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "doctor.command:doctor",
         "Say what a start would cut, rebuild and lose, for both brokers.",
     ),
+    "diff": ("diff.command:diff", "Compare two stores by what they mean."),
     "repair": ("repair.command:repair", "Make a repaired copy of a store."),
     "fork": ("fork.command:fork", "Make a store of what another one held at a moment."),
     "spark": ("spark.jobs.command:spark", "Run jobs over stores on Apache Spark."),

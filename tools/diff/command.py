@@ -1,0 +1,200 @@
+"""`pocketmq diff A B`: do two stores mean the same?
+
+Exit codes: 0 the same, 1 different, 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ...proto.clock import SystemClock
+from ...store.os_disk import allow_many_files
+from ..options import broker_settings, broker_settings_option
+from ..output import print_json
+from .messages import Compared, QueueComparison, QueueDifference
+from .side import Bounds, Side
+from .tables import TableDifference, compare_tables
+
+_LIMIT = 20
+_SPANS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The whole of it: queues and tables, the same ones included."""
+
+    queues: list[QueueDifference]
+    tables: list[TableDifference]
+
+    @property
+    def is_same(self) -> bool:
+        """Is nothing different?"""
+        queues = all(queue.is_same for queue in self.queues)
+        return queues and all(table.is_same for table in self.tables)
+
+
+def compare(
+    a: Side, b: Side, what: Compared, *, topics: Sequence[str] = (), examples_max: int = _LIMIT
+) -> Difference:
+    """Return how the stores A and B differ, in TOPICS alone if any are given."""
+    names = sorted(a.names() | b.names())
+    queues = [
+        QueueComparison(a, b, name, what, examples_max).run()
+        for name in names
+        if not topics or name[0] in topics
+    ]
+    return Difference(queues, [] if topics else compare_tables(a.config, b.config))
+
+
+@click.command()
+@click.argument("a", type=click.Path(exists=True, file_okay=False))
+@click.argument("b", type=click.Path(exists=True, file_okay=False))
+@click.option("--topic", "topics", multiple=True, help="Compare this topic alone; repeatable.")
+@click.option("--times", is_flag=True, help="Compare the times of birth and storing, too.")
+@click.option("--hosts", is_flag=True, help="Compare the hosts of birth and storing, too.")
+@click.option("--places", is_flag=True, help="Compare places in the log, too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, 10_000),
+    default=_LIMIT,
+    show_default=True,
+    help="Examples of each kind; all are counted.",
+)
+@broker_settings_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.pass_context
+def diff(
+    context: click.Context,
+    /,
+    *,
+    a: str,
+    b: str,
+    topics: Sequence[str],
+    settings: Sequence[str],
+    limit: int,
+    as_json: bool,
+    **what: bool,
+) -> None:
+    """Compare the stores A and B: messages by topic, queue and offset, bounds, topics, groups, committed offsets.
+
+    Each is looked at as our broker would serve it. Where a message lies, which host stored it and when means nothing,
+    unless asked for. Settings count for both.
+    """
+    allow_many_files()
+    given, now_ms = broker_settings(settings), SystemClock().now_ms
+    sides = [Side.open(root, given, now_ms) for root in (a, b)]
+    found = compare(sides[0], sides[1], Compared(**what), topics=topics, examples_max=limit)
+    if as_json:
+        print_json(to_json(a, b, found, limit))
+    else:
+        for line in lines_of(a, b, found, limit):
+            click.echo(line)
+    if not found.is_same:
+        context.exit(1)
+
+
+def to_json(a: str, b: str, found: Difference, limit: int) -> dict[str, Any]:
+    """Return FOUND as plain values: totals, and up to LIMIT queues that differ."""
+    different = [queue for queue in found.queues if not queue.is_same]
+    return {
+        "a": a,
+        "b": b,
+        "same": found.is_same,
+        "messagesCompared": sum(queue.compared for queue in found.queues),
+        "onlyInA": sum(queue.only_a for queue in found.queues),
+        "onlyInB": sum(queue.only_b for queue in found.queues),
+        "differing": sum(queue.differing for queue in found.queues),
+        "fields": dict(sum((queue.fields for queue in found.queues), Counter())),
+        "queueCount": len(found.queues),
+        "queuesDifferent": len(different),
+        "queues": [_queue(queue) for queue in different[:limit]],
+        "tables": [table.to_json(limit) for table in found.tables if not table.is_same],
+    }
+
+
+def _queue(queue: QueueDifference) -> dict[str, Any]:
+    return {
+        "topic": queue.name[0],
+        "queueId": queue.name[1],
+        "boundsA": queue.bounds_a,
+        "boundsB": queue.bounds_b,
+        "onlyInA": {"count": queue.only_a, "spans": queue.spans_only_a},
+        "onlyInB": {"count": queue.only_b, "spans": queue.spans_only_b},
+        "differing": {
+            "count": queue.differing,
+            "first": [{"queueOffset": number, "fields": names} for number, names in queue.examples],
+        },
+    }
+
+
+def lines_of(a: str, b: str, found: Difference, limit: int) -> Iterator[str]:
+    """Yield FOUND for people, with up to LIMIT queues and names of each kind."""
+    document = to_json(a, b, found, limit)
+    yield f"A {a}"
+    yield f"B {b}"
+    yield (
+        f"{document['messagesCompared']:,} messages in both, {document['differing']:,} of them differ,"
+        f" {document['onlyInA']:,} only in A, {document['onlyInB']:,} only in B,"
+        f" {document['queuesDifferent']:,} of {document['queueCount']:,} queues differ"
+    )
+    different = [queue for queue in found.queues if not queue.is_same]
+    for queue in different[:limit]:
+        yield from _queue_lines(queue)
+    hidden = document["queuesDifferent"] - len(document["queues"])
+    if hidden:
+        yield f"… and {hidden:,} more queues"
+    for table in document["tables"]:
+        yield from _table_lines(table)
+    yield "the same" if found.is_same else "different"
+
+
+def _queue_lines(queue: QueueDifference) -> Iterator[str]:
+    place = f"{queue.name[0]}/{queue.name[1]}"
+    if queue.bounds_a != queue.bounds_b:
+        yield f"{place}: {_bounds(queue.bounds_a)} in A, {_bounds(queue.bounds_b)} in B"
+    for side, count, spans in (
+        ("A", queue.only_a, queue.spans_only_a),
+        ("B", queue.only_b, queue.spans_only_b),
+    ):
+        if count:
+            yield f"{place}: {count:,} only in {side}: {_text(spans, count)}"
+    if queue.differing:
+        fields = ", ".join(f"{name} {count:,}" for name, count in queue.fields.most_common())
+        yield f"{place}: {queue.differing:,} differ ({fields})"
+        for number, names in queue.examples[:3]:
+            yield f"  for example offset {number:,}: {', '.join(names)}"
+
+
+def _bounds(bounds: Bounds | None) -> str:
+    return "no such queue" if bounds is None else f"offsets {bounds[0]:,}–{bounds[1]:,}"
+
+
+def _text(spans: Sequence[Sequence[int]], count: int) -> str:
+    """Return the first of SPANS, which hold some of COUNT numbers."""
+    shown = spans[:_SPANS_SHOWN]
+    text = ", ".join(f"{a:,}" if a == b else f"{a:,}–{b:,}" for a, b in shown)
+    return text + (" …" if sum(b - a + 1 for a, b in shown) < count else "")
+
+
+def _table_lines(table: dict[str, Any]) -> Iterator[str]:
+    for side in ("A", "B"):
+        found = table[f"onlyIn{side}"]
+        if found["count"]:
+            names = ", ".join(found["first"][:5])
+            more = " …" if found["count"] > 5 else ""
+            yield f"{table['table']}: {found['count']:,} only in {side}: {names}{more}"
+    changed = table["changed"]
+    if changed["count"]:
+        yield f"{table['table']}: {changed['count']:,} differ"
+    for row in changed["first"][:5]:
+        yield f"  {row['name']}: {_short(row['a'])} in A, {_short(row['b'])} in B"
+
+
+def _short(value: object) -> str:
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"

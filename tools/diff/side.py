@@ -1,0 +1,145 @@
+"""One of the two stores that are compared, as our broker would serve it; it is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.errors import StoreRefused
+from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
+from ...proto.record_run import Longs, RunColumns, parse_run
+from ...store.apache.config import ConfigLoader, JavaConfig
+from ...store.apache.files import Refused
+from ...store.consume_queues import Queue
+from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.mapped_file import MappedFile
+from ...store.message_store import MessageStore
+from ...store.os_disk import OsDisk
+from ...store.overlay_disk import OverlayDisk
+from ..inspect.sizes import settings_of
+from ..stores.our_reading import store_config
+
+Name = tuple[str, int]
+Bounds = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntries:
+    """The entries of one queue: queue offset and log offset of each, in order; BOUNDS are min and max offset.
+
+    None: the queue is not there.
+    """
+
+    bounds: Bounds | None
+    numbers: Longs
+    log_offsets: Longs
+    is_batch: bool = False
+
+
+NOTHING = QueueEntries(None, np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class Side:
+    """An opened store."""
+
+    def __init__(self, root: str, store: MessageStore, config: JavaConfig) -> None:
+        """Put the parts together; `open` is the way in."""
+        self.root = root
+        self.store = store
+        self.config = config
+        self._queues: dict[Name, Queue] = {(one.topic, one.queue): one for one in store.queues}
+        self._starts = np.array([file.start for file in store.log.files.files], np.int64)
+
+    @classmethod
+    def open(cls, root: str, given: Mapping[str, str], now_ms: Callable[[], int]) -> Side:
+        """Open the store ROOT; GIVEN are settings by Apache's names.
+
+        Raises StoreRefused where our broker would not start on it.
+        """
+        disk = OverlayDisk()
+        settings = settings_of(OsDisk(), root, given)
+        aside = f"{root}/pocketmq/broken"
+        loader = ConfigLoader(disk, root, settings, now_ms(), aside=aside)
+        try:
+            config = loader.metadata()
+            loader.delays(config)
+        except Refused:
+            raise StoreRefused(
+                f"a file in {root}/config and its .bak cannot be read: repair one of them",
+                path=root,
+            ) from None
+        store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=now_ms)
+        return cls(root, store, config)
+
+    def names(self) -> set[Name]:
+        """Return topic and number of every queue that ever held a message."""
+        return {name for name, queue in self._queues.items() if queue.max_offset}
+
+    def entries(self, name: Name) -> QueueEntries:
+        """Return the entries of the queue NAME; `NOTHING` for a queue that is not there."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return NOTHING
+        numbers, offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for file in queue.files.files:
+            entries = queue.row.all_of(file)
+            if queue.is_batch:
+                number = entries["base"].astype(np.int64)
+            else:
+                number = file.start // queue.row.entry_size + np.arange(len(entries))
+            kept = (number >= queue.min_offset) & (entries["size"] != PRE_BLANK_SIZE)
+            numbers.append(number[kept])
+            offsets.append(entries["log_offset"][kept].astype(np.int64))
+        bounds = (queue.min_offset, queue.max_offset)
+        return QueueEntries(
+            bounds, np.concatenate(numbers), np.concatenate(offsets), queue.is_batch
+        )
+
+    def file_numbers(self, log_offsets: Longs) -> NDArray[np.intp]:
+        """Return the number of the log file that each of LOG_OFFSETS would lie in; −1 before the first."""
+        found: NDArray[np.intp] = np.searchsorted(self._starts, log_offsets, "right") - 1
+        return found
+
+    def file(self, number: int) -> MappedFile | None:
+        """Return the log file NUMBER; None for −1."""
+        return self.store.log.files.files[number] if number >= 0 else None
+
+    def readable(self, entries: QueueEntries, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of ROWS of ENTRIES behind which there is a message of that number."""
+        offsets = entries.log_offsets[rows]
+        good = np.zeros(len(rows), np.bool_)
+        for begin, end, file in self._runs(offsets):
+            if file is not None:
+                columns = parse_run(file.view, offsets[begin:end] - file.start)
+                good[begin:end] = is_message(columns, offsets[begin:end], entries, rows[begin:end])
+        return rows[good]
+
+    def _runs(self, offsets: Longs) -> Iterator[tuple[int, int, MappedFile | None]]:
+        numbers = self.file_numbers(offsets)
+        for begin, end in runs_of(numbers):
+            yield begin, end, self.file(int(numbers[begin]))
+
+
+def runs_of(*columns: NDArray[np.intp] | Longs) -> Iterator[tuple[int, int]]:
+    """Yield [begin, end) of each longest run in which none of COLUMNS changes."""
+    count = len(columns[0])
+    cuts = [np.flatnonzero(column[1:] != column[:-1]) + 1 for column in columns]
+    edges = np.unique(np.concatenate([*cuts, np.array([0, count], np.int64)]))
+    yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+
+
+def is_message(
+    columns: RunColumns, log_offsets: Longs, entries: QueueEntries, rows: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Tell for each of COLUMNS, read for the ROWS of ENTRIES, whether it is the message that the entry stands for.
+
+    An entry that repeats another one, and one whose record is damaged or gone, stands for none.
+    """
+    good: NDArray[np.bool_] = columns.well_formed & (columns.log_offset == log_offsets)
+    good &= (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
+    if not entries.is_batch:
+        good &= columns.queue_offset == entries.numbers[rows]
+    return good
