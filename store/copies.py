@@ -11,6 +11,8 @@ import os
 from typing import Final
 
 _CHUNK: Final = 1 << 20
+#: More files are brought to the device by one call for the whole machine.
+_SYNCED_ONE_BY_ONE_MAX: Final = 500
 #: A link that cannot be: another file system, one that knows none, too many names, not allowed.
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
 #: What `copy_file_range` fails with where the file system does not do it.
@@ -29,10 +31,10 @@ def link_or_copy(source: str, target: str) -> bool:
     return True
 
 
-def copy_file(source: str, target: str, size: int | None = None) -> None:
+def copy_file(source: str, target: str, size: int | None = None, *, sync: bool = True) -> None:
     """Copy the file SOURCE, or its first SIZE bytes, to the new file TARGET, at the whole length; holes stay holes.
 
-    Waits for the device. What is behind SIZE reads as zeros in the copy.
+    Waits for the device, unless SYNC is false. What is behind SIZE reads as zeros in the copy.
     """
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -41,7 +43,8 @@ def copy_file(source: str, target: str, size: int | None = None) -> None:
             length = os.fstat(reader).st_size
             os.ftruncate(writer, length)
             _copy_data(reader, writer, length if size is None else min(size, length))
-            os.fsync(writer)
+            if sync:
+                os.fsync(writer)
         finally:
             os.close(writer)
     finally:
@@ -102,6 +105,23 @@ def make_own(path: str) -> bool:
     os.replace(draft, path)
     sync_folder(os.path.dirname(path))
     return True
+
+
+def sync_tree(root: str) -> None:
+    """Wait until everything under the folder ROOT is on the device, as is its own name."""
+    folders = list(os.walk(root))
+    if sum(len(names) for _, _, names in folders) > _SYNCED_ONE_BY_ONE_MAX:
+        os.sync()
+        return
+    for folder, _, names in folders:
+        for name in names:
+            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_folder(folder)
+    sync_folder(os.path.dirname(os.path.abspath(root)))
 
 
 def sync_folder(path: str) -> None:

@@ -92,10 +92,12 @@ class CutRows:
             return 0
         mapping = self._disk.open_map(path, writable=False)
         count = -(-mapping.data_end(0, mapping.size) // entry_size)
+        data = mapping.read(0, min(count, mapping.size // entry_size) * entry_size)
+        mapping.close()
         kind = np.dtype(
             [("offset", ">i8"), ("size", ">i4"), ("rest", f"V{entry_size - _PAIR_SIZE}")]
         )
-        entries = np.frombuffer(mapping.view, kind, min(count, mapping.size // entry_size))
+        entries = np.frombuffer(data, kind)
         good = (entries["offset"] < self._end) & (entries["offset"] >= 0) & (entries["size"] > 0)
         return entry_size * (len(good) if good.all() else int(good.argmin()))
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import CommitLog
+from ...store.copies import sync_tree
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
@@ -107,7 +108,7 @@ class _Forking:
         copied = Copied()
         copy_small_files(self._source, self._target, copied, without=[_WHEEL])
         cut = find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
-        rows = CutRows(disk, self._source, self._target, self._settings, cut.log_offset)
+        rows = CutRows(OsDisk(), self._source, self._target, self._settings, cut.log_offset)
         rows.copy(copied)
         rows.copy_others(copied)
         forked = Forked(cut, running, copied=copied)
@@ -128,6 +129,10 @@ class _Forking:
     def _open(self, forked: Forked) -> None:
         """Open the fork in memory, bring it into line with the cut, and write down what that changed."""
         overlay = OverlayDisk()
+        if not overlay.list(
+            self._config.index_folder
+        ):  # None to cut; making one means to read all.
+            self._config = replace(self._config, index=False)
         forked.verified = self._prepare(overlay, forked)
         store = MessageStore.open(self._config, disk=overlay, now_ms=self._now_ms)
         if not forked.cut.is_end:
@@ -140,6 +145,7 @@ class _Forking:
             Verified.forget(overlay, self._config.own_folder)
         settle(overlay, self._target)
         own_open_files(store)
+        sync_tree(self._target)
 
     def _prepare(self, overlay: OverlayDisk, forked: Forked) -> bool:
         """Say what of the fork need not be read; return whether all of it was verified, now or before."""

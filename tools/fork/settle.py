@@ -19,7 +19,7 @@ _CHUNK: Final = 1 << 20
 
 
 def settle(overlay: OverlayDisk, root: str) -> None:
-    """Make the folder ROOT hold what OVERLAY shows there, on the device when this returns."""
+    """Make the folder ROOT hold what OVERLAY shows there; nothing is synced."""
     disk = OsDisk()
     inside = os.path.join(os.path.abspath(root), "")
     for path in overlay.gone():
@@ -31,9 +31,6 @@ def settle(overlay: OverlayDisk, root: str) -> None:
     for path, file in overlay.changed_files().items():
         if path.startswith(inside):
             _write(disk, path, file)
-    for folder, _, _ in os.walk(root):
-        disk.sync_folder(folder)
-    disk.sync_folder(os.path.dirname(os.path.abspath(root)))
 
 
 def _remove(disk: OsDisk, path: str) -> None:
@@ -46,8 +43,16 @@ def _remove(disk: OsDisk, path: str) -> None:
 def _write(disk: OsDisk, path: str, file: PrivateMapping) -> None:
     """Make the file PATH contain what FILE shows; parts that are the same already are not written."""
     disk.make_folders(os.path.dirname(path))
-    if disk.exists(path) and (has_other_names(path) or disk.size(path) != file.size):
-        disk.delete(path)
+    in_place = disk.exists(path) and disk.size(path) == file.size and not has_other_names(path)
+    if in_place:
+        _fill(disk, path, file)
+        return
+    draft = f"{path}.settled"  # FILE still reads what did not change from PATH.
+    _fill(disk, draft, file)
+    disk.rename(draft, path)
+
+
+def _fill(disk: OsDisk, path: str, file: PrivateMapping) -> None:
     target = disk.open_map(path, size=file.size, create=True)
     try:
         for at in range(0, file.size, _CHUNK):
@@ -57,7 +62,6 @@ def _write(disk: OsDisk, path: str, file: PrivateMapping) -> None:
             data = file.view[at:end]
             if target.read(at, end - at) != data:
                 target.write(at, data)
-        target.sync()
     finally:
         target.close()
 

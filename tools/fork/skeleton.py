@@ -68,7 +68,7 @@ class Copied:
         """Take over the file SOURCE, or its first SIZE bytes, as a copy."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
         try:
-            copy_file(source, target, size)
+            copy_file(source, target, size, sync=False)
         except FileNotFoundError:
             return
         self.copied_files += 1

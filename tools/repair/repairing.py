@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ...store.copies import sync_tree
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
@@ -79,4 +80,5 @@ def _repair(
     store.close()
     settle(overlay, target)
     own_open_files(store)
+    sync_tree(target)
     return Repaired(evidence, fitted, recovery, losses, copied)
