@@ -64,10 +64,20 @@ class Gap:
 
 
 class LogWalk:
-    """The log of FILES, as its files were when this was made. KNOWN_END is where it ended when it was last seen."""
+    """The log of FILES, as its files were when this was made.
 
-    def __init__(self, files: StoreFiles, known_end: int | None = None) -> None:
+    KNOWN_END is where it ended when it was last seen. A stretch has some STRETCH_BYTES at most.
+    """
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        known_end: int | None = None,
+        *,
+        stretch_bytes: int = STRETCH_BYTES,
+    ) -> None:
         self._files = files
+        self._stretch_bytes = stretch_bytes
         self._known_end = known_end
         self.row = files.log()
         self._ends: tuple[int, int] | None = None
@@ -138,7 +148,7 @@ class LogWalk:
         if 0 < at < end:
             at = self._aligned(view, file, at, limit)
         while at < end:
-            stretch, at = read_stretch(file, view, at, limit)
+            stretch, at = read_stretch(file, view, at, limit, self._stretch_bytes)
             if stretch is not None:
                 yield _cut(stretch, end)
                 continue
@@ -238,12 +248,15 @@ class LogWalk:
 
 
 def read_stretch(
-    file: RowFile, view: memoryview, at: int, limit: int
+    file: RowFile, view: memoryview, at: int, limit: int, size: int
 ) -> tuple[Stretch | None, int]:
-    """Return the records from position AT of FILE on, below LIMIT, and where they end; None if there is none."""
-    starts, end = walk(view, at, min(limit, at + STRETCH_BYTES))
-    if not len(starts) and at + STRETCH_BYTES < limit:
-        starts, end = walk(view, at, min(limit, at + RECORD_SIZE_MAX + STRETCH_BYTES))
+    """Return the records within SIZE bytes from position AT of FILE, below LIMIT, and where they end.
+
+    A record that is larger comes alone; None if there is none.
+    """
+    starts, end = walk(view, at, min(limit, at + size))
+    if not len(starts) and at + size < limit:
+        starts, end = walk(view, at, min(limit, at + RECORD_SIZE_MAX + size))
     if not len(starts):
         return None, at
     columns = parse_run(view, starts)

@@ -22,7 +22,7 @@ from ...store.disk import Disk, Entry
 from ...store.mapped_file import NAME_DIGITS
 
 #: Addresses, not memory: the pages are the page cache's.
-MAPS_MAX: Final = 4096
+MAPS_MAX: Final = 1 << 14
 
 #: Folder of queues, and the size of an entry in its files.
 QUEUE_FOLDERS: Final = {"consumequeue": 20, "batchconsumequeue": 46}

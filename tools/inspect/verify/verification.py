@@ -2,8 +2,8 @@
 
     for done_bytes in verification.run(): …     # tells how far it has come
 
-Cost: some 1.5 µs a record and what the CRC of the bodies takes. A live broker may append meanwhile: what comes after
-the beginning is not looked at.
+Cost: some 2 µs a record with three keys, and what the CRC of the bodies takes. A live broker may append meanwhile: what
+comes after the beginning is not looked at.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from .index import IndexPass
 from .queues import QueuePass
 from .tally import Tally
 
-#: Records at a time: what is looked at more than once stays in the processor's cache.
-_ROWS_MAX: Final = 1 << 13
+#: Bytes and records at a time. Each queue that a piece has records of costs some 100 µs in it: with thousands of queues
+#: large pieces are five times quicker, with a few they cost a tenth, for they leave the processor's cache.
+_BYTES_AT_ONCE: Final = 32 << 20
+_ROWS_MAX: Final = 1 << 16
 _GAP_KINDS: Final = {"missing": "logFileMissing", "damaged": "logDamaged"}
 
 
@@ -34,7 +36,7 @@ class Verification:
 
     def __init__(self, files: StoreFiles) -> None:
         self.tally = Tally()
-        self._walk = LogWalk(files)
+        self._walk = LogWalk(files, stretch_bytes=_BYTES_AT_ONCE)
         self._queues = QueuePass(files, self._walk, self.tally, Tables(files).topics().topics)
         self._index = IndexPass(files, self.tally, self._walk.begin)
 
