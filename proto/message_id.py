@@ -33,6 +33,15 @@ def offset_message_id(host: bytes, port: int, log_offset: int) -> str:
     return layout.pack(host, port, log_offset).hex().upper()
 
 
+def offset_message_ids(
+    hosts: NDArray[np.uint8], log_offsets: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Return the offset ids of many records, the text of one a row: HOSTS are address and port as records hold them."""
+    places = log_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+    texts: NDArray[np.uint8] = _HEX[np.concatenate((hosts, places), axis=1)].view(np.uint8)
+    return texts
+
+
 def decode_offset_message_id(text: str) -> tuple[bytes, int, int]:
     """Return (host, port, log offset) of an offset id; raise InvalidArgument if TEXT is none."""
     layout = {32: _ID_V4, 56: _ID_V6}.get(len(text))

@@ -2,12 +2,18 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto.errors import InvalidArgument
-from pocketmq.proto.message_id import UniqueIds, decode_offset_message_id, offset_message_id
+from pocketmq.proto.message_id import (
+    UniqueIds,
+    decode_offset_message_id,
+    offset_message_id,
+    offset_message_ids,
+)
 
 
 def test_the_offset_id_of_the_reference() -> None:
@@ -44,3 +50,17 @@ def test_unique_ids_have_34_digits_and_never_repeat() -> None:
     assert {len(text) for text in made} == {34}
     assert all(text.startswith("01") and text == text.upper() for text in made)
     assert int(made[0][18:26], 16) == (1_795_228_343_466 - 1_609_459_200_000) // 1000
+
+
+def test_many_offset_ids_are_those_of_single_records() -> None:
+    hosts = [bytes((127, 0, 0, 1, 0, 0, 42, 159)), bytes((255, 0, 16, 9, 0, 1, 0, 0))]
+    offsets = [0, (1 << 62) + 5]
+
+    rows = offset_message_ids(
+        np.frombuffer(b"".join(hosts), np.uint8).reshape(2, 8), np.array(offsets, np.int64)
+    )
+
+    assert [row.tobytes().decode() for row in rows] == [
+        offset_message_id(host[:4], int.from_bytes(host[4:]), offset)
+        for host, offset in zip(hosts, offsets, strict=True)
+    ]

@@ -31,6 +31,7 @@ BENCHES: Final = {
     "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
     "scan": "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
     "spark-scan": "The same in Spark, local[2] and warm; needs pocketmq[spark].",
+    "spark": "Stores into columns: decoders, scans and the lag job on Spark, beside Parquet.",
     "inspect": "The overview of a store of 100 GiB; verify half a GiB of 1 KiB messages.",
     "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     "lookup": "A key in a full index file of 20 M entries, from the files: cold and warm.",

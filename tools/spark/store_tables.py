@@ -23,7 +23,11 @@ def table_batch(location: StoreLocation, options: StoreOptions) -> pyarrow.Recor
     allow_many_files()
     scan = options.scan
     store = ColdStore.open(
-        location, now_ms=options.now_ms, given=scan.settings, recovery=options.recovery
+        location,
+        now_ms=options.now_ms,
+        given=scan.settings,
+        recovery=options.recovery,
+        index=False,
     )
     rows = [
         {"brokerName": location.broker_name, **row} for row in _ROWS[scan.dataset](store, options)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...proto.byte_ranges import windows
 from ...proto.errors import CorruptRecord, InvalidArgument
-from ...proto.message_id import offset_message_id
+from ...proto.message_id import offset_message_id, offset_message_ids
 from ...proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import (
@@ -198,15 +198,33 @@ class _Rows:
         own = self.property(UNIQ_KEY)
         if not own.null_count:
             return own
-        rows = np.flatnonzero(own.is_null().to_numpy(zero_copy_only=False)).tolist()
-        texts = own.to_pylist()
-        for row in rows:
-            size = _HOST_V6_BYTES if self._stored_by_v6[row] else _HOST_V4_BYTES
-            start = int(self._store_host_starts[row])
+        import pyarrow.compute
+
+        return pyarrow.compute.coalesce(own, self._offset_ids())
+
+    def _offset_ids(self) -> Any:
+        """Return the ids that tell broker and log offset; the brokers' addresses are of one kind, but in tests."""
+        starts, offsets = self._store_host_starts, self.columns.log_offset
+        if not self._stored_by_v6.any():
+            return _as_strings(
+                offset_message_ids(windows(self.data, starts, _HOST_V4_BYTES), offsets)
+            )
+        texts = []
+        for row, is_v6 in enumerate(self._stored_by_v6.tolist()):
+            size = _HOST_V6_BYTES if is_v6 else _HOST_V4_BYTES
+            start = int(starts[row])
             packed = self.data[start : start + size].tobytes()
-            port, log_offset = int.from_bytes(packed[-4:]), int(self.columns.log_offset[row])
-            texts[row] = offset_message_id(packed[:-4], port, log_offset)
+            port = int.from_bytes(packed[-4:])
+            texts.append(offset_message_id(packed[:-4], port, int(offsets[row])))
         return arrow().array(texts, arrow().string())
+
+
+def _as_strings(rows: Bytes) -> Any:
+    """Return the ASCII texts ROWS, which are equally long, as an array."""
+    pa = arrow()
+    count, size = rows.shape
+    ends = pa.py_buffer(np.arange(0, (count + 1) * size, size, dtype=np.int32))
+    return pa.Array.from_buffers(pa.string(), count, [None, ends, pa.py_buffer(rows)])
 
 
 def _host_text(packed: int | bytes) -> str:
