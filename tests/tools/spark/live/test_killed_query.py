@@ -25,9 +25,11 @@ from pocketmq.tools.server_process import ServerProcess
 from ..conftest import require_spark
 from .load import Load
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(900)]
-
 KILLS = int(os.environ.get("POCKETMQ_SPARK_KILLS", "3"))
+
+#: A start takes some ten seconds of a machine that has nothing else to do.
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300 + 200 * KILLS)]
+
 SCRIPT = Path(__file__).with_name("stream_to_parquet.py")
 TOPIC = "killed"
 #: What Spark says when it waited for its Python in vain.
@@ -42,6 +44,7 @@ class Query:
         self._server = server
         self._folder = folder
         self._log = folder / "query.log"
+        self._process: subprocess.Popen[str] | None = None
 
     def run_until(self, line: str, *finish: str, times: int = 1) -> str:
         """Begin; return what it says when a line that begins with LINE has come so many TIMES."""
@@ -56,6 +59,7 @@ class Query:
         raise AssertionError("the query did not come up")
 
     def _until(self, line: str, times: int) -> list[str]:
+        assert self._process is not None
         assert self._process.stdout is not None
         return list(islice((one for one in self._process.stdout if one.startswith(line)), times))
 
@@ -71,30 +75,33 @@ class Query:
             )
 
     def kill(self) -> None:
-        """End Python, the JVM and all workers as `kill -9` does."""
+        """End Python, the JVM and all workers as `kill -9` does; nothing if they have ended."""
+        if self._process is None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process.wait(60)
+        self._process = None
 
 
 def test_a_query_that_is_killed_again_and_again_reads_each_message_once(tmp_path: Path) -> None:
     require_spark()
     random = Random(1)
-    with ServerProcess(tmp_path / "store") as server:
+    with ServerProcess(tmp_path / "store") as server, contextlib.ExitStack() as stack:
         with Admin(server.nameserver) as admin:
             admin.create_topic(TOPIC, queues=4)
         query = Query(server, tmp_path)
+        stack.callback(query.kill)
         query.run_until("waiting")
-        with Load(server.nameserver, TOPIC, rate=10) as load:
+        with Load(server.nameserver, TOPIC, rate=3) as load:
             assert load.begun.wait(60)
             query.kill()
             for _ in range(KILLS - 1):
                 query.run_until("batch", times=random.randrange(1, 4))
                 query.kill()
         read = query.run_until("read", "--finish")
-        query.kill()
 
     assert json.loads(read.removeprefix("read")) == list(range(load.count))
     assert load.count > 0
