@@ -27,7 +27,7 @@ class Unasked:
     """An object that does not say what it is: as the proxies of web frameworks outside of a request."""
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise RuntimeError
 
     def __repr__(self) -> str:

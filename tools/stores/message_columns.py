@@ -73,7 +73,7 @@ class MessageColumns:
         """
         if not len(columns):
             return arrow().RecordBatch.from_pylist([], schema=self.schema)
-        bodies = None
+        bodies: list[bytes | None] | None = None
         if self._decompress and (columns.sys_flag & SYS_COMPRESSED).any():
             bodies, refused = _decompressed(data, columns)
             if refused:
@@ -85,7 +85,8 @@ class MessageColumns:
                 refuse(refused)
                 kept = np.ones(len(columns), np.bool_)
                 kept[[row for row, _ in refused]] = False
-                columns, bodies = columns.take(kept), [body for body in bodies if body is not None]
+                columns = columns.take(kept)
+                bodies = [body for body in bodies if body is not None]
         rows = _Rows(data, columns, bodies, self._broker, self._nothing)
         arrays = [_MAKERS[name](rows) for name in self.schema.names]
         return arrow().RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -200,7 +201,8 @@ class _Rows:
             return own
         import pyarrow.compute
 
-        return pyarrow.compute.coalesce(own, self._offset_ids())
+        compute: Any = pyarrow.compute  # its functions are made when it is imported
+        return compute.coalesce(own, self._offset_ids())
 
     def _offset_ids(self) -> Any:
         """Return the ids that tell broker and log offset; the brokers' addresses are of one kind, but in tests."""

@@ -146,7 +146,8 @@ def test_a_filter_on_time_is_taken_over(spark: SparkSession, rolled: Path) -> No
 
 def plan_of(found: DataFrame) -> str:
     """Return the physical plan, in which a filter that Spark applies itself shows."""
-    return str(found._jdf.queryExecution().executedPlan().toString())
+    frame: Any = found._jdf
+    return str(frame.queryExecution().executedPlan().toString())
 
 
 def test_a_query_for_few_columns_decodes_them_alone(spark: SparkSession, rolled: Path) -> None:

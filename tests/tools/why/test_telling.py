@@ -262,6 +262,11 @@ _values = st.one_of(
 )
 
 
+_extras: st.SearchStrategy[dict[str, str]] = st.dictionaries(
+    st.sampled_from(_NAMES).map(str), _values, max_size=6
+)
+
+
 @st.composite
 def _copies(draw: st.DrawFn) -> list[Stored]:
     return [
@@ -271,7 +276,7 @@ def _copies(draw: st.DrawFn) -> list[Stored]:
             offset=draw(st.integers(-5, 5)),
             tries=draw(st.integers(-1, 3)),
             sys_flag=draw(st.sampled_from([0, 4, 8, 12])),
-            extra=draw(st.dictionaries(st.sampled_from(_NAMES), _values, max_size=6)),
+            extra=draw(_extras),
         )
         for _ in range(draw(st.integers(1, 5)))
     ]

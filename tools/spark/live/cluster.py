@@ -36,7 +36,6 @@ from .place import Place
 from .read_options import Choice, Pulling
 
 Value = TypeVar("Value")
-Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
 #: A broker answers about 1,024 queues at a time.
@@ -284,7 +283,7 @@ class LiveCluster:
         return found
 
     async def _ask(
-        self, broker: str, method: str, request: Request, reply_type: type[Reply]
+        self, broker: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
         async def once() -> Reply:
             connection = self._core.connections.to(self._core.routes.address(broker))

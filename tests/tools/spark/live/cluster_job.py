@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from pyspark.sql import functions as F
 
@@ -43,7 +44,8 @@ def main(nameserver: str, store: str, topic: str, copy: str) -> None:
     both = live.join(F.broadcast(stored), ["queueId", "queueOffset", "physicalOffset"])
     writer = both.select("body").write.format("rocketmq").mode("append")
     writer.options(nameServer=nameserver, topic=copy).save()
-    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    java_context: Any = spark.sparkContext._jsc
+    executors = java_context.sc().statusTracker().getExecutorInfos()
     found = {"both": both.count(), "executors": len(executors) - 1}
     sys.stdout.write("found " + json.dumps(found) + "\n")
     spark.stop()

@@ -36,7 +36,7 @@ def main(nameserver: str, topic: str, folder: str, *finish: str) -> None:
         say("read " + json.dumps(sorted(int(bytes(row.body)) for row in rows)))
         spark.stop()
         return
-    query = writer.start()
+    query: Any = writer.start()
     seen, has_waited = -1, False
     while not query.awaitTermination(0.05):
         if not has_waited and query.status["message"] == "Waiting for data to arrive":
