@@ -33,7 +33,18 @@ _PROBE_BYTES: Final = 8 << 20
 
 
 def row_files(disk: Disk, folder: str) -> list[RowFile]:
-    """Return the files in FOLDER that are named by an offset, in order; empty ones are left out."""
+    """Return the files in FOLDER that are named by an offset, in order; empty ones are left out.
+
+    A listing may leave out a file that is made meanwhile, and have the one after it: where one is missing, the folder
+    is listed again, until the same ones are.
+    """
+    files, missing = _listed(disk, folder), None
+    while (now_missing := list(missing_between(files))) and now_missing != missing:
+        files, missing = _listed(disk, folder), now_missing
+    return files
+
+
+def _listed(disk: Disk, folder: str) -> list[RowFile]:
     return [
         RowFile(f"{folder}/{entry.name}", int(entry.name), entry.size)
         for entry in disk.list(folder)

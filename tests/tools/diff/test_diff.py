@@ -66,11 +66,11 @@ def some(count: int) -> list[Message]:
 @pytest.mark.parametrize("name", recorded_names())
 def test_a_store_is_the_same_as_its_copy(name: str, tmp_path: Path) -> None:
     first = recorded_store(name, tmp_path / "a")
-    shutil.copytree(first, tmp_path / "b")
+    second = recorded_store(name, tmp_path / "b")
     words = [w for k, v in settings(name).items() for w in ("--set", f"{k}={v}")]
     before = fingerprint(first)
 
-    result = run(first, tmp_path / "b", *words)
+    result = run(first, second, *words)
 
     refused = name == "damaged-odd-log-file"
     assert result.exit_code == (1 if refused else 0)

@@ -20,15 +20,17 @@ from pocketmq.tools.stores.locations import locate
 from pocketmq.tools.stores.scan import Scan, ScanOptions
 
 TOPIC, QUEUES, RUN = "Live", 3, 20
+RUNS_A_SCAN = 100
 
 
 class Writer(threading.Thread):
-    """Appends runs to all queues in turn until it is told to stop."""
+    """Appends runs to all queues in turn, as many as it is let, until it is told to stop."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.appended = 0
         self.stopping = threading.Event()
+        self.runs = threading.Semaphore(0)
         self.failure: BaseException | None = None
         config = StoreConfig(
             path=str(root),
@@ -42,7 +44,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.stopping.is_set():
+            while self.runs.acquire() and not self.stopping.is_set():
                 self.append()
         except BaseException as error:  # The test tells it.
             self.failure = error
@@ -61,6 +63,7 @@ class Writer(threading.Thread):
 
     def close(self) -> None:
         self.stopping.set()
+        self.runs.release()
         if self.is_alive():
             self.join()
         self._store.close()
@@ -84,6 +87,7 @@ def test_every_message_is_read_once_while_more_come(
     writer.start()
 
     for _ in range(15):
+        writer.runs.release(RUNS_A_SCAN)
         before = writer.appended
         tasks = scan.plan(locate([str(tmp_path / "store")], broker_name="b"))
         after = writer.appended + RUN

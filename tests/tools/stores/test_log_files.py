@@ -35,6 +35,26 @@ def test_files_are_those_that_are_named_by_an_offset(tmp_path: Path) -> None:
     assert [(file.base, file.end) for file in found] == [(0, 100), (100, 200)]
 
 
+def test_a_file_that_was_made_while_its_folder_was_listed_is_found(tmp_path: Path) -> None:
+    for base in (0, 100, 200):
+        make(tmp_path, f"{base:020d}", 100)
+    whole = OsDisk().list(str(tmp_path))
+
+    with patch.object(OsDisk, "list", side_effect=[[whole[0], whole[2]], whole]):
+        found = row_files(OsDisk(), str(tmp_path))
+
+    assert [file.base for file in found] == [0, 100, 200]
+
+
+def test_a_file_that_stays_away_is_missing(tmp_path: Path) -> None:
+    for base in (0, 200, 400):
+        make(tmp_path, f"{base:020d}", 100)
+
+    found = row_files(OsDisk(), str(tmp_path))
+
+    assert list(missing_between(found)) == [(100, 200), (300, 400)]
+
+
 def test_a_gap_between_files_is_told() -> None:
     files = [RowFile("a", 0, 100), RowFile("b", 100, 100), RowFile("c", 300, 100)]
 
