@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ..stores.bad_records import BadRecords
 from ..stores.locations import locate
-from ..stores.scan import Scan, ScanOptions
+from ..stores.scan.bad_records import BadRecords
+from ..stores.scan.scan import Scan, ScanOptions
 from .measure import Conditions, Figure, own_cpu_seconds, rounds, seconds_of
 from .scan_data import make_log, make_queues
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..lag.cold import store_rows
-from ..stores.bad_records import BadRecords
 from ..stores.cold_store import ColdStore
-from ..stores.conditions import Conditions as Wanted
-from ..stores.conditions import Span
 from ..stores.locations import locate
-from ..stores.scan import Scan, ScanOptions
+from ..stores.scan.bad_records import BadRecords
+from ..stores.scan.conditions import Conditions as Wanted
+from ..stores.scan.conditions import Span
+from ..stores.scan.scan import Scan, ScanOptions
 from .generated.stores import GROUPS, LAG, MESSAGES, QUEUES, lag_store, message_store, queue_store
 from .measure import Conditions, Figure, rounded, seconds_of
 

@@ -14,10 +14,10 @@ from ...store.os_disk import allow_many_files
 from ..instants import past_instant_of
 from ..options import json_option
 from ..output import print_json
-from ..stores.bad_records import BadRecords
-from ..stores.conditions import Conditions, Span
 from ..stores.locations import locate
-from ..stores.scan import Scan, ScanOptions
+from ..stores.scan.bad_records import BadRecords
+from ..stores.scan.conditions import Conditions, Span
+from ..stores.scan.scan import Scan, ScanOptions
 from ..stores.schemas import schema_of
 from .parquet import COMPRESSIONS, PartitionedFiles, Written
 

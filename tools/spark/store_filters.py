@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from ..stores.conditions import Conditions, Span
+from ..stores.scan.conditions import Conditions, Span
 
 #: The columns of each dataset that conditions are about, and which field of `Conditions` has their span.
 _SPANS: Final = {

@@ -19,9 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ...proto.errors import ConfigError
-from ..stores.bad_records import BadRecords
 from ..stores.locations import StoreLocation, locate
-from ..stores.scan import Scan, ScanTask
+from ..stores.scan.bad_records import BadRecords
+from ..stores.scan.scan import Scan, ScanTask
 from ..stores.schemas import projected
 from .store_filters import Wanted
 from .store_options import StoreOptions, store_options

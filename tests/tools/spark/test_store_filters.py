@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from pocketmq.tools.spark.store_filters import Wanted
-from pocketmq.tools.stores.conditions import Conditions, Span
+from pocketmq.tools.stores.scan.conditions import Conditions, Span
 
 MOMENT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MOMENT_MS = round(MOMENT.timestamp() * 1000)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ...stores.locations import locate
-from ...stores.log_files import queue_folders
+from ...stores.scan.log_files import queue_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

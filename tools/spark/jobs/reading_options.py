@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from ...instants import past_instant_of
-from ...stores.bad_records import POLICIES
+from ...stores.scan.bad_records import POLICIES
 from .options import SET, STORE, apache_settings
 from .reading import Reading
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from ....proto.errors import ConfigError
 from ....proto.record_run import as_bytes
-from ...stores.message_columns import MessageColumns
+from ...stores.scan.message_columns import MessageColumns
 from ...stores.schemas import arrow, projected, schema_of
 from .fetching import Fetched
 from .loss import Losses

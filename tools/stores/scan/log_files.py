@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ...proto.errors import OffsetOutOfRange
-from ...store.disk import Disk
+from ....proto.errors import OffsetOutOfRange
+from ....store.disk import Disk
 
 
 @dataclass(frozen=True, slots=True)

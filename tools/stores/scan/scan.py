@@ -17,21 +17,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from ...proto.errors import ConfigError, OffsetOutOfRange
-from ...store.disk import Disk
-from ..inspect.sizes import settings_of
+from ....proto.errors import ConfigError, OffsetOutOfRange
+from ....store.disk import Disk
+from ...inspect.sizes import settings_of
+from ..locations import StoreLocation
+from ..schemas import arrow, projected, schema_of
 from .bad_records import BadRecords, Policy
 from .conditions import Conditions
 from .entry_columns import QueueColumns, QueuePart, live_part
 from .file_rows import FilePart, file_rows
 from .index_entries import IndexColumns, IndexPart, index_parts
-from .locations import StoreLocation
 from .log_files import queue_folders, require_joined, row_files
 from .log_scan import LogPart, MessageRows, log_parts
 from .log_tail import LogTailPart, dispatched_until, log_tails
 from .message_columns import MessageColumns
 from .queue_scan import MessageQueuePart, QueueReader, message_queue_parts
-from .schemas import arrow, projected, schema_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.record_run import Bytes, Ints, Longs
-from .schemas import arrow
+from ....proto.record_run import Bytes, Ints, Longs
+from ..schemas import arrow
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ...store.config import INDEX_ENTRY_SIZE
-from ...store.disk import Disk
-from ...store.index_file import HEADER, IndexHeader
+from ....store.config import INDEX_ENTRY_SIZE
+from ....store.disk import Disk
+from ....store.index_file import HEADER, IndexHeader
 from .entry_columns import QueuePart, live_part
 from .log_files import queue_folders, row_files
 from .log_range import log_in_use

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from ...proto.errors import ConfigError, CorruptRecord
+from ....proto.errors import ConfigError, CorruptRecord
 from .log_range import Damage
 
 logger = logging.getLogger(__name__)

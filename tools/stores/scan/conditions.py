@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.byte_ranges import bytes_at
-from ...proto.record_run import Bytes, Ints, Longs, RunColumns
+from ....proto.byte_ranges import bytes_at
+from ....proto.record_run import Bytes, Ints, Longs, RunColumns
 
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1

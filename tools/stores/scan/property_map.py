@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...proto.property_ranges import Pairs
-from ...proto.record_run import Bytes, Ints, Longs
+from ....proto.property_ranges import Pairs
+from ....proto.record_run import Bytes, Ints, Longs
+from ..schemas import arrow
 from .arrow_ranges import are_rising, as_text, pieces, text_ranges
-from .schemas import arrow
 
 if TYPE_CHECKING:
     import pyarrow

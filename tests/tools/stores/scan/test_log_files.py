@@ -9,8 +9,8 @@ import pytest
 
 from pocketmq.proto.errors import OffsetOutOfRange
 from pocketmq.store import OsDisk
-from pocketmq.tools.stores import log_files
-from pocketmq.tools.stores.log_files import (
+from pocketmq.tools.stores.scan import log_files
+from pocketmq.tools.stores.scan.log_files import (
     RowFile,
     missing_between,
     queue_folders,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
 from pocketmq.store import OsDisk
 from pocketmq.store.disk import Mapping
-from pocketmq.tools.stores import log_range
-from pocketmq.tools.stores.log_files import RowFile
-from pocketmq.tools.stores.log_range import Damage, LogRange, log_end
+from pocketmq.tools.stores.scan import log_range
+from pocketmq.tools.stores.scan.log_files import RowFile
+from pocketmq.tools.stores.scan.log_range import Damage, LogRange, log_end
 
-from ...recorded import recorded_store
+from ....recorded import recorded_store
 
 BASE = 4_096
 FILE_BYTES = 4_096

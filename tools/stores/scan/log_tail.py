@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...proto.record_run import RunColumns
-from ...store.disk import Disk
-from ...store.index_file import HEADER, IndexHeader
+from ....proto.record_run import RunColumns
+from ....store.disk import Disk
+from ....store.index_file import HEADER, IndexHeader
 from .conditions import Conditions
 from .entry_columns import QueuePart, read_entries
 from .log_files import RowFile, row_files

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from ...store import batch_consume_queue, consume_queue
-from ...store.disk import Disk
-from ...store.entry_row import PRE_BLANK_SIZE, EntryArray
+from ....store import batch_consume_queue, consume_queue
+from ....store.disk import Disk
+from ....store.entry_row import PRE_BLANK_SIZE, EntryArray
+from ..schemas import arrow
 from .arrow_ranges import Constant
 from .conditions import Conditions, Span, combined
 from .log_files import RowFile, zeros_from
-from .schemas import arrow
 
 if TYPE_CHECKING:
     import pyarrow

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.errors import PocketMQError
-from pocketmq.tools.stores.bad_records import BadRecords
-from pocketmq.tools.stores.conditions import Conditions
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan import Scan, ScanOptions
+from pocketmq.tools.stores.scan.bad_records import BadRecords
+from pocketmq.tools.stores.scan.conditions import Conditions
+from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
-from ...recorded import expected, recorded_store, settings
+from ....recorded import expected, recorded_store, settings
 
 NAMES = ("rolled", "encodings", "unclean", "cleaned")
 FOLDERS = ("commitlog", "consumequeue", "batchconsumequeue", "index")

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.errors import OffsetOutOfRange
-from ...proto.record_run import Bytes, Longs, parse_run
-from ...store.disk import Disk, Mapping
-from ...store.entry_row import PRE_BLANK_SIZE
+from ....proto.errors import OffsetOutOfRange
+from ....proto.record_run import Bytes, Longs, parse_run
+from ....store.disk import Disk, Mapping
+from ....store.entry_row import PRE_BLANK_SIZE
 from .conditions import Conditions, Span
 from .entry_columns import QueuePart, queue_offsets, read_entries
 from .log_files import RowFile, require_joined, row_files

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...proto.record_run import RunColumns, parse_run
-from ...proto.run_check import crc_mismatches
-from ...store.disk import Disk
+from ....proto.record_run import RunColumns, parse_run
+from ....proto.run_check import crc_mismatches
+from ....store.disk import Disk
+from ..schemas import arrow
 from .bad_records import BadRecords
 from .conditions import Conditions, Span
 from .log_files import RowFile, require_joined, row_files
 from .log_range import Damage, Found, LogRange, log_in_use
 from .message_columns import MessageColumns, Refused
-from .schemas import arrow
 
 if TYPE_CHECKING:
     import pyarrow

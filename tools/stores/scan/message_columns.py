@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.byte_ranges import windows
-from ...proto.errors import CorruptRecord, InvalidArgument
-from ...proto.message_id import offset_message_id, offset_message_ids
-from ...proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
-from ...proto.property_ranges import PropertyRanges
-from ...proto.record import (
+from ....proto.byte_ranges import windows
+from ....proto.errors import CorruptRecord, InvalidArgument
+from ....proto.message_id import offset_message_id, offset_message_ids
+from ....proto.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
+from ....proto.property_ranges import PropertyRanges
+from ....proto.record import (
     BORN_HOST_AT,
     HOST_V6_EXTRA,
     STORE_HOST_AT,
@@ -35,10 +35,10 @@ from ...proto.record import (
     Host,
     decompress_body,
 )
-from ...proto.record_run import Bytes, Longs, RunColumns
+from ....proto.record_run import Bytes, Longs, RunColumns
+from ..schemas import arrow
 from .arrow_ranges import Constant, binary_ranges, instants, text_ranges
 from .property_map import property_map
-from .schemas import arrow
 
 if TYPE_CHECKING:
     import pyarrow

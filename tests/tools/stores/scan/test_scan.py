@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.errors import ConfigError, CorruptRecord, OffsetOutOfRange
-from pocketmq.tools.stores.bad_records import BadRecords
-from pocketmq.tools.stores.conditions import Conditions, Span
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan import Scan, ScanOptions
+from pocketmq.tools.stores.scan.bad_records import BadRecords
+from pocketmq.tools.stores.scan.conditions import Conditions, Span
+from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
-from ...recorded import expected, recorded_names, recorded_store, settings
-from .dumps import described, of_messages
+from ....recorded import expected, recorded_names, recorded_store, settings
+from ..dumps import described, of_messages
 
 Row = dict[str, Any]
 SOUND = [name for name in recorded_names() if not name.startswith("damaged-")]

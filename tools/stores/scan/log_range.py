@@ -23,12 +23,12 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.record import MAGIC_BLANK
-from ...proto.record_run import LEAST_SIZE, Bytes, RunColumns, parse_run
-from ...proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
-from ...proto.run_check import crc_mismatches
-from ...store.commit_log import BLANK_SIZE
-from ...store.disk import Disk
+from ....proto.record import MAGIC_BLANK
+from ....proto.record_run import LEAST_SIZE, Bytes, RunColumns, parse_run
+from ....proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
+from ....proto.run_check import crc_mismatches
+from ....store.commit_log import BLANK_SIZE
+from ....store.disk import Disk
 from .log_files import RowFile, zeros_from
 
 #: What is read and parsed at a time: it should fit the processor's cache.

@@ -14,10 +14,10 @@ from pocketmq.proto.record import NO_HOST
 from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store import MessageStore, OsDisk, Run, StoreConfig
-from pocketmq.tools.stores.bad_records import BadRecords
-from pocketmq.tools.stores.conditions import Conditions
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan import Scan, ScanOptions
+from pocketmq.tools.stores.scan.bad_records import BadRecords
+from pocketmq.tools.stores.scan.conditions import Conditions
+from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
 TOPIC, QUEUES, RUN = "Live", 3, 20
 RUNS_A_SCAN = 100

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
-from ...store.disk import Disk
-from ...store.index_file import ENTRIES, HEADER, IndexHeader
+from ....store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
+from ....store.disk import Disk
+from ....store.index_file import ENTRIES, HEADER, IndexHeader
+from ..schemas import arrow
 from .arrow_ranges import Constant, instants
 from .bad_records import BadRecords
 from .conditions import Conditions, combined
 from .log_range import Damage
-from .schemas import arrow
 
 if TYPE_CHECKING:
     import pyarrow

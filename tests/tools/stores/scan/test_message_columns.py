@@ -15,13 +15,13 @@ from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import SYS_COMPRESSED, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.store import OsDisk
-from pocketmq.tools.stores.log_files import row_files, zeros_from
-from pocketmq.tools.stores.log_range import Found, LogRange
-from pocketmq.tools.stores.message_columns import MessageColumns
+from pocketmq.tools.stores.scan.log_files import row_files, zeros_from
+from pocketmq.tools.stores.scan.log_range import Found, LogRange
+from pocketmq.tools.stores.scan.message_columns import MessageColumns
 from pocketmq.tools.stores.schemas import projected, schema_of
 
-from ...recorded import expected, recorded_names, recorded_store
-from .dumps import described, of_messages
+from ....recorded import expected, recorded_names, recorded_store
+from ..dumps import described, of_messages
 
 SOUND = [name for name in recorded_names() if not name.startswith("damaged-")]
 
