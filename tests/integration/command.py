@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,18 +23,36 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def pocketmq(*arguments: str, nameserver: str = "", stdin: bytes = b"") -> Done:
-    """Run the command with ARGUMENTS."""
+def process(command: list[str], *, nameserver: str = "", stdin: bytes = b"") -> Done:
+    """Run COMMAND to its end, with NAMESERVER in its environment."""
     environment = os.environ | ({"POCKETMQ_NAMESERVER": nameserver} if nameserver else {})
     done = subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment,
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
+        command, env=environment, input=stdin, capture_output=True, timeout=60, check=False
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-Call = Callable[..., Done]
+def pocketmq(*arguments: str, nameserver: str = "", stdin: bytes = b"") -> Done:
+    """Run the command with ARGUMENTS."""
+    return process([*COMMAND, *arguments], nameserver=nameserver, stdin=stdin)
+
+
+class Shell:
+    """The command, pointed at NAMESERVER by the environment."""
+
+    def __init__(self, nameserver: str) -> None:
+        self.nameserver = nameserver
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
+        return pocketmq(*arguments, nameserver=self.nameserver, stdin=stdin)
+
+    def done(self, *arguments: str) -> list[dict[str, Any]]:
+        """Return what a call that must succeed, without a word on standard error, tells programs."""
+        found = self(*arguments, "--json")
+        assert (found.code, found.err) == (0, ""), found
+        return found.documents
+
+    def consumed(self, topic: str, count: int = 0) -> list[dict[str, Any]]:
+        """Return COUNT messages of TOPIC; without, make sure that no more are there."""
+        wanted = ("--count", str(count), "--timeout", "20") if count else ("--timeout", "0.2")
+        return self.done("consume", topic, "--group", "readers", *wanted)

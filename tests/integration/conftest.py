@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.tools.server_process import ServerProcess
 
-from .command import Call, Done, pocketmq
+from .command import Shell
 
 
 @pytest.fixture(scope="module")
@@ -16,10 +16,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def call(server: ServerProcess) -> Call:
-    """The command, pointed at the server by the environment."""
-
-    def run(*arguments: str, stdin: bytes = b"") -> Done:
-        return pocketmq(*arguments, nameserver=server.nameserver, stdin=stdin)
-
-    return run
+def call(server: ServerProcess) -> Shell:
+    return Shell(server.nameserver)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +10,13 @@ import pytest
 from pocketmq.proto.errors import Disconnected
 from pocketmq.tools.server_process import ServerProcess
 
+from .command import Shell, pocketmq
+
 pytestmark = pytest.mark.processes
 
 
-def pocketmq(server: ServerProcess, *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pocketmq.tools.cli", *arguments],
-        env=os.environ | {"POCKETMQ_NAMESERVER": server.nameserver},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def clock(server: ServerProcess, *arguments: str) -> dict[str, Any]:
-    code, out, error = pocketmq(server, "clock", *arguments, "--json")
-    assert (code, error) == (0, "")
-    found: dict[str, Any] = json.loads(out)
+    (found,) = Shell(server.nameserver).done("clock", *arguments)
     return found
 
 
@@ -40,9 +24,10 @@ def test_time_stands_still_moves_when_told_and_is_kept_by_the_store(tmp_path: Pa
     store = tmp_path / "store"
     with ServerProcess(store, "--clock", "virtual") as server:
         assert server.ready["clock"] == "virtual"
+        call = Shell(server.nameserver)
         before = clock(server, "now")
-        pocketmq(server, "topic", "create", "Orders")
-        sent = json.loads(pocketmq(server, "send", "Orders", "hello", "--json")[1])
+        call.done("topic", "create", "Orders")
+        (sent,) = call.done("send", "Orders", "hello")
         after = clock(server, "advance", "1h30m")
 
         assert before["virtual"]
@@ -51,11 +36,9 @@ def test_time_stands_still_moves_when_told_and_is_kept_by_the_store(tmp_path: Pa
         assert after["now_ms"] == before["now_ms"] + 5_400_000
         assert after["now"].endswith("Z")
         # Real clients live on in real time.
-        _, consumed, _ = pocketmq(
-            server, "consume", "Orders", "--group", "g", "--count", "1", "--timeout", "10", "--json"
-        )
-        assert json.loads(consumed)["message_id"] == sent["message_id"]
-        assert json.loads(consumed)["stored_ms"] == before["now_ms"]
+        (consumed,) = call.consumed("Orders", 1)
+        assert consumed["message_id"] == sent["message_id"]
+        assert consumed["stored_ms"] == before["now_ms"]
 
     with pytest.raises(Disconnected, match=r"code 5 before it served: .*--clock virtual"):
         ServerProcess(store)
@@ -83,41 +66,28 @@ def test_the_mark_survives_a_kill(tmp_path: Path) -> None:
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store") as server:
+        call = Shell(server.nameserver)
         for arguments, code, sentence in (
             (("advance", "1h"), 1, "start it with --clock virtual"),
             (("advance", "soon"), 2, "no length of time"),
             (("now", "--broker", "nobody"), 3, "'nobody' is not registered"),
         ):
-            found, out, error = pocketmq(server, "clock", *arguments)
-            assert (found, out, error.count("\n")) == (code, "", 1)
-            assert sentence in error
-        code, out, _ = pocketmq(server, "clock", "now")
-        assert code == 0
-        assert out.splitlines()[0].split() == ["broker", "time", "milliseconds", "clock"]
-        assert out.splitlines()[1].endswith("system")
+            done = call("clock", *arguments)
+            assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+            assert sentence in done.err
+        done = call("clock", "now")
+        assert done.code == 0
+        assert done.out.splitlines()[0].split() == ["broker", "time", "milliseconds", "clock"]
+        assert done.out.splitlines()[1].endswith("system")
 
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pocketmq.tools.cli",
-            "serve",
-            "--clock",
-            "virtual",
-            "--force-clock",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "--force-clock is for the system's clock" in done.stderr
+    done = pocketmq("serve", "--clock", "virtual", "--force-clock")
+    assert done.code == 2
+    assert "--force-clock is for the system's clock" in done.err
 
 
 def test_a_step_beyond_the_bound_is_wrong_usage(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store", "--clock", "virtual") as server:
-        code, _, error = pocketmq(server, "clock", "advance", "4000d")
+        done = Shell(server.nameserver)("clock", "advance", "4000d")
 
-        assert code == 2
-        assert "ten years" in error
+        assert done.code == 2
+        assert "ten years" in done.err

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from pocketmq.client import Message, Producer, PullConsumer
 from pocketmq.tools.server_process import ServerProcess
+
+from .command import Shell, process
 
 pytestmark = pytest.mark.processes
 
@@ -29,50 +27,6 @@ with producer.transaction(Message("Sold", b"half", key="k")):
 """
 
 
-class Done(NamedTuple):
-    """What a call printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def documents(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Shell:
-    """The command, pointed at a name server."""
-
-    def __init__(self, nameserver: str) -> None:
-        self._environment = os.environ | {"POCKETMQ_NAMESERVER": nameserver}
-
-    def python(self, *arguments: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def __call__(self, *arguments: str) -> Done:
-        return self.python("-m", "pocketmq.tools.cli", *arguments)
-
-    def done(self, *arguments: str) -> list[dict[str, Any]]:
-        """Return what a call that must succeed, without a word on standard error, tells programs."""
-        found = self(*arguments, "--json")
-        assert (found.code, found.err) == (0, ""), found
-        return found.documents
-
-    def consumed(self, topic: str, count: int = 0) -> list[dict[str, Any]]:
-        """Return COUNT messages of TOPIC; without, make sure that no more are there."""
-        wanted = ("--count", str(count), "--timeout", "20") if count else ("--timeout", "0.2")
-        return self.done("consume", topic, "--group", "readers", *wanted)
-
-
 def beginning(log: Path) -> bytes:
     """Return all that the tests put into LOG."""
     with log.open("rb") as file:
@@ -84,11 +38,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     store = tmp_path_factory.mktemp("later") / "store"
     with ServerProcess(store, "--clock", "virtual") as running:
         yield running
-
-
-@pytest.fixture
-def call(server: ServerProcess) -> Shell:
-    return Shell(server.nameserver)
 
 
 def test_a_message_comes_at_its_time_and_not_before(call: Shell) -> None:
@@ -169,7 +118,7 @@ def test_what_waits_outlasts_a_stop_and_a_kill(tmp_path: Path) -> None:
     call.done("topic", "create", "Sold", "--queues", "1")
     call.done("send", "Sold", "1h", "--delay", "1h")
     call.done("send", "Sold", "2h", "--level", "18")
-    assert call.python("-c", HALF).code == 0
+    assert process([sys.executable, "-c", HALF], nameserver=server.nameserver).code == 0
     assert server.stop() == 0
 
     server = ServerProcess(store, "--clock", "virtual")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from .command import Call
+from .command import Shell
 
 pytestmark = pytest.mark.processes
 
 
-def test_what_is_sent_is_consumed_with_everything_that_went_along(call: Call) -> None:
+def test_what_is_sent_is_consumed_with_everything_that_went_along(call: Shell) -> None:
     call("topic", "create", "Parcels")
     sent = call(
         "send", "Parcels", "größe", "--key", "k1", "--key", "k2", "--tag", "t", "--property", "a=b=c", "--json"
@@ -31,7 +31,7 @@ def test_what_is_sent_is_consumed_with_everything_that_went_along(call: Call) ->
         assert receipt[name] == message[name], name
 
 
-def test_a_group_does_not_get_a_message_twice(call: Call) -> None:
+def test_a_group_does_not_get_a_message_twice(call: Shell) -> None:
     call("topic", "create", "Once")
     call("send", "Once", "one", "two")
 
@@ -44,7 +44,7 @@ def test_a_group_does_not_get_a_message_twice(call: Call) -> None:
     assert sorted(other.out.split()) == ["one", "two"]
 
 
-def test_lines_of_standard_input_are_messages(call: Call) -> None:
+def test_lines_of_standard_input_are_messages(call: Shell) -> None:
     call("topic", "create", "Lines", "--queues", "1")
     sent = call(
         "send", "Lines", "--stdin", "--json", stdin=b"a b\r\n\n" + b"x" * 100_000 + b"\nlast"
@@ -56,7 +56,7 @@ def test_lines_of_standard_input_are_messages(call: Call) -> None:
     assert got.out.splitlines() == ["a b", "x" * 100_000, "last"]
 
 
-def test_bytes_that_are_no_text_are_shown_in_base64(call: Call) -> None:
+def test_bytes_that_are_no_text_are_shown_in_base64(call: Shell) -> None:
     call("topic", "create", "Bytes")
     call("send", "Bytes", "--stdin", stdin=b"\xff\xfe")
 
@@ -67,7 +67,7 @@ def test_bytes_that_are_no_text_are_shown_in_base64(call: Call) -> None:
     assert (message["body"], message["body_base64"]) == (None, "//4=")
 
 
-def test_fewer_messages_than_wanted_is_exit_code_4(call: Call) -> None:
+def test_fewer_messages_than_wanted_is_exit_code_4(call: Shell) -> None:
     call("topic", "create", "Few")
     call("send", "Few", "one")
 
@@ -77,14 +77,14 @@ def test_fewer_messages_than_wanted_is_exit_code_4(call: Call) -> None:
     assert done.err == "pocketmq: 1 of 2 messages came; none came for 0.5 s\n"
 
 
-def test_consuming_a_topic_that_is_not_there_says_so(call: Call) -> None:
+def test_consuming_a_topic_that_is_not_there_says_so(call: Shell) -> None:
     done = call("consume", "Nowhere", "--group", "g", "--timeout", "1")
 
     assert done.code == 3
     assert "Nowhere" in done.err
 
 
-def test_a_message_is_forced_to_the_device_if_asked(call: Call) -> None:
+def test_a_message_is_forced_to_the_device_if_asked(call: Shell) -> None:
     call("topic", "create", "Safe")
 
     (receipt,) = call("send", "Safe", "x", "--disk", "--json").documents
@@ -92,7 +92,7 @@ def test_a_message_is_forced_to_the_device_if_asked(call: Call) -> None:
     assert receipt["durability"] == "disk"
 
 
-def test_messages_are_looked_up_by_key_and_by_either_id(call: Call) -> None:
+def test_messages_are_looked_up_by_key_and_by_either_id(call: Shell) -> None:
     call("topic", "create", "Keyed")
     call("send", "Keyed", "other", "--key", "o-2")
     (receipt,) = call("send", "Keyed", "wanted", "--key", "o-1", "--json").documents
@@ -111,7 +111,7 @@ def test_messages_are_looked_up_by_key_and_by_either_id(call: Call) -> None:
         assert [message["body"] for message in done.documents] == ["wanted"]
 
 
-def test_a_key_that_nobody_sent_is_not_found(call: Call) -> None:
+def test_a_key_that_nobody_sent_is_not_found(call: Shell) -> None:
     call("topic", "create", "Keyless")
 
     done = call("lookup", "--topic", "Keyless", "--key", "none")

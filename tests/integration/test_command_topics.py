@@ -2,12 +2,12 @@
 
 import pytest
 
-from .command import Call
+from .command import Shell
 
 pytestmark = pytest.mark.processes
 
 
-def test_a_topic_is_there_for_the_next_call(call: Call) -> None:
+def test_a_topic_is_there_for_the_next_call(call: Shell) -> None:
     created = call("topic", "create", "Made", "--type", "fifo", "--queues", "3", "--json")
 
     listed = {topic["name"]: topic for topic in call("topic", "list", "--json").documents}
@@ -17,7 +17,7 @@ def test_a_topic_is_there_for_the_next_call(call: Call) -> None:
     assert (listed["Made"]["type"], listed["Made"]["write_queues"]) == ("FIFO", 3)
 
 
-def test_a_topic_that_exists_is_not_created_again(call: Call) -> None:
+def test_a_topic_that_exists_is_not_created_again(call: Shell) -> None:
     call("topic", "create", "Twice")
 
     again = call("topic", "create", "Twice")
@@ -27,7 +27,7 @@ def test_a_topic_that_exists_is_not_created_again(call: Call) -> None:
     assert again.err.count("\n") == 1
 
 
-def test_a_topic_that_may_exist_is_left_as_it_is(call: Call) -> None:
+def test_a_topic_that_may_exist_is_left_as_it_is(call: Shell) -> None:
     call("topic", "create", "Perhaps", "--queues", "2")
 
     (topic,) = call("topic", "create", "Perhaps", "--if-missing", "--json").documents
@@ -35,7 +35,7 @@ def test_a_topic_that_may_exist_is_left_as_it_is(call: Call) -> None:
     assert topic["write_queues"] == 2
 
 
-def test_a_topic_is_changed_described_and_deleted(call: Call) -> None:
+def test_a_topic_is_changed_described_and_deleted(call: Shell) -> None:
     call("topic", "create", "Changing", "--queues", "2")
 
     updated = call("topic", "update", "Changing", "--queues", "5", "--permission", "read")
@@ -51,14 +51,14 @@ def test_a_topic_is_changed_described_and_deleted(call: Call) -> None:
     )
 
 
-def test_a_bad_topic_name_is_wrong_usage(call: Call) -> None:
+def test_a_bad_topic_name_is_wrong_usage(call: Shell) -> None:
     done = call("topic", "create", "no spaces")
 
     assert done.code == 2
     assert "no spaces" in done.err
 
 
-def test_groups_are_created_listed_and_deleted(call: Call) -> None:
+def test_groups_are_created_listed_and_deleted(call: Shell) -> None:
     created = call("group", "create", "workers", "--fifo", "--retries", "3", "--json")
     listed = {group["name"]: group for group in call("group", "list", "--json").documents}
     deleted = call("group", "delete", "workers")
@@ -70,7 +70,7 @@ def test_groups_are_created_listed_and_deleted(call: Call) -> None:
     assert "workers" not in after
 
 
-def test_a_group_that_exists_is_changed(call: Call) -> None:
+def test_a_group_that_exists_is_changed(call: Shell) -> None:
     call("group", "create", "again", "--retries", "3")
 
     (group,) = call("group", "create", "again", "--retries", "4", "--json").documents
@@ -78,7 +78,7 @@ def test_a_group_that_exists_is_changed(call: Call) -> None:
     assert group["retry_max_times"] == 4
 
 
-def test_a_group_is_described_and_has_its_offsets_set(call: Call) -> None:
+def test_a_group_is_described_and_has_its_offsets_set(call: Shell) -> None:
     call("topic", "create", "Behind", "--queues", "2")
     call("send", "Behind", *(f"m{number}" for number in range(6)))
     call("consume", "Behind", "--group", "slow", "--count", "6", "--timeout", "10")
@@ -101,7 +101,7 @@ def test_a_group_is_described_and_has_its_offsets_set(call: Call) -> None:
     assert "6 messages" in shown.out
 
 
-def test_what_cannot_be_described_or_set_is_said(call: Call) -> None:
+def test_what_cannot_be_described_or_set_is_said(call: Shell) -> None:
     call("group", "create", "idle", "--subscriptions", "warn")
     call("topic", "create", "Idle", "--queues", "2")
     reset = ["group", "reset-offset", "idle", "--topic", "Idle"]

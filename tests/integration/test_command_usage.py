@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.tools.server_process import ServerProcess
 
-from .command import COMMAND, Call, pocketmq
+from .command import COMMAND, Shell, pocketmq
 
 pytestmark = pytest.mark.processes
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(call: Call, arguments: list[str]) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(call: Shell, arguments: list[str]) -> None:
     done = call(*arguments)
 
     assert (done.code, done.out) == (2, "")
@@ -75,7 +75,7 @@ def test_the_option_wins_over_the_environment(server: ServerProcess) -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(
-    call: Call, server: ServerProcess
+    call: Shell, server: ServerProcess
 ) -> None:
     call("topic", "create", "Pipe")
     call("send", "Pipe", "--stdin", stdin=b"x" * 100 + b"\n" + b"y" * 100_000 + b"\n")
@@ -93,7 +93,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(
     assert (process.returncode, err) == (141, b"")
 
 
-def test_ctrl_c_ends_a_waiting_consumer_quietly(call: Call, server: ServerProcess) -> None:
+def test_ctrl_c_ends_a_waiting_consumer_quietly(call: Shell, server: ServerProcess) -> None:
     call("topic", "create", "Endless")
     call("send", "Endless", "one")
     environment = os.environ | {"POCKETMQ_NAMESERVER": server.nameserver}

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-
 import pytest
 
 from pocketmq.client import Admin, Filter, Message, Producer, PullConsumer, Sql
 from pocketmq.proto.errors import InvalidFilter
 from pocketmq.tools.server_process import ServerProcess
 
+from .command import Shell
+
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("filters") / "store") as running:
-        yield running
 
 
 def fill(server: ServerProcess, topic: str, count: int) -> None:
@@ -77,40 +68,29 @@ def test_a_filter_that_does_not_parse_is_refused_before_anything_is_asked() -> N
         PullConsumer("g", {"T": Sql("n > 'x")}, "127.0.0.1:1")
 
 
-def command(server: ServerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pocketmq.tools.cli", "consume", *arguments],
-        env=os.environ | {"POCKETMQ_NAMESERVER": server.nameserver},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     ("option", "out"), [(("--tag", "t0 || t2"), "0\n2\n3\n5\n"), (("--sql", "n > 3"), "4\n5\n")]
 )
 def test_the_command_prints_what_is_wanted(
-    server: ServerProcess, option: tuple[str, str], out: str
+    server: ServerProcess, call: Shell, option: tuple[str, str], out: str
 ) -> None:
     topic = f"Printed{option[0]}"
     fill(server, topic, 6)
 
-    done = command(server, topic, "--group", f"printed{option[0]}", "--timeout", "1.5", *option)
+    done = call("consume", topic, "--group", f"printed{option[0]}", "--timeout", "1.5", *option)
 
-    assert (done.returncode, done.stdout) == (0, out)
-
-
-def test_the_command_shows_where_an_expression_is_wrong(server: ServerProcess) -> None:
-    done = command(server, "T", "--group", "g", "--sql", "n > 5 AND")
-
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[1:] == ["    n > 5 AND", "             ^"]
+    assert (done.code, done.out) == (0, out)
 
 
-def test_the_command_takes_one_filter(server: ServerProcess) -> None:
-    done = command(server, "T", "--group", "g", "--sql", "TRUE", "--tag", "a")
+def test_the_command_shows_where_an_expression_is_wrong(call: Shell) -> None:
+    done = call("consume", "T", "--group", "g", "--sql", "n > 5 AND")
 
-    assert done.returncode == 2
-    assert "--tag and --sql exclude each other" in done.stderr
+    assert done.code == 2
+    assert done.err.splitlines()[1:] == ["    n > 5 AND", "             ^"]
+
+
+def test_the_command_takes_one_filter(call: Shell) -> None:
+    done = call("consume", "T", "--group", "g", "--sql", "TRUE", "--tag", "a")
+
+    assert done.code == 2
+    assert "--tag and --sql exclude each other" in done.err

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pocketmq.tools.server_process import ServerProcess
 
+from .command import pocketmq
+
 pytestmark = pytest.mark.processes
 
 
 def serve(*arguments: str, verb: str = "serve") -> tuple[int, str]:
     """Run a server that does not come up; return its exit code and what it says about it."""
-    command = [sys.executable, "-m", "pocketmq.tools.cli", verb, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stderr
+    done = pocketmq(verb, *arguments)
+    return done.code, done.err
 
 
 def check_complaint(code: int, said: str, *words: str) -> None:

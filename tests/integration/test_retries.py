@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +23,7 @@ from pocketmq.proto.record import Record, decode_record
 from pocketmq.tools.server_process import ServerProcess
 
 from ..runs import records_of
+from .command import Shell
 from .whole_broker import EOF, PATH, TOPIC, Peer, broker, run_of, store_config
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -188,17 +186,6 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def pocketmq(server: ServerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pocketmq.tools.cli", *arguments]
-    return subprocess.run(
-        [*command, "--nameserver", server.nameserver],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def next_message(consumer: PullConsumer) -> ReceivedMessage:
     (message,) = consumer.poll(timeout_ms=20_000)
     return message
@@ -208,12 +195,11 @@ def next_message(consumer: PullConsumer) -> ReceivedMessage:
 def test_from_a_consumer_that_fails_to_the_command_that_sends_again(
     server: ServerProcess,
 ) -> None:
+    call = Shell(server.nameserver)
     with Admin(server.nameserver) as admin:
         admin.create_topic("orders", queues=1)
-    made = pocketmq(
-        server, "group", "create", "billing", "--retries", "2", "--retry-intervals", "10s,1h"
-    )
-    assert made.stdout == "group billing: in any order, up to 2 retries, after 10s,1h\n"
+    made = call("group", "create", "billing", "--retries", "2", "--retry-intervals", "10s,1h")
+    assert made.out == "group billing: in any order, up to 2 retries, after 10s,1h\n"
     with Producer(server.nameserver) as producer:
         producer.send(Message("orders", b"order 1", key="k", tag="red"))
 
@@ -222,24 +208,23 @@ def test_from_a_consumer_that_fails_to_the_command_that_sends_again(
         for times, step in ((1, "10s"), (2, "1h")):
             sent = consumer.send_back(message)
             assert (sent.dead, sent.reconsume_times) == (False, times)
-            assert pocketmq(server, "clock", "advance", step).returncode == 0
+            assert call("clock", "advance", step).code == 0
             message = next_message(consumer)
             assert (message.reconsume_times, message.origin_topic) == (times, "orders")
             assert (message.body, message.tag) == (b"order 1", "red")
         assert consumer.send_back(message, reason="no such customer").dead
 
-        listed = pocketmq(server, "dead-letters", "list", "billing", "--json")
-        letter = json.loads(listed.stdout)
+        (letter,) = call.done("dead-letters", "list", "billing")
         assert (letter["offset"], letter["origin_topic"]) == (0, "orders")
         assert (letter["reason"], letter["reconsume_times"]) == ("no such customer", 3)
-        again = pocketmq(server, "dead-letters", "resend", "billing", "0")
-        assert again.stdout.splitlines()[-1] == "1 of 1 sent again"
+        again = call("dead-letters", "resend", "billing", "0")
+        assert again.out.splitlines()[-1] == "1 of 1 sent again"
         fresh = next_message(consumer)
         assert (fresh.topic, fresh.reconsume_times, fresh.queue_offset) == ("orders", 0, 1)
         assert fresh.properties.keys() <= {"KEYS", "TAGS", "UNIQ_KEY"}
 
-    assert pocketmq(server, "dead-letters", "purge", "billing", "--yes").stdout == (
+    assert call("dead-letters", "purge", "billing", "--yes").out == (
         "dead letters of group billing purged: 1\n"
     )
-    assert pocketmq(server, "dead-letters", "list", "billing", "--json").stdout == ""
-    assert pocketmq(server, "dead-letters", "list", "nobody").returncode == 3
+    assert call.done("dead-letters", "list", "billing") == []
+    assert call("dead-letters", "list", "nobody").code == 3
