@@ -7,10 +7,10 @@ down; a committed message carries its half message's log offset. Source: store-f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...broker.transactions.half_messages import resolved_offsets
 from ...proto import properties as names
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import as_bytes
@@ -19,7 +19,6 @@ from .log_walk import LogWalk, Stretch
 from .queue_records import queue_records
 from .store_files import StoreFiles
 
-_NUMBER: Final = re.compile(rb"[0-9]+")
 _DONE_TAG: Final = "d"
 _PROPERTIES: Final = {
     "realTopic": names.REAL_TOPIC,
@@ -78,5 +77,5 @@ def _done(files: StoreFiles, walk: LogWalk, queue_id: int) -> set[int]:
         starts, sizes = part.columns.body_start.tolist(), part.columns.body_size.tolist()
         for tag, start, size in zip(tags, starts, sizes, strict=True):
             if tag == _DONE_TAG:
-                done.update(map(int, _NUMBER.findall(part.view[start : start + size])))
+                done.update(resolved_offsets(bytes(part.view[start : start + size])))
     return done

@@ -5,25 +5,19 @@ The length of a file tells slots and entries together only; see `sizes.index_sha
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...store.apache.settings import ApacheSettings
 from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
-from ...store.index_file import IndexHeader
+from ...store.index_file import ENTRIES, HEADER, IndexHeader
 from .sizes import index_shape
 from .store_files import RowFile, StoreFiles
-
-ENTRY: Final = np.dtype(
-    [("key_hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
-_HEADER: Final = struct.Struct(">qqqqii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ def open_index(files: StoreFiles, name: IndexName) -> IndexEntries | None:
     if len(view) < INDEX_HEADER_SIZE:
         return None
     slot_count, entry_count = shape_of(files)
-    header = IndexHeader(*_HEADER.unpack_from(view))
+    header = IndexHeader(*HEADER.unpack_from(view))
     header.next_entry = max(1, header.next_entry)
     entries_at = INDEX_HEADER_SIZE + slot_count * INDEX_SLOT_SIZE
     slots_there = min(slot_count, (len(view) - INDEX_HEADER_SIZE) // INDEX_SLOT_SIZE)
@@ -93,6 +87,6 @@ def open_index(files: StoreFiles, name: IndexName) -> IndexEntries | None:
         slot_count=slot_count,
         entry_count=entry_count,
         slots=np.frombuffer(view, ">i4", slots_there, INDEX_HEADER_SIZE),
-        entries=np.frombuffer(view, ENTRY, entries_there, min(entries_at, len(view))),
+        entries=np.frombuffer(view, ENTRIES, entries_there, min(entries_at, len(view))),
         is_whole=len(view) == entries_at + entry_count * INDEX_ENTRY_SIZE,
     )

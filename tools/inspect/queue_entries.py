@@ -15,23 +15,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Mapping
 from ...store.entry_row import PRE_BLANK_SIZE
 from .store_files import FileRow, QueueFolder, RowFile, StoreFiles
 
 Entries = NDArray[Any]
 
-PLAIN: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-BATCH: Final = np.dtype(
-    [
-        *((name, PLAIN[name]) for name in ("log_offset", "size", "tags_code")),
-        ("store_ms", ">i8"),
-        ("base", ">i8"),
-        ("count", ">i2"),
-        ("compacted", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
 _ENTRIES_AT_ONCE: Final = 1 << 16
 #: A page of them, and one more.
 _ENTRIES_LOOKED_AT: Final = 256
@@ -56,7 +46,8 @@ class QueueEntries:
         self._files = files
         self.folder = folder
         self._log_begin = log_begin
-        self._type = BATCH if folder.is_batch else PLAIN
+        source = batch_consume_queue if folder.is_batch else consume_queue
+        self._type: np.dtype[np.void] = source.ENTRY
         self.row: FileRow = files.row(folder.path)
         self._log_offsets: NDArray[np.int64] | None = None
 

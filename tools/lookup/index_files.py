@@ -24,10 +24,9 @@ from ...store.config import (
     index_file_size,
 )
 from ...store.disk import Disk
-from ...store.index_file import IndexHeader
+from ...store.index_file import HEADER, IndexHeader
 from .file_row import FilePages
 
-_HEADER: Final = struct.Struct(">qqqqii")
 _SLOT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">iqii")
 _INT_MAX: Final = (1 << 31) - 1
@@ -72,7 +71,7 @@ class IndexPart:
 
     def __init__(self, pages: FilePages, slots: int, entries: int) -> None:
         self.path = pages.path
-        self.header = IndexHeader(*_HEADER.unpack(pages.read(0, _HEADER.size)))
+        self.header = IndexHeader(*HEADER.unpack(pages.read(0, HEADER.size)))
         self._pages = pages
         self._slots = slots
         self._entries = entries

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...broker.transactions.half_messages import resolved_offsets
 from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -144,7 +145,7 @@ class Witnesses:
         since_ms = min(half.store_timestamp_ms for half in halves)
         for queue in self._search.queues.of_topic(OP_HALF_TOPIC):
             for mark in self._since(queue, since_ms):
-                for offset in _numbers(mark.record.body):
+                for offset in resolved_offsets(mark.record.body):
                     if (queue.queue, offset) in wanted:
                         found.setdefault((queue.queue, offset), mark)
         return found
@@ -191,12 +192,6 @@ def _timer_mark(row: Any, path: str, position: int) -> TimerMark:
         is_roll=bool(magic & ROLL),
         is_delete=bool(magic & DELETE),
     )
-
-
-def _numbers(body: bytes) -> list[int]:
-    """Return the queue offsets in the body of a mark: "12,15,"."""
-    words = body[:65536].split(b",")
-    return [int(word) for word in words if word.isdigit() and len(word) < 19]
 
 
 def _pop_marks(stored: Stored, places: set[Place]) -> Iterator[tuple[Place, PopMark]]:

@@ -13,7 +13,7 @@ from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
 from ..places import offset_or_time
-from ..queue_entries import BATCH, Bounds, Entries, QueueEntries
+from ..queue_entries import Bounds, Entries, QueueEntries
 from ..store_files import QueueFolder, StoreFiles
 from .opened import opened
 
@@ -128,7 +128,7 @@ class QueueListing:
                 "size": int(entry["size"]),
                 "tagsCode": int(entry["tags_code"]),
             }
-            if entries.dtype == BATCH:
+            if self._folder.is_batch:
                 row["queueOffset"] = int(entry["base"])
                 row |= {"messages": int(entry["count"]), "storeTimestamp": int(entry["store_ms"])}
             yield row | {"problem": fault_of(code)}
