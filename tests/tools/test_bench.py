@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from pocketmq.proto.errors import ConfigError
 from pocketmq.tools import cli
 from pocketmq.tools.bench import command
 from pocketmq.tools.bench.measure import Conditions, Figure
@@ -48,3 +49,33 @@ def test_the_folder_is_removed(told: list[Conditions], capsys: pytest.CaptureFix
 def test_a_bench_that_does_not_exist_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bench", "nothing"]) == 2
     assert "'recovery'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch, told: list[Conditions]) -> None:
+    """Only two benches: `scan`, which lacks something that is not installed, and `wheel`."""
+
+    def scan(_: Conditions) -> Figure:
+        raise ConfigError("columns need pyarrow: install it", field="pyarrow")
+
+    monkeypatch.setattr(importlib.import_module("pocketmq.tools.bench.scan"), "scan", scan)
+    monkeypatch.setattr(command, "BENCHES", {"scan": "", "wheel": ""})
+
+
+@pytest.mark.usefixtures("lacking")
+def test_all_goes_on_without_what_is_not_installed(
+    told: list[Conditions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["bench", "all"]) == 0
+
+    out = capsys.readouterr().out
+    assert "scan: not measured: columns need pyarrow: install it" in out
+    assert "wheel: nothing" in out
+
+
+@pytest.mark.usefixtures("lacking")
+def test_a_bench_that_is_named_and_lacks_something_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["bench", "scan"]) != 0
+    assert "columns need pyarrow: install it" in capsys.readouterr().err

@@ -1,13 +1,14 @@
-"""`bench spark`: reading stores into columns, alone and on Spark, each beside Parquet of the same rows in the same run.
+"""`bench spark`: stores on Spark: scans, a filter and the lag job, each beside what does the same without our format.
 
 Stores: 10 M queue entries in 36 files; 1 M records of 157 B; 10,000 queues with three groups each. Spark is local[2]
-and warm: each query runs twice before it is measured, and the best of three counts. A scan on Spark is an aggregate
-that touches every column; beside it stands the same aggregate over Spark's own Parquet reader, and beside the decoder
-alone pyarrow, with all its threads.
+and warm: each query runs twice before it is measured, and the best of three counts. A scan is an aggregate that touches
+every column; beside it stands the same aggregate over Spark's own Parquet reader, and beside the lag job what
+`pocketmq lag` does. What a scan takes without Spark is `bench scan`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,24 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 from ..lag.cold import store_rows
 from ..stores.cold_store import ColdStore
 from ..stores.locations import locate
-from ..stores.scan.bad_records import BadRecords
 from ..stores.scan.conditions import Conditions as Wanted
 from ..stores.scan.conditions import Span
 from ..stores.scan.scan import Scan, ScanOptions
 from .generated.stores import GROUPS, LAG, MESSAGES, QUEUES, lag_store, message_store, queue_store
 from .measure import Conditions, Figure, rounded, seconds_of
+from .scan import write_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: Name → (aim, is more better).
 AIMS: Final = {
-    "queue_decoder_rows_per_second": (20e6, True),
-    "message_decoder_rows_per_second": (0.9e6, True),
     "queue_scan_rows_per_second": (1.5e6, True),
     "message_scan_rows_per_second": (0.4e6, True),
     "lag_seconds": (3.0, False),
 }
+_DATASETS: Final = {"queue": "consumequeue", "message": "messages"}
 _NOW_MS: Final = 1_760_000_100_000
 _WARM_UP: Final = 2
 _BEST_OF: Final = 3
@@ -41,40 +41,35 @@ _FILTERED_SHARE: Final = 25
 
 
 def spark(conditions: Conditions) -> Figure:
-    """Measure decoders, scans, a filter and the lag job."""
-    figure = Figure(
-        name="spark", what="stores into columns: decoder alone, Spark local[2] warm, lag job"
-    )
-    stores = {
-        "queue": queue_store(conditions.folder / "queues", QUEUES),
-        "message": message_store(conditions.folder / "messages", MESSAGES),
-        "lag": lag_store(conditions.folder / "lag", LAG),
-    }
-    facts: dict[str, float] = {}
-    for kind, count in (("queue", QUEUES.count), ("message", MESSAGES.count)):
-        facts |= _decoder(kind, stores[kind], count, conditions.folder)
-    facts["plain_lag_seconds"] = min(
-        seconds_of(lambda: _plain_lag(stores["lag"])) for _ in range(2)
-    )
+    """Measure scans, a filter and the lag job."""
+    from ..spark.java import find_java
+    from ..spark.session import require_pyspark
+
+    require_pyspark()
+    find_java(os.environ)
+    figure = Figure(name="spark", what="stores on Spark local[2], warm: scans, a filter, lag job")
+    folder = conditions.folder
+    queues = queue_store(folder / "queues", QUEUES)
+    messages = message_store(folder / "messages", MESSAGES)
+    lag = lag_store(folder / "lag", LAG)
+    facts = {"plain_lag_seconds": min(seconds_of(lambda: _plain_lag(lag)) for _ in range(2))}
     session = _session()
     try:
-        for kind, count in (("queue", QUEUES.count), ("message", MESSAGES.count)):
-            facts |= _scan(session, kind, stores[kind], count, conditions.folder)
-        facts |= _filter(session, stores["queue"])
-        facts["lag_seconds"] = _lag(session, stores["lag"])
+        for kind, store, count in (
+            ("queue", queues, QUEUES.count),
+            ("message", messages, MESSAGES.count),
+        ):
+            parquet = write_parquet(store, folder, _DATASETS[kind])
+            ours, theirs = _scan(session, store, parquet, _DATASETS[kind], count)
+            facts[f"{kind}_scan_rows_per_second"] = ours
+            figure.compare(f"spark_parquet_{kind}_rows_per_second", theirs, ours)
+        facts |= _filter(session, queues)
+        facts["lag_seconds"] = _lag(session, lag)
     finally:
         session.stop()
     figure.facts = dict(facts)
     figure.messages_per_second = facts["message_scan_rows_per_second"]
-    for kind in ("queue", "message"):
-        for what, other in (("decoder", "pyarrow"), ("scan", "spark_parquet")):
-            ours = facts[f"{kind}_{what}_rows_per_second"]
-            figure.compare(
-                f"{other}_{kind}_rows_per_second",
-                facts.pop(f"{other}_{kind}_rows_per_second"),
-                ours,
-            )
-    figure.notes = list(_notes(figure.facts))
+    figure.notes = list(_notes(facts))
     figure.aim = (min(_share(name, facts[name]) for name in AIMS), 1.0, True)
     return figure
 
@@ -85,7 +80,7 @@ def _share(name: str, value: float) -> float:
     return value / aim if more_is_better else aim / value
 
 
-def _notes(facts: dict[str, Any]) -> Iterator[str]:
+def _notes(facts: dict[str, float]) -> Iterator[str]:
     for name, value in facts.items():
         if name in AIMS:
             aim, more_is_better = AIMS[name]
@@ -96,46 +91,10 @@ def _notes(facts: dict[str, Any]) -> Iterator[str]:
         yield f"{name:34} {rounded(value):>14,}{verdict}"
 
 
-# --- without Spark
-
-
-_DATASETS: Final = {"queue": "consumequeue", "message": "messages"}
-
-
-def _decoder(kind: str, root: Path, count: int, folder: Path) -> dict[str, float]:
-    """Return rows a second of the decoder alone, and of pyarrow over a Parquet file of the same rows."""
-    import pyarrow.parquet
-
-    path = folder / f"{kind}.parquet"
-    scan = Scan(ScanOptions(dataset=_DATASETS[kind]))
-    with pyarrow.parquet.ParquetWriter(path, scan.options.schema(), compression="zstd") as writer:
-        for batch in _batches(scan, root):
-            writer.write_batch(batch)
-
-    def decode() -> None:
-        assert sum(batch.num_rows for batch in _batches(scan, root)) == count
-
-    def read() -> None:
-        assert pyarrow.parquet.read_table(path).num_rows == count
-
-    return {
-        f"{kind}_decoder_rows_per_second": count / min(seconds_of(decode) for _ in range(_BEST_OF)),
-        f"pyarrow_{kind}_rows_per_second": count / min(seconds_of(read) for _ in range(_BEST_OF)),
-    }
-
-
-def _batches(scan: Scan, root: Path) -> Iterator[Any]:
-    for task in scan.plan(locate([str(root)])):
-        yield from scan.read(task, BadRecords("fail"))
-
-
 def _plain_lag(root: Path) -> None:
     (location,) = locate([str(root)])
     store = ColdStore.open(location, now_ms=_NOW_MS, index=False)
     assert len(store_rows(store, _NOW_MS)) == LAG.queue_count * GROUPS
-
-
-# --- on Spark
 
 
 def _session() -> SparkSession:
@@ -169,21 +128,18 @@ def _touched(frame: DataFrame) -> list[Any]:
 
 
 def _scan(
-    session: SparkSession, kind: str, root: Path, count: int, folder: Path
-) -> dict[str, float]:
-    """Return rows a second of a whole scan, and of Spark's own reader over Parquet of the same rows."""
+    session: SparkSession, root: Path, parquet: Path, dataset: str, count: int
+) -> tuple[float, float]:
+    """Return rows a second of a whole scan of ROOT, and of Spark's own reader over PARQUET, the same rows."""
 
-    def store() -> None:
-        frame = session.read.format("rocketmq-store").option("dataset", _DATASETS[kind])
+    def of_store() -> None:
+        frame = session.read.format("rocketmq-store").option("dataset", dataset)
         assert _touched(frame.load(str(root)))[0][0] == count
 
-    def parquet() -> None:
-        assert _touched(session.read.parquet(str(folder / f"{kind}.parquet")))[0][0] == count
+    def of_parquet() -> None:
+        assert _touched(session.read.parquet(str(parquet)))[0][0] == count
 
-    return {
-        f"{kind}_scan_rows_per_second": count / _warm_seconds(store),
-        f"spark_parquet_{kind}_rows_per_second": count / _warm_seconds(parquet),
-    }
+    return count / _warm_seconds(of_store), count / _warm_seconds(of_parquet)
 
 
 def _filter(session: SparkSession, root: Path) -> dict[str, float]:

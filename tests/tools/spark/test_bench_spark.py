@@ -50,9 +50,7 @@ def test_every_figure_with_an_aim_is_there_beside_parquet(
     assert set(bench.AIMS) < set(figure.facts)
     assert 0 < figure.facts["filter_bytes_read"] < figure.facts["filter_bytes_of"] / 20
     assert {name for name in figure.beside if not name.startswith("ratio")} == {
-        "pyarrow_queue_rows_per_second",
         "spark_parquet_queue_rows_per_second",
-        "pyarrow_message_rows_per_second",
         "spark_parquet_message_rows_per_second",
     }
     assert len(figure.notes) == len(figure.facts)

@@ -1,16 +1,15 @@
-"""The files of a generated store: commit log, consume queues, index, tables and checkpoint; formats as in store/."""
+"""The files of a generated store: commit log, consume queues, tables and checkpoint; formats as in store/."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....proto.java_hash import hash_ranges, java_hash
+from ....proto.java_hash import java_hash
 from ....proto.record import (
     LOG_OFFSET_AT,
     MAGIC_BLANK,
@@ -19,9 +18,8 @@ from ....proto.record import (
     STORE_TIMESTAMP_AT,
 )
 from ....store.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from ....store.index_file import IndexFile
-from ....store.message_keys import key_hashes
-from ....store.os_disk import OsDisk
+from ....store.consume_queue import ENTRY
+from ....store.mapped_file import file_name
 from ....store.state_tables import (
     ConsumerOffsets,
     TopicConfig,
@@ -33,11 +31,8 @@ from .traffic import Longs, Template, Traffic, templates
 
 Bytes = NDArray[np.uint8]
 
-INDEX_NAME: Final = "20251009000000000"
 _BORN_AT: Final = 40
-QUEUE_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-BLANK: Final = struct.Struct(">ii")
-_INDEX_RUN: Final = 1 << 20
+_BLANK: Final = struct.Struct(">ii")
 
 
 def write_log(folder: Path, traffic: Traffic, *, files_written: int | None = None) -> None:
@@ -46,7 +41,7 @@ def write_log(folder: Path, traffic: Traffic, *, files_written: int | None = Non
     size = traffic.log_file_bytes
     count = -(-traffic.log_end // size)
     for number in range(count):
-        path = folder / f"{number * size:020d}"
+        path = folder / file_name(number * size)
         with path.open("wb") as file:
             if files_written is None or number >= count - files_written:
                 file.write(_log_file(traffic, number * size).data)
@@ -64,8 +59,8 @@ def _log_file(traffic: Traffic, base: int) -> Bytes:
     for kind, template in enumerate(templates()):
         _put(data, base, traffic, records[kinds == kind], template)
     if behind < traffic.count:
-        blank = BLANK.pack(size - end, MAGIC_BLANK)
-        data[end : end + BLANK.size] = np.frombuffer(blank, np.uint8)
+        blank = _BLANK.pack(size - end, MAGIC_BLANK)
+        data[end : end + _BLANK.size] = np.frombuffer(blank, np.uint8)
     return data
 
 
@@ -96,7 +91,7 @@ def _at_each(data: Bytes, kind: str) -> NDArray[np.generic]:
 def write_queues(folder: Path, traffic: Traffic, *, file_bytes: int) -> None:
     """Write the consume queues of TRAFFIC in files of FILE_BYTES."""
     tags_codes = np.array([java_hash(template.tag) for template in templates()], np.int64)
-    entries = np.zeros(traffic.count, QUEUE_ENTRY)
+    entries = np.zeros(traffic.count, ENTRY)
     entries["log_offset"] = traffic.starts
     entries["size"] = traffic.sizes
     entries["tags_code"] = tags_codes[traffic.kinds]
@@ -106,35 +101,9 @@ def write_queues(folder: Path, traffic: Traffic, *, file_bytes: int) -> None:
         place = folder / traffic.topic(topic) / str(queue)
         place.mkdir(parents=True)
         for at in range(0, len(own), file_bytes):
-            with (place / f"{at:020d}").open("wb") as file:
+            with (place / file_name(at)).open("wb") as file:
                 file.write(own[at : at + file_bytes])
                 file.truncate(file_bytes)
-
-
-def write_index(folder: Path, traffic: Traffic, *, slots: int, entries: int) -> None:
-    """Write one index file with the keys of the newest records of TRAFFIC, as many as fit."""
-    folder.mkdir(parents=True)
-    file = IndexFile.create(
-        OsDisk(), str(folder / INDEX_NAME), slots, entries, end_log_offset=0, end_ms=0
-    )
-    for first in range(max(0, traffic.count - file.room), traffic.count, _INDEX_RUN):
-        records = np.arange(first, min(first + _INDEX_RUN, traffic.count), dtype=np.int64)
-        hashes = key_hash_of(traffic, records)
-        file.put(hashes, traffic.starts[records], traffic.store_ms(records))
-    file.mapping.close()
-
-
-def key_hash_of(traffic: Traffic, records: Longs) -> NDArray[np.int32]:
-    """Return the key hashes of RECORDS."""
-    by_topic = np.array(
-        [java_hash(f"{traffic.topic(number)}#K") for number in range(traffic.topics)], np.int32
-    )
-    cells = traffic.digits(records)
-    width = cells.shape[1]
-    seeds = by_topic[records % traffic.queue_count // traffic.queues]
-    starts = np.arange(0, cells.size, width, dtype=np.int64)
-    sizes = np.full(len(records), width, np.int64)
-    return key_hashes(hash_ranges(cells.reshape(-1), starts, sizes, seed=seeds))
 
 
 def write_tables(root: Path, traffic: Traffic, *, groups: int) -> None:
@@ -142,40 +111,24 @@ def write_tables(root: Path, traffic: Traffic, *, groups: int) -> None:
 
     Group g has read all but g sevenths of each queue.
     """
-    offsets = {
-        f"{traffic.topic(topic)}@group-{group}": _committed(traffic, topic, group)
-        for topic in range(traffic.topics)
-        for group in range(groups)
-    }
-    last = np.array([traffic.count - 1], np.int64)
-    write_state(
-        root,
-        {traffic.topic(topic): traffic.queues for topic in range(traffic.topics)},
-        offsets,
-        last_ms=int(traffic.store_ms(last)[0]),
-        last_offset=int(traffic.starts[-1]),
-    )
-
-
-def write_state(
-    root: Path,
-    topics: Mapping[str, int],
-    offsets: dict[str, dict[int, int]],
-    *,
-    last_ms: int,
-    last_offset: int,
-) -> None:
-    """Write TOPICS with their numbers of queues, committed OFFSETS, and a checkpoint that says all is on the device."""
     folder = root / "config"
     folder.mkdir()
+    topics = [traffic.topic(number) for number in range(traffic.topics)]
     configs = {
-        name: TopicConfig(name=name, read_queues=queues, write_queues=queues)
-        for name, queues in topics.items()
+        name: TopicConfig(name=name, read_queues=traffic.queues, write_queues=traffic.queues)
+        for name in topics
     }
     (folder / "topics.json").write_text(render_topics(TopicTable(topics=configs)))
+    offsets = {
+        f"{name}@group-{group}": _committed(traffic, number, group)
+        for number, name in enumerate(topics)
+        for group in range(groups)
+    }
     text = render_consumer_offsets(ConsumerOffsets(offsets=offsets))
     (folder / "consumerOffset.json").write_text(text)
-    checkpoint = Checkpoint(last_ms, last_ms, last_ms, 0, last_offset, last_offset)
+    last_ms = int(traffic.store_ms(np.array([traffic.count - 1], np.int64))[0])
+    last = int(traffic.starts[-1])
+    checkpoint = Checkpoint(last_ms, last_ms, last_ms, 0, last, last)
     (root / "checkpoint").write_bytes(checkpoint.pack().ljust(CHECKPOINT_SIZE, b"\0"))
 
 

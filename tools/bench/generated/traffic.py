@@ -23,7 +23,7 @@ from ....proto.record import Host, Record, encode_record
 Longs = NDArray[np.int64]
 
 #: A record needs so many more bytes in its file than it has itself.
-BLANK_SIZE: Final = 8
+_BLANK_SIZE: Final = 8
 TAGS_OF_RECORDS: Final = tuple(f"Tag{letter}" for letter in "ABCDEFGH")
 KEY_DIGITS: Final = 10
 TOPIC_PREFIX: Final = "Bench"
@@ -32,7 +32,7 @@ _BODY_LEAST: Final = 16
 _KINDS: Final = 32
 _PERIOD: Final = 1_000
 _HOST: Final = Host.parse("127.0.0.1", 10911)
-FIRST_MS: Final = 1_760_000_000_000
+_FIRST_MS: Final = 1_760_000_000_000
 _RECORDS_A_MS: Final = 50
 
 
@@ -53,10 +53,6 @@ class Traffic:
     def topic(self, number: int) -> str:
         """Return the name of topic NUMBER."""
         return f"{TOPIC_PREFIX}{number:0{TOPIC_DIGITS}d}"
-
-    def key(self, record: int) -> str:
-        """Return the key of RECORD."""
-        return f"K{record:0{KEY_DIGITS}d}"
 
     @cached_property
     def kinds(self) -> NDArray[np.int8]:
@@ -80,7 +76,7 @@ class Traffic:
         while first < self.count:
             # MOVED is how far the records from FIRST on are pushed back by the blanks before them.
             file_end = (int(starts[first]) + moved) // self.log_file_bytes * self.log_file_bytes
-            room = file_end + self.log_file_bytes - BLANK_SIZE - moved
+            room = file_end + self.log_file_bytes - _BLANK_SIZE - moved
             behind = int(np.searchsorted(ends, room, side="right"))
             starts[first:behind] += moved
             if behind < self.count:
@@ -95,7 +91,7 @@ class Traffic:
 
     def store_ms(self, records: Longs) -> Longs:
         """Return when RECORDS were stored."""
-        return FIRST_MS + records // _RECORDS_A_MS
+        return _FIRST_MS + records // _RECORDS_A_MS
 
     def digits(self, records: Longs) -> NDArray[np.uint8]:
         """Return the digits of the keys of RECORDS, a row each."""
