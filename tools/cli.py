@@ -1,7 +1,7 @@
 """The `pocketmq` command: one file a verb, each imported only when it runs.
 
-`pocketmq serve` must stand in well under a second, and `pocketmq send` too: this file imports click and the error
-tree and nothing else, and says in a table what every verb is, so that `--help` loads none of them.
+`pocketmq serve` must stand in well under a second, and `pocketmq send` too: this file imports click, the
+error tree and a group of verbs (`lazy_group.py`), and says in a table what every verb is, so that `--help` loads none.
 
 Exit codes, the same for all verbs:
 
@@ -16,7 +16,6 @@ itself shows a traceback.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -24,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 import click
-from click.shell_completion import CompletionItem, shell_complete
+from click.shell_completion import shell_complete
 
 from .. import __version__
 from ..proto.errors import (
@@ -34,6 +33,7 @@ from ..proto.errors import (
     InvalidFilter,
     PocketMQError,
 )
+from .lazy_group import LazyGroup
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -98,36 +98,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class LazyVerbs(click.Group):
-    """A group whose commands are imported when they are run, and listed without."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
-            return None
-        module, _, name = _VERBS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(f".{module}", __package__), name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        return [
-            CompletionItem(verb, help=text)
-            for verb, (_, text) in _VERBS.items()
-            if verb.startswith(incomplete)
-        ]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in _VERBS.items()])
-
-
 @click.group(
-    cls=LazyVerbs,
+    cls=LazyGroup,
+    table=_VERBS,
+    package=__package__,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, name or configuration, 3 not found, 4 nobody answered (try again),

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from .stores.recoveries import RECOVERIES
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
@@ -41,6 +43,25 @@ def broker_settings_option(function: Function) -> Function:
         metavar="KEY=VALUE",
         multiple=True,
         help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
+    )(function)
+
+
+def recovery_option(function: Function) -> Function:
+    """Add --recovery: whose, by the names of `stores/recoveries.py`."""
+    return click.option(
+        "--recovery",
+        type=click.Choice(RECOVERIES),
+        default=RECOVERIES[0],
+        show_default=True,
+        help="Whose recovery decides what a store holds: Apache RocketMQ 5.5.0's, or ours.",
+    )(function)
+
+
+def broker_name_option(function: Function) -> Function:
+    """Add --broker-name, for a store that does not tell."""
+    return click.option(
+        "--broker-name",
+        help="What the broker of the one STORE is called.  [default: told by its files]",
     )(function)
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.command import inspect
-from pocketmq.tools.inspect.sizes import settings_of
+from pocketmq.tools.stores.sizes import settings_of
 
 from ..recorded import expected, recorded_store, settings
 from ..stores import comparable, differences

@@ -19,8 +19,8 @@ from ...store.mapped_file import MappedFile
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ..inspect.sizes import settings_of
 from ..stores.our_reading import store_config
+from ..stores.sizes import settings_of
 
 Name = tuple[str, int]
 Bounds = tuple[int, int]

@@ -12,9 +12,9 @@ import click
 
 from ...proto.clock import SystemClock
 from ...store.os_disk import OsDisk, allow_many_files
-from ..inspect.sizes import settings_of
 from ..options import broker_settings, broker_settings_option
 from ..output import print_json
+from ..stores.sizes import settings_of
 from .diagnosis import diagnose
 from .text import print_diagnosis
 

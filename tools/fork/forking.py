@@ -20,8 +20,8 @@ from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport, Verified
-from ..inspect.sizes import settings_of
 from ..stores.our_reading import store_config
+from ..stores.sizes import settings_of
 from .cut_rows import CutRows
 from .moment import Cut, find_cut
 from .settle import limit_checkpoint, own_open_files, settle

@@ -14,20 +14,19 @@ wrong, 2 wrong arguments, 3 no such record, queue or file.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
-from click.shell_completion import CompletionItem
 
 from ...proto.clock import SystemClock
 from ...store.apache.settings import ApacheSettings
 from ...store.os_disk import OsDisk
+from ..lazy_group import LazyGroup
+from ..options import broker_settings, broker_settings_option
+from ..stores.recoveries import RECOVERIES
 from .output import Inspected
-
-RECOVERIES: Final = ("apache", "ours")
 
 #: View, (module and object, what it shows).
 VIEWS: Final[dict[str, tuple[str, str]]] = {
@@ -50,8 +49,8 @@ VIEWS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class Views(click.Group):
-    """A group whose views are imported when they are run. Options may stand before and behind STORE."""
+class Views(LazyGroup):
+    """Views of a store. Options may stand before and behind STORE."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._options_first(args))
@@ -77,17 +76,6 @@ class Views(click.Group):
                 options.append(rest.pop(0))
         return [*options, *words, *rest]
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VIEWS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VIEWS:
-            return None
-        module, _, name = VIEWS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(f".{module}", __package__), name)
-        assert isinstance(command, click.Command)
-        return command
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -95,29 +83,17 @@ class Views(click.Group):
             raise click.UsageError(f"{args[0]!r} is no view of a store: {', '.join(VIEWS)}.", ctx)
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if incomplete.startswith("-"):
-            return click.Command.shell_complete(self, ctx, incomplete)
-        return [
-            CompletionItem(view, help=text)
-            for view, (_, text) in VIEWS.items()
-            if view.startswith(incomplete)
-        ]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Views"):
-            formatter.write_dl([(view, text) for view, (_, text) in VIEWS.items()])
-
-
-@click.group(cls=Views, invoke_without_command=True, subcommand_metavar="[VIEW [ARGS]...]")
-@click.argument("store", type=click.Path(exists=True, file_okay=False))
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
+@click.group(
+    cls=Views,
+    table=VIEWS,
+    package=__package__,
+    title="Views",
+    invoke_without_command=True,
+    subcommand_metavar="[VIEW [ARGS]...]",
 )
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@broker_settings_option
 @click.option(
     "--recovery",
     type=click.Choice(RECOVERIES),
@@ -145,7 +121,7 @@ def inspect(
     The store may be live, stopped, copied or damaged, and of either broker; not a byte of it is written. Sizes of its
     files are taken from the files where they tell; say them with --set where the store has none left.
     """
-    given = _parsed(settings)
+    given = broker_settings(settings)
     ApacheSettings.of(given)  # a setting that cannot be is refused, whatever is shown
     context.obj = Inspected(store, given, as_json and context.invoked_subcommand is not None)
     if context.invoked_subcommand is not None:
@@ -163,7 +139,7 @@ def inspect(
 
 
 def _run_view(context: click.Context, view: str, arguments: list[str]) -> None:
-    command = Views.get_command(inspect, context, view)
+    command = inspect.get_command(context, view)
     assert command is not None
     with command.make_context(view, arguments, parent=context) as view_context:
         command.invoke(view_context)
@@ -173,9 +149,9 @@ def _describe(
     context: click.Context, store: str, given: Mapping[str, str], recovery: str, as_json: bool
 ) -> None:
     """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
+    from ..stores.sizes import settings_of
     from .document import describe_apache
     from .ours import describe_ours
-    from .sizes import settings_of
     from .summary import print_summary
 
     describe = describe_apache if recovery == "apache" else describe_ours
@@ -187,13 +163,3 @@ def _describe(
         print_summary(store, document)
     if not document["accepted"]:
         context.exit(1)
-
-
-def _parsed(settings: Sequence[str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise click.UsageError(f"--set {setting}: write it as KEY=VALUE, as in broker.conf.")
-        given[name] = value
-    return given

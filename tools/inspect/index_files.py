@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...store.apache.settings import ApacheSettings
 from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
 from ...store.index_file import ENTRIES, HEADER, IndexHeader
-from .sizes import index_shape
+from ..stores.sizes import index_shape
 from .store_files import RowFile, StoreFiles
 
 

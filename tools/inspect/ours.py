@@ -14,16 +14,13 @@ from typing import Final
 
 from ...proto.errors import StoreError
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
-from ...store.apache.config import ConfigLoader, JavaConfig
 from ...store.apache.files import Refused
 from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import ApacheStore
-from ...store.apache.timers import JavaTimers
 from ...store.disk import Disk
-from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
-from ..stores.our_reading import reading_of, store_config
+from ..stores.our_reading import open_ours
 from .document import (
     NO_FILE,
     Description,
@@ -52,15 +49,9 @@ def describe_ours(
     """
     disk = OverlayDisk()
     document = head(disk, root, given, OURS)
-    loader = ConfigLoader(
-        disk, root, settings, now_ms, aside=posixpath.join(root, "pocketmq/broken")
-    )
     try:
         before = checkpoint_before(disk, root)
-        config = loader.metadata()
-        store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
-        reading = reading_of(disk, store, settings, config, now_ms)
-        timers = _timers(reading, loader, config, now_ms)
+        ours = open_ours(disk, root, settings, now_ms)
     except Refused:
         text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
         return document | {"accepted": False, "refusal": text}
@@ -73,26 +64,10 @@ def describe_ours(
             f"{error.filename or root} is, or holds, a folder where a file should be: move it away"
         )
         return document | {"accepted": False, "refusal": text}
-    disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
-    document |= _OurDescription(reading, disk).parts(lookups=lookups)
-    document |= side_tables(config, timers)
-    return document | {"recovery": store.recovery.to_json()}
-
-
-def _timers(
-    store: ApacheStore, loader: ConfigLoader, config: JavaConfig, now_ms: int
-) -> JavaTimers | None:
-    loader.timers(config)
-    loader.delays(config)
-    loader.request_modes(config)
-    timers = JavaTimers(store)
-    try:
-        timers.open()
-        timers.start(now_ms, metrics_loaded=True)
-    except Refused:
-        return None
-    return timers
+    document |= _OurDescription(ours.reading, disk).parts(lookups=lookups)
+    document |= side_tables(ours.config, ours.timers)
+    return document | {"recovery": ours.store.recovery.to_json()}
 
 
 class _OurDescription(Description):

@@ -22,10 +22,18 @@ from ...proto.clock import Clock, SystemClock
 from ...proto.duration import parse_duration
 from ...proto.errors import StoreRefused
 from ...store.os_disk import allow_many_files
-from ..options import DEFAULT_NAMESERVER, NAMESERVER_VARIABLE, json_option
-from ..stores.cold_store import RECOVERIES, ColdStore, RecoveryName
+from ..options import (
+    DEFAULT_NAMESERVER,
+    NAMESERVER_VARIABLE,
+    broker_name_option,
+    broker_settings,
+    broker_settings_option,
+    json_option,
+    recovery_option,
+)
+from ..stores.cold_store import ColdStore
 from ..stores.locations import locate
-from ..stores.settings import parse_settings
+from ..stores.recoveries import RecoveryName
 from .cold import store_rows
 from .live import cluster_rows
 from .output import check_out, print_rows, write_rows
@@ -67,24 +75,9 @@ _WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Ver
     type=click.IntRange(0),
     help="Exit with 1 if more messages are unread, or a row is wrong.",
 )
-@click.option(
-    "--broker-name",
-    help="What the broker of the one STORE is called.  [default: told by its files]",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
-)
-@click.option(
-    "--recovery",
-    type=click.Choice(RECOVERIES),
-    default="apache",
-    show_default=True,
-    help="Whose recovery decides what a store holds: Apache RocketMQ 5.5.0's, or ours.",
-)
+@broker_name_option
+@broker_settings_option
+@recovery_option
 @json_option("a row a line")
 def lag(*, stores: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Tell how far consumer groups are behind: messages, bytes, the age of the oldest unread one, and a verdict.
@@ -145,7 +138,7 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         topic=given.pop("topic") or "*",
         since=None if since is None else Snapshot.parse(Path(since).read_text("utf-8")),
         interval_ms=None if watch is None else parse_duration(watch, field="--watch"),
-        settings=parse_settings(given.pop("settings")),
+        settings=broker_settings(given.pop("settings")),
         **given,
     )
 

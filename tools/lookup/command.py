@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..instants import past_instant_of
-from ..options import json_option, nameserver_option
+from ..options import broker_settings, json_option, nameserver_option
 from .question import Question
 
 
@@ -69,19 +69,8 @@ def lookup(
     if stores:
         from .from_files import print_from_files
 
-        print_from_files(question, stores, parsed_settings(settings), as_json=as_json)
+        print_from_files(question, stores, broker_settings(settings), as_json=as_json)
     else:
         from .live import print_live
 
         print_live(question, nameserver, as_json=as_json)
-
-
-def parsed_settings(settings: Sequence[str]) -> dict[str, str]:
-    """Return --set options by name. Raises click.UsageError."""
-    given: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise click.UsageError(f"--set {setting}: write it as KEY=VALUE, as in broker.conf.")
-        given[name] = value
-    return given

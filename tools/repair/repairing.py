@@ -21,8 +21,8 @@ from ..doctor.losses import Losses, find_losses
 from ..doctor.outcome import outcome_of
 from ..fork.settle import limit_checkpoint, own_open_files, settle
 from ..fork.skeleton import Copied, copy_rows, copy_small_files, require_new_folder, require_store
-from ..inspect.sizes import settings_of
 from ..stores.our_reading import store_config
+from ..stores.sizes import settings_of
 from .fitting import Fitted, Fitting
 
 _NOT_BELIEVED = ("pocketmq/verified.json",)

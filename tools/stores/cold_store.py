@@ -15,29 +15,25 @@ Queue offsets, log offsets and bytes are those of the store format; times are Un
 from __future__ import annotations
 
 import errno
-import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from ...proto.errors import StoreRefused
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.apache.broker import ApacheBroker
-from ...store.apache.config import ConfigLoader, JavaConfig
+from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import ApacheStore
 from ...store.apache.timers import JavaTimers
-from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport
 from ...store.state_tables import GroupConfig, TopicConfig
-from ..inspect.sizes import settings_of
 from .locations import StoreLocation
-from .our_reading import reading_of, store_config
-
-RecoveryName = Literal["apache", "ours"]
-RECOVERIES: Final[tuple[RecoveryName, ...]] = ("apache", "ours")
+from .our_reading import open_ours
+from .recoveries import RecoveryName
+from .sizes import settings_of
 
 #: What reading or mapping a folder fails with.
 _NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
@@ -236,31 +232,11 @@ def _as_apache(
 def _as_ours(
     location: StoreLocation, disk: OverlayDisk, settings: ApacheSettings, now_ms: int
 ) -> ColdStore:
-    root = location.root
-    aside = posixpath.join(root, "pocketmq/broken")
-    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
-    config = loader.metadata()
-    store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
-    disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
-    reading = reading_of(disk, store, settings, config, now_ms)
-    timers = _timers(reading, loader, config, now_ms)
-    clean = store.recovery.clean
-    return ColdStore(location, reading, config, timers, clean=clean, report=store.recovery)
-
-
-def _timers(
-    reading: ApacheStore, loader: ConfigLoader, config: JavaConfig, now_ms: int
-) -> JavaTimers | None:
-    loader.timers(config)
-    loader.delays(config)
-    loader.request_modes(config)
-    timers = JavaTimers(reading)
-    try:
-        timers.open()
-        timers.start(now_ms, metrics_loaded=True)
-    except Refused:
-        return None
-    return timers
+    ours = open_ours(disk, location.root, settings, now_ms)
+    report = ours.store.recovery
+    return ColdStore(
+        location, ours.reading, ours.config, ours.timers, clean=report.clean, report=report
+    )
 
 
 def _refused(location: StoreLocation, recovery: RecoveryName, why: str) -> StoreRefused:

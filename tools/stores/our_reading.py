@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+import posixpath
+from dataclasses import dataclass
+
 from ...store.apache.batch_queue import BatchQueue
-from ...store.apache.config import JavaConfig
+from ...store.apache.config import ConfigLoader, JavaConfig
+from ...store.apache.files import Refused
 from ...store.apache.queue import ENTRY_SIZE, SimpleQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import ApacheStore, queue_type_of
+from ...store.apache.timers import JavaTimers
 from ...store.config import StoreConfig
 from ...store.disk import Disk
 from ...store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class OurReading:
+    """A store after our recovery: STORE, opened read-only; the tables of its config folder; READING, its files as
+    Apache's readers see them; its timed messages, None without a timer store.
+    """
+
+    store: MessageStore
+    config: JavaConfig
+    reading: ApacheStore
+    timers: JavaTimers | None
+
+
+def open_ours(disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OurReading:
+    """Open the store ROOT as our broker would at NOW_MS; DISK keeps its changes to itself.
+
+    Raises Refused for a table that cannot be read, StoreError where our broker would not start.
+    """
+    aside = posixpath.join(root, "pocketmq/broken")
+    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
+    config = loader.metadata()
+    store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
+    reading = reading_of(disk, store, settings, config, now_ms)
+    timers = _timers(reading, loader, config, now_ms)
+    disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
+    return OurReading(store, config, reading, timers)
+
+
+def _timers(
+    reading: ApacheStore, loader: ConfigLoader, config: JavaConfig, now_ms: int
+) -> JavaTimers | None:
+    loader.timers(config)
+    loader.delays(config)
+    loader.request_modes(config)
+    timers = JavaTimers(reading)
+    try:
+        timers.open()
+        timers.start(now_ms, metrics_loaded=True)
+    except Refused:
+        return None
+    return timers
 
 
 def store_config(root: str, settings: ApacheSettings) -> StoreConfig:

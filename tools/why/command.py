@@ -17,11 +17,10 @@ from rich.console import Console
 from ...proto.errors import InvalidArgument, MessageNotFound
 from ...proto.message_id import decode_offset_message_id
 from ...store.os_disk import OsDisk
-from ..lookup.command import parsed_settings
 from ..lookup.found import Found
 from ..lookup.log_files import Absence
 from ..lookup.search import StoreSearch
-from ..options import json_option
+from ..options import broker_settings, json_option
 from ..output import print_json
 from ..stores.locations import StoreLocation, locate
 from .copies import messages_of, real_topic
@@ -76,7 +75,7 @@ def why(
     read as they are: the store may be live, stopped or damaged.
     """
     asked = _Asked(**asked_for)
-    given = parsed_settings(settings)
+    given = broker_settings(settings)
     told: list[tuple[Story, StoreLocation]] = []
     answers: list[Found] = []
     for place in locate(stores, settings=given):

@@ -18,7 +18,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import State
 from pocketmq.tools.doctor.losses import Reason
-from pocketmq.tools.inspect.sizes import settings_of
+from pocketmq.tools.stores.sizes import settings_of
 
 from ...damage import damage
 from ...recorded import expected, recorded_names, recorded_store, settings

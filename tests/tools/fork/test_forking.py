@@ -19,7 +19,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.doctor.diagnosis import diagnose
 from pocketmq.tools.fork.forking import Forked, make_fork
 from pocketmq.tools.fork.moment import END_OF_TIME_MS
-from pocketmq.tools.inspect.sizes import settings_of
+from pocketmq.tools.stores.sizes import settings_of
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from pocketmq.proto.errors import StoreRefused
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache
-from pocketmq.tools.inspect.sizes import settings_of
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.rows import LagRow
 from pocketmq.tools.lag.verdicts import Verdict
-from pocketmq.tools.stores.cold_store import ColdStore, RecoveryName
+from pocketmq.tools.stores.cold_store import ColdStore
 from pocketmq.tools.stores.locations import StoreLocation
+from pocketmq.tools.stores.recoveries import RecoveryName
+from pocketmq.tools.stores.sizes import settings_of
 
 from ...recorded import recorded_store
 from ...runs import Hand, make_run, open_store

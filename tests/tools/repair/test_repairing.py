@@ -19,9 +19,9 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import State
-from pocketmq.tools.inspect.sizes import settings_of
 from pocketmq.tools.repair.command import repair
 from pocketmq.tools.repair.repairing import Repaired, make_repaired_copy
+from pocketmq.tools.stores.sizes import settings_of
 
 from ...damage import damage
 from ...recorded import recorded_names, recorded_store, settings

@@ -9,8 +9,9 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import StoreRefused
-from pocketmq.tools.stores.cold_store import ColdStore, QueueBounds, RecoveryName
+from pocketmq.tools.stores.cold_store import ColdStore, QueueBounds
 from pocketmq.tools.stores.locations import StoreLocation
+from pocketmq.tools.stores.recoveries import RecoveryName
 
 from ...recorded import expected, recorded_names, recorded_store, settings
 from ...stores import fingerprint

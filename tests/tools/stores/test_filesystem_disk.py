@@ -16,9 +16,10 @@ from pocketmq.proto.errors import DiskFailure
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
 from pocketmq.tools.stores import filesystem_disk, locations
-from pocketmq.tools.stores.cold_store import ColdStore, RecoveryName
+from pocketmq.tools.stores.cold_store import ColdStore
 from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 from pocketmq.tools.stores.locations import locate
+from pocketmq.tools.stores.recoveries import RecoveryName
 
 from ...recorded import recorded_store, settings
 

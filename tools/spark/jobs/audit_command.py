@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from ....proto.clock import SystemClock
-from ...options import json_option
+from ...options import broker_settings, broker_settings_option, json_option
 from .audit import audit as faults_of
-from .options import OUT, SET, STORE, apache_settings, chosen_stores, running, with_options
+from .options import OUT, STORE, chosen_stores, running, with_options
 from .outputs import check_out, show, write
 
 
 @click.command()
-@with_options(STORE, SET, OUT)
+@with_options(STORE, broker_settings_option, OUT)
 @json_option("a kind of fault of a queue a line")
 @click.pass_context
 def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given: Any) -> None:
@@ -23,7 +23,7 @@ def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given:
     Exit code 1 where something is wrong.
     """
     stores = chosen_stores(given.pop("stores"))
-    settings = apache_settings(given.pop("settings"))
+    settings = broker_settings(given.pop("settings"))
     check_out(out)
     with running(**given) as spark:
         faults = faults_of(spark, *stores, settings=settings).cache()

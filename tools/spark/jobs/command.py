@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Final
 
 import click
+
+from ...lazy_group import LazyGroup
 
 #: Verb, (module and object, what it does).
 _VERBS: Final[dict[str, tuple[str, str]]] = {
@@ -20,26 +21,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class _Verbs(click.Group):
-    """The verbs, listed without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
-            return None
-        module, _, name = _VERBS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(f".{module}", __package__), name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in _VERBS.items()])
-
-
-@click.group(cls=_Verbs)
+@click.group(cls=LazyGroup, table=_VERBS, package=__package__)
 def spark() -> None:
     """Run jobs over the stores of a fleet, on Apache Spark.
 

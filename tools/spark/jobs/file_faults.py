@@ -18,10 +18,10 @@ from ....store.index_check import check_index_file
 from ....store.index_file import IndexFile
 from ....store.overlay_disk import OverlayDisk
 from ....store.state_tables import parse_consumer_offsets, parse_groups, parse_topics
-from ...inspect.sizes import settings_of
 from ...stores.locations import StoreLocation
 from ...stores.scan.log_files import missing_between, queue_folders, row_files, zeros_from
 from ...stores.scan.log_range import log_end
+from ...stores.sizes import settings_of
 
 _BLANK: Final = struct.Struct(">ii")
 _LOOKED_AT_BYTES: Final = 16 << 20

@@ -16,10 +16,16 @@ from ...lag.output import print_rows
 from ...lag.rows import LagRow
 from ...lag.snapshots import Progress, Snapshot, compare
 from ...lag.verdicts import Facts, Verdict
-from ...options import json_option
+from ...options import (
+    broker_name_option,
+    broker_settings,
+    broker_settings_option,
+    json_option,
+    recovery_option,
+)
 from .lag import cluster_lag
 from .lag import lag as lag_rows
-from .options import BROKER_NAME, OUT, RECOVERY, SET, STORE, apache_settings, running, with_options
+from .options import OUT, STORE, running, with_options
 from .outputs import check_out, write
 from .stores import LeftOut, Opening
 
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@with_options(STORE, BROKER_NAME, SET, RECOVERY, OUT)
+@with_options(STORE, broker_name_option, broker_settings_option, recovery_option, OUT)
 @click.option("--nameserver", metavar="HOST:PORT[,…]", help="Ask the brokers of this cluster.")
 @click.option(
     "--watch", metavar="30s", help="Look again and again, so long apart, and tell what changed."
@@ -49,7 +55,7 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
     check_out(given["out"])
     watch = given["watch"]
     interval_ms = None if watch is None else parse_duration(watch, field="--watch")
-    settings = apache_settings(given["settings"])
+    settings = broker_settings(given["settings"])
     with running(master, conf) as spark:
         looks = _Looks(spark, given, settings, SystemClock())
         looks.run(interval_ms, given["times"], as_json=as_json)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ...stores.cold_store import RECOVERIES
-from ...stores.settings import parse_settings
 from ..session import require_pyspark, spark_session
 from .failures import told_plainly
 from .outputs import FORMS
@@ -25,24 +23,6 @@ STORE: Final = click.option(
     metavar="GLOB",
     multiple=True,
     help='A store: folder, URL (s3://bucket/store) or pattern ("/data/broker-*/store"); may be repeated.',
-)
-SET: Final = click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
-)
-BROKER_NAME: Final = click.option(
-    "--broker-name",
-    help="What the broker of the one store is called.  [default: told by its files]",
-)
-RECOVERY: Final = click.option(
-    "--recovery",
-    type=click.Choice(RECOVERIES),
-    default="apache",
-    show_default=True,
-    help="Whose recovery decides what a store holds: Apache RocketMQ 5.5.0's, or ours.",
 )
 OUT: Final = click.option(
     "--out",
@@ -107,8 +87,3 @@ def chosen_stores(stores: Sequence[str]) -> Sequence[str]:
     if not stores:
         raise click.UsageError("Give --store.")
     return stores
-
-
-def apache_settings(given: Sequence[str]) -> dict[str, str]:
-    """Return what --set was given."""
-    return parse_settings(given)

@@ -8,8 +8,9 @@ from typing import Any, Final
 import click
 
 from ...instants import past_instant_of
+from ...options import broker_settings, broker_settings_option
 from ...stores.scan.bad_records import POLICIES
-from .options import SET, STORE, apache_settings
+from .options import STORE
 from .reading import Reading
 
 TOPIC: Final = click.option(
@@ -27,7 +28,14 @@ BAD_RECORDS: Final = click.option(
     help="Bytes that should be a record and are none: stop there, or leave them out and go on.",
 )
 #: The options of every job that reads messages.
-READING: Final[tuple[Callable[[Any], Any], ...]] = (STORE, SET, TOPIC, SINCE, UNTIL, BAD_RECORDS)
+READING: Final[tuple[Callable[[Any], Any], ...]] = (
+    STORE,
+    broker_settings_option,
+    TOPIC,
+    SINCE,
+    UNTIL,
+    BAD_RECORDS,
+)
 
 
 def reading_of(given: dict[str, Any]) -> Reading:
@@ -40,5 +48,5 @@ def reading_of(given: dict[str, Any]) -> Reading:
         until_ms=None if until is None else past_instant_of(until),
         bad_records=policy,
         fail_on_data_loss=policy == "fail",
-        settings=apache_settings(given.pop("settings")),
+        settings=broker_settings(given.pop("settings")),
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ....proto.clock import SystemClock
 from ....proto.errors import StoreRefused
 from ....store.os_disk import allow_many_files
-from ...stores.cold_store import ColdStore, RecoveryName
+from ...stores.cold_store import ColdStore
 from ...stores.locations import StoreLocation
+from ...stores.recoveries import RecoveryName
 
 if TYPE_CHECKING:
     import pyarrow

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from ....proto.errors import ConfigError, OffsetOutOfRange
 from ....store.disk import Disk
-from ...inspect.sizes import settings_of
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
+from ..sizes import settings_of
 from .bad_records import BadRecords, Policy
 from .conditions import Conditions
 from .entry_columns import QueueColumns, QueuePart, live_part

@@ -1,0 +1,54 @@
+"""A group of commands that are imported when they are run, and listed, described and completed without."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+
+class LazyGroup(click.Group):
+    """A group of TABLE: command, (module and object, what it does); modules are looked for in PACKAGE.
+
+    TITLE stands above the commands in the help.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        table: Mapping[str, tuple[str, str]],
+        package: str,
+        title: str = "Commands",
+        **settings: Any,
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self._table = table
+        self._package = package
+        self._title = title
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._table:
+            return None
+        module, _, name = self._table[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f".{module}", self._package), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in self._table.items()
+            if name.startswith(incomplete)
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section(self._title):
+            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
