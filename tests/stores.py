@@ -7,6 +7,8 @@ from typing import Any
 
 Document = dict[str, Any]
 
+_PAGE_BYTES = 4096
+
 
 def comparable(document: Document) -> Document:
     """Return DOCUMENT without what depends on the run instead of the store.
@@ -83,7 +85,10 @@ def fingerprint(folder: Path) -> dict[str, tuple[int, int, str]]:
 
 
 def _data(path: Path) -> bytes:
-    """Return the bytes of PATH that are no holes, with their places."""
+    """Return the pages of PATH that are not all zeros, with their places: whether zeros are a hole is left open.
+
+    Some file systems fill a hole that is read through a map.
+    """
     parts = []
     with open(path, "rb") as file:
         at, size = 0, os.fstat(file.fileno()).st_size
@@ -94,7 +99,9 @@ def _data(path: Path) -> bytes:
                 break
             end = os.lseek(file.fileno(), at, os.SEEK_HOLE)
             data = os.pread(file.fileno(), end - at, at)
-            if any(data):
-                parts.append(b"%d:" % at + data)
+            for begin in range(0, len(data), _PAGE_BYTES):
+                page = data[begin : begin + _PAGE_BYTES]
+                if any(page):
+                    parts.append(b"%d:" % (at + begin) + page)
             at = end
     return b"".join(parts)
