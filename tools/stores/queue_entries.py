@@ -14,25 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import Longs
+from ...store import batch_consume_queue, consume_queue
 from ...store.apache.files import JavaFile
 from ...store.apache.queue import JavaQueue
+from ...store.entry_row import PRE_BLANK_SIZE
 
 #: 6 MB, as many as a file of the usual size holds.
 ENTRIES_AT_ONCE: Final = 300_000
-_PRE_BLANK_SIZE: Final = (1 << 31) - 1
-_SIMPLE: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-_BATCH: Final = np.dtype(
-    [
-        ("physical", ">i8"),
-        ("size", ">i4"),
-        ("tags", ">i8"),
-        ("time", ">i8"),
-        ("base", ">i8"),
-        ("count", ">i2"),
-        ("compacted", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +57,19 @@ def entries_of(queue: JavaQueue, begin: int, end: int) -> Iterator[QueueEntries]
 
 
 def _of_messages(file: JavaFile, begin: int, end: int) -> Iterator[QueueEntries]:
-    width = _SIMPLE.itemsize
+    width = consume_queue.ENTRY.itemsize
     number = file.start // width
     first, last = max(0, begin - number), min(file.wrote // width, end - number)
     for at in range(first, last, ENTRIES_AT_ONCE):
-        rows = _rows(file, _SIMPLE, at, min(last, at + ENTRIES_AT_ONCE))
+        rows = _rows(file, consume_queue.ENTRY, at, min(last, at + ENTRIES_AT_ONCE))
         numbers = np.arange(number + at, number + at + len(rows), dtype=np.int64)
         yield _columns(rows, numbers, np.ones(len(rows), np.int64))
 
 
 def _of_batches(file: JavaFile, begin: int, end: int) -> Iterator[QueueEntries]:
-    last = file.wrote // _BATCH.itemsize
+    last = file.wrote // batch_consume_queue.ENTRY.itemsize
     for at in range(0, last, ENTRIES_AT_ONCE):
-        rows = _rows(file, _BATCH, at, min(last, at + ENTRIES_AT_ONCE))
+        rows = _rows(file, batch_consume_queue.ENTRY, at, min(last, at + ENTRIES_AT_ONCE))
         numbers, counts = rows["base"].astype(np.int64), rows["count"].astype(np.int64)
         wanted = (numbers + counts > begin) & (numbers < end)
         if wanted.any():
@@ -96,10 +84,10 @@ def _rows(file: JavaFile, kind: np.dtype[np.void], first: int, last: int) -> NDA
 def _columns(rows: NDArray[np.void], numbers: Longs, counts: Longs) -> QueueEntries:
     found = QueueEntries(
         numbers,
-        rows["physical"].astype(np.int64),
+        rows["log_offset"].astype(np.int64),
         rows["size"].astype(np.int64),
-        rows["tags"].astype(np.int64),
+        rows["tags_code"].astype(np.int64),
         counts,
     )
-    blank = found.size == _PRE_BLANK_SIZE
+    blank = found.size == PRE_BLANK_SIZE
     return found.take(~blank) if blank.any() else found

@@ -11,7 +11,7 @@ Text that is no UTF-8 is repaired with U+FFFD, as Java's decoder does it.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,10 @@ from ..schemas import arrow
 if TYPE_CHECKING:
     import pyarrow
 
+#: Places in a buffer of Arrow's have 31 bits.
+_BYTES_MAX: Final = (1 << 31) - 1
 #: In microseconds 64 bits reach that many milliseconds either way; a sender may have written anything.
-_BYTES_MAX = (1 << 31) - 1
-_INSTANT_MAX_MS = (1 << 63) // 1000 - 1
+_INSTANT_MAX_MS: Final = (1 << 63) // 1000 - 1
 
 
 def binary_ranges(
