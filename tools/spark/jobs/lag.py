@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ....client import Admin
 from ....proto.errors import ConfigError
 from ...lag.cold import store_rows
-from ...lag.columns import lag_batch, lag_schema
+from ...lag.columns import lag_batch
 from ...lag.live import cluster_rows
 from ...stores.locations import StoreLocation, locate
 from .stores import LeftOut, Opening, of_each_store
@@ -93,7 +93,7 @@ def _rows_with_offsets(
         ]
     store.config.consumer_offsets = table
     rows = store_rows(store, opening.now_ms)
-    return pyarrow.Table.from_batches([lag_batch(rows)], schema=lag_schema())
+    return pyarrow.Table.from_batches([lag_batch(rows)])
 
 
 def cluster_lag(spark: SparkSession, nameserver: str) -> DataFrame:
@@ -102,5 +102,5 @@ def cluster_lag(spark: SparkSession, nameserver: str) -> DataFrame:
         rows = cluster_rows(admin)
     import pyarrow
 
-    table = pyarrow.Table.from_batches([lag_batch(rows)], schema=lag_schema())
+    table = pyarrow.Table.from_batches([lag_batch(rows)])
     return spark.createDataFrame(table, SCHEMA)
