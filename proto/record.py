@@ -214,6 +214,15 @@ def with_host_bits(sys_flag: int, born_host: Host, store_host: Host) -> int:
     return bare | SYS_BORN_V6 * born_host.is_v6 | SYS_STORE_V6 * store_host.is_v6
 
 
+def head_store_time_ms(head: Buffer) -> int | None:
+    """Return the store time in HEAD, the first bytes of a record; None where they are too few to hold it."""
+    if len(head) < STORE_TIMESTAMP_AT + _LONG.size:
+        return None
+    (sys_flag,) = _INT.unpack_from(head, SYS_FLAG_AT)
+    at = STORE_TIMESTAMP_AT + (HOST_V6_EXTRA if sys_flag & SYS_BORN_V6 else 0)
+    return int(_LONG.unpack_from(head, at)[0]) if at + _LONG.size <= len(head) else None
+
+
 def decode_record(buffer: Buffer, at: int = 0) -> Record:
     """Return the record at position AT of BUFFER.
 

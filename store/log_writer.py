@@ -9,22 +9,18 @@ Not thread-safe: the store's owner calls it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError
-from ..proto.record import HOST_V6_EXTRA, STORE_TIMESTAMP_AT, SYS_BORN_V6, SYS_FLAG_AT, Host
+from ..proto.record import Host, head_store_time_ms
 from ..proto.record_run import RunColumns, parse_run, walk
 from .commit_log import CommitLog
 from .health import Health
 from .parts import StoreParts
 from .run import Appended, Run, check_appendable, joined, patch, stamp
-
-_LONG = struct.Struct(">q")
-_INT = struct.Struct(">i")
 
 
 class LogWriter:
@@ -214,8 +210,4 @@ def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
     """Return the store time of the record at LOG_OFFSET; None if none is there."""
     size = log.record_size(log_offset)
     record = None if size is None else log.read(log_offset, size)
-    if record is None or len(record) < STORE_TIMESTAMP_AT + HOST_V6_EXTRA + _LONG.size:
-        return None
-    (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
-    extra = HOST_V6_EXTRA if sys_flag & SYS_BORN_V6 else 0
-    return int(_LONG.unpack_from(record, STORE_TIMESTAMP_AT + extra)[0])
+    return None if record is None else head_store_time_ms(record)

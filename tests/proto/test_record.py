@@ -21,6 +21,7 @@ from pocketmq.proto.record import (
     decode_record,
     decompress_body,
     encode_record,
+    head_store_time_ms,
 )
 
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
@@ -153,6 +154,15 @@ def test_a_mutated_record_decodes_or_is_refused_by_name(
             "topicLength",
             "propertiesLength",
         )
+
+
+@given(_RECORDS)
+def test_a_head_tells_the_store_time_as_soon_as_it_holds_it(record: Record) -> None:
+    data = encode_record(record)
+    enough = 64 + 12 * record.born_host.is_v6
+    assert head_store_time_ms(data[: enough - 1]) is None
+    assert head_store_time_ms(data[:enough]) == record.store_timestamp_ms
+    assert head_store_time_ms(data) == record.store_timestamp_ms
 
 
 def test_properties_over_32767_bytes_are_refused() -> None:

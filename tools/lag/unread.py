@@ -12,19 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.record import MAGIC_V1, MAGIC_V2, SYS_BORN_V6
-from ...proto.record_run import Longs
+from ...proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
+from ...proto.record_run import LEAST_SIZE, Longs
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import ApacheStore
 from ..stores.queue_entries import QueueEntries, entries_of
 
 _SIZE_MAGIC = struct.Struct(">ii")
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
-_SYS_FLAG_AT: Final = 36
-_STORED_AT: Final = 56
-_V6_EXTRA: Final = 12
-_HEAD_SIZE: Final = _STORED_AT + _V6_EXTRA + 8
 #: So many records that cannot be read are passed over, one by one, to find the oldest that can.
 _BAD_HEADS_MAX: Final = 64
 
@@ -116,12 +110,10 @@ def stored_ms(store: ApacheStore, place: int, size: int) -> int | None:
     if file is None:
         return None
     at = place - file.start
-    head = file.mapping.read(at, min(_HEAD_SIZE, file.wrote - at))
-    if len(head) < _HEAD_SIZE:
+    head = file.mapping.read(at, min(LEAST_SIZE, file.wrote - at))
+    if len(head) < LEAST_SIZE:
         return None
     total, magic = _SIZE_MAGIC.unpack_from(head)
     if total != size or magic not in (MAGIC_V1, MAGIC_V2):
         return None
-    (flags,) = _INT.unpack_from(head, _SYS_FLAG_AT)
-    (time_ms,) = _LONG.unpack_from(head, _STORED_AT + (_V6_EXTRA if flags & SYS_BORN_V6 else 0))
-    return int(time_ms)
+    return head_store_time_ms(head)
