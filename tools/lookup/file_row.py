@@ -69,7 +69,7 @@ class FilePages:
     def _of_pages(self, at: int, size: int) -> Buffer:
         first, last = at // _PAGE_BYTES, (at + size - 1) // _PAGE_BYTES
         if last - first >= _PAGES_MAX:
-            return self._disk.read_at(self.path, at, size)
+            return self._read_at(at, size)
         data = b"".join(self._page(number) for number in range(first, last + 1))
         begin = at - first * _PAGE_BYTES
         return data[begin : begin + size]
@@ -77,15 +77,28 @@ class FilePages:
     def _page(self, number: int) -> bytes:
         page = self._pages.get(number)
         if page is None:
-            try:
-                page = self._disk.read_at(self.path, number * _PAGE_BYTES, _PAGE_BYTES)
-            except FileNotFoundError:
-                page = b""
+            page = self._read_at(number * _PAGE_BYTES, _PAGE_BYTES)
             self._pages[number] = page
             if len(self._pages) > _PAGES_MAX:
                 self._pages.popitem(last=False)
         self._pages.move_to_end(number)
         return page
+
+    def _read_at(self, at: int, size: int) -> bytes:
+        try:
+            return self._disk.read_at(self.path, at, size)
+        except FileNotFoundError:
+            return b""
+
+    @property
+    def data_end(self) -> int:
+        """A position behind which the file is one hole; its length where nothing tells."""
+        if not self._mapped:
+            return self.size
+        try:
+            return 0 if self._mapping is None else self._mapping.data_end(0, self.size)
+        except FileNotFoundError:
+            return 0
 
     def pieces(self, begin: int, end: int, overlap_bytes: int) -> Iterator[tuple[int, Buffer]]:
         """Yield position and bytes of the pieces of [BEGIN, END), each from OVERLAP_BYTES before the last one's end."""
@@ -95,7 +108,7 @@ class FilePages:
             return
         at = begin
         while at < end:
-            piece = self._disk.read_at(self.path, at, min(_PIECE_BYTES, end - at))
+            piece = self._read_at(at, min(_PIECE_BYTES, end - at))
             yield at, piece
             if len(piece) < _PIECE_BYTES:
                 return

@@ -124,9 +124,10 @@ class LogFiles(FileRow):
 
     @cached_property
     def end(self) -> int:
-        """Log offset behind the last record that can be read one by one, from the newest file in use on.
+        """Log offset behind the last record of the newest file in use.
 
-        Walks through the headers of one file, or of what lies behind `known`: some 0.3 µs a record.
+        Walks through the headers of one file, or of what lies behind `known`: some 0.3 µs a record. Damage is passed
+        over to the next sound record; zeros end the log.
         """
         for file in reversed(self.files):
             at = self._written(file, self._first_head(file))
@@ -149,10 +150,33 @@ class LogFiles(FileRow):
             size, magic = _HEAD.unpack(read(at, _HEAD.size))
             if magic == MAGIC_BLANK:
                 return whole
-            if magic not in (MAGIC_V1, MAGIC_V2) or not FIXED_SIZE_V4 <= size <= whole - at:
+            if magic in (MAGIC_V1, MAGIC_V2) and FIXED_SIZE_V4 <= size <= whole - at:
+                at += size
+                continue
+            following = self._next_sound(file, at + 1) if size or magic else None
+            if following is None:
                 return at
-            at += size
+            at = following
         return at
+
+    def _next_sound(self, file: RowFile, begin: int) -> int | None:
+        """Return the position from BEGIN on of the next sound record in FILE; None if there is none."""
+        overlap = _HEAD.size - 1
+        for start, piece in file.pages.pieces(begin, file.pages.data_end, overlap):
+            for match in _MAGICS.finditer(piece):
+                head = start + match.start() - 4
+                found = self.at(file.start + head) if head >= begin else None
+                if isinstance(found, Stored) and found.record.log_offset == found.log_offset:
+                    return head
+        return None
+
+    @property
+    def data_end(self) -> int:
+        """Log offset behind which there can be nothing: `end`, or further behind where zeros may be damage."""
+        if not self.files:
+            return self.begin
+        last = self.files[-1]
+        return max(self.end, last.start + last.pages.data_end)
 
     def store_time_ms(self, log_offset: int) -> int | None:
         """Return when the record at LOG_OFFSET was stored, Unix milliseconds; None if there is none."""

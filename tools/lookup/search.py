@@ -147,7 +147,7 @@ class StoreSearch:
         found: Found,
         hits: dict[int, Stored],
     ) -> None:
-        ranges = [(self.log.begin, self.log.end)] if scan else self._uncovered()
+        ranges = [(self.log.begin, self.log.data_end)] if scan else self._uncovered()
         if sum(end - begin for begin, end in ranges) > SCAN_BYTES and not scan:
             found.notes += self.index.problems
             if not self.index.files:

@@ -49,6 +49,9 @@ def test_a_file_that_vanished_reads_as_zeros(tmp_path: Path) -> None:
     for mapped in (True, False):
         pages = FilePages(OsDisk(), str(tmp_path / "gone"), 100, mapped=mapped)
         assert bytes(pages.read(0, 10)) == bytes(10)
+        # More than fits into the pages that are kept.
+        assert bytes(pages.read(0, 5 << 20)) == bytes(5 << 20)
+        assert b"".join(bytes(piece) for _, piece in pages.pieces(0, 100, 3)) == b""
 
 
 def test_a_row_leaves_out_what_is_no_part_of_it(tmp_path: Path) -> None:

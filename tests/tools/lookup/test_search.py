@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,27 @@ def test_a_damaged_index_file_costs_a_search_of_its_part_of_the_log(tmp_path: Pa
 
         assert offsets(found) == offsets(open_search(whole).by_key(**asked(lookup), count=MANY))
         assert 0 < found.scanned_bytes < 400_000
+
+
+@pytest.mark.parametrize(("head", "scan"), [(b"\xff" * 8, False), (bytes(8), True)])
+@pytest.mark.parametrize("is_local", [True, False])
+def test_damage_in_the_newest_log_file_hides_only_the_record_that_it_hit(
+    head: bytes, scan: bool, is_local: bool, tmp_path: Path
+) -> None:
+    store = recorded_store("rolled", tmp_path / "store")
+    shutil.rmtree(store / "index")
+    file = max((store / "commitlog").iterdir())
+    records = expected("rolled")["records"]
+    behind = [one for one in records if one["physicalOffset"] > int(file.name)]
+    last = max(behind, key=lambda one: one["physicalOffset"])
+    with file.open("r+b") as opened:
+        opened.seek(behind[0]["physicalOffset"] - int(file.name))
+        opened.write(head)
+    search = StoreSearch(OsDisk(), str(store), mapped=is_local)
+
+    found = search.by_id(last["properties"]["UNIQ_KEY"], scan=scan)
+
+    assert offsets(found) == [last["physicalOffset"]]
 
 
 def test_what_is_too_much_to_search_unasked_is_told(
