@@ -1,7 +1,8 @@
 """The file sizes of a store where nobody says them, from the lengths of its files.
 
-All files of a row have one length; where they differ, the most frequent counts. The length of an index file is 40 + 4 ×
-slots + 20 × entries and does not tell both; Apache's default and its usual ratio of four entries a slot are tried.
+All files of a row have one length; where they differ, the most frequent counts, of equally frequent ones the longest:
+damage cuts files short. The length of an index file is 40 + 4 × slots + 20 × entries and does not tell both; Apache's
+default and its usual ratio of four entries a slot are tried.
 """
 
 from __future__ import annotations
@@ -65,4 +66,4 @@ def _usual_size(disk: Disk, folders: Iterable[str]) -> int:
         for entry in disk.list(folder)
         if entry.size and not entry.is_folder and entry.name.isdigit()
     )
-    return sizes.most_common(1)[0][0] if sizes else 0
+    return max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
