@@ -6,7 +6,6 @@ short, or damaged.
 
 from __future__ import annotations
 
-import posixpath
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from functools import cached_property
 from typing import Final
 
 from ...store.disk import Buffer, Disk, Mapping
+from ..stores.scan.log_files import RowFile as ListedFile
+from ..stores.scan.log_files import row_files, zeros_from
 
 #: What one request for a page of a remote file asks for, and how many pages of a file are kept.
 _PAGE_BYTES: Final = 1 << 16
@@ -92,11 +93,9 @@ class FilePages:
 
     @property
     def data_end(self) -> int:
-        """A position behind which the file is one hole; its length where nothing tells."""
-        if not self._mapped:
-            return self.size
+        """A position from which on the file is zeros, that of the last byte that is none or some MiB behind it."""
         try:
-            return 0 if self._mapping is None else self._mapping.data_end(0, self.size)
+            return zeros_from(self._disk, ListedFile(self.path, 0, self.size))
         except FileNotFoundError:
             return 0
 
@@ -147,17 +146,8 @@ class FileRow:
     def files(self) -> list[RowFile]:
         """The files in order; what has no number for a name, or no length, is left out."""
         return [
-            RowFile(
-                int(entry.name),
-                FilePages(
-                    self._disk,
-                    posixpath.join(self.folder, entry.name),
-                    entry.size,
-                    mapped=self._mapped,
-                ),
-            )
-            for entry in self._disk.list(self.folder)
-            if entry.size and entry.name.isascii() and entry.name.isdigit()
+            RowFile(file.base, FilePages(self._disk, file.path, file.size, mapped=self._mapped))
+            for file in row_files(self._disk, self.folder)
         ]
 
     @cached_property

@@ -25,14 +25,12 @@ from ...store.config import (
 )
 from ...store.disk import Disk
 from ...store.index_file import HEADER, IndexHeader
+from ..stores.sizes import index_shape
 from .file_row import FilePages
 
 _SLOT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">iqii")
 _INT_MAX: Final = (1 << 31) - 1
-#: Apache's, and its usual ratio: entries a slot.
-_SLOTS: Final = 5_000_000
-_RATIO: Final = 4
 
 
 class Candidate(NamedTuple):
@@ -51,19 +49,6 @@ def key_text(topic: str, key: str, kind: str = "K") -> str:
 def key_hash(text: str) -> int:
     """Return what the index stores for TEXT: Java's hash without its sign, 0 for the one that has no opposite."""
     return abs(java_hash(text)) & _INT_MAX
-
-
-def index_shape(size: int, given: Mapping[str, str]) -> tuple[int, int]:
-    """Return slots and entries of an index file of SIZE bytes; GIVEN are settings by Apache's names, which win.
-
-    The length tells their sum only: the default, or else four entries a slot, is taken.
-    """
-    if {"maxHashSlotNum", "maxIndexNum"} & set(given):
-        settings = ApacheSettings.of(given)
-        return settings.index_slots, settings.index_entries
-    per_slot = INDEX_SLOT_SIZE + _RATIO * INDEX_ENTRY_SIZE
-    count, rest = divmod(size - INDEX_HEADER_SIZE, per_slot)
-    return (count, count * _RATIO) if count > 0 and not rest else (_SLOTS, _SLOTS * _RATIO)
 
 
 class IndexPart:
@@ -124,12 +109,13 @@ class IndexPart:
 
 
 class IndexFiles:
-    """The index files in FOLDER, whose form GIVEN settings tell where their length does not. Reads only."""
+    """The index files of the store in ROOT; their form is what GIVEN settings say, or their length. Reads only."""
 
     def __init__(
-        self, disk: Disk, folder: str, given: Mapping[str, str], *, mapped: bool = True
+        self, disk: Disk, root: str, given: Mapping[str, str], *, mapped: bool = True
     ) -> None:
-        self.folder = folder
+        self.folder = posixpath.join(root, "index")
+        self._root = root
         self._disk = disk
         self._given = given
         self._mapped = mapped
@@ -142,7 +128,8 @@ class IndexFiles:
             for entry in self._disk.list(self.folder)
             if not entry.is_folder and entry.name.isascii() and entry.name.isdigit()
         ]
-        slots, entries = index_shape(max((one.size for one in listed), default=0), self._given)
+        shape = index_shape(self._disk, self._root, self._given)
+        settings = ApacheSettings.of(self._given, **shape)
         return [
             IndexPart(
                 FilePages(
@@ -151,8 +138,8 @@ class IndexFiles:
                     entry.size,
                     mapped=self._mapped,
                 ),
-                slots,
-                entries,
+                settings.index_slots,
+                settings.index_entries,
             )
             for entry in reversed(listed)
         ]

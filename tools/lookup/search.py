@@ -44,7 +44,7 @@ class StoreSearch:
         self.root = root
         self.log = LogFiles(disk, posixpath.join(root, "commitlog"), mapped=mapped)
         self.queues = Queues(disk, root, mapped=mapped)
-        self.index = IndexFiles(disk, posixpath.join(root, "index"), given or {}, mapped=mapped)
+        self.index = IndexFiles(disk, root, given or {}, mapped=mapped)
 
     # --- by key and id -------------------------------------------------------------------------------------------
 
