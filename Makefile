@@ -50,11 +50,14 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 .dev/pocketmq:                        # lets tools that find packages by folder name see the root as "pocketmq"
 	mkdir -p .dev && ln -s .. .dev/pocketmq
 
-# The virtual path pocketmq/proto/gen makes the generated modules import each other by their real names.
+# The virtual path pocketmq/proto/gen makes the generated modules import each other by their real names. What is not
+# ours goes into a pool of its own (proto/private_pool.py).
 proto: $(VENV)/.dev
 	rm -rf .dev/gen && mkdir -p .dev/gen
 	$(BIN)/python -m grpc_tools.protoc -I pocketmq/proto/gen=proto --python_out=.dev/gen --pyi_out=.dev/gen \
 	  $(patsubst proto/%,pocketmq/proto/gen/%,$(wildcard proto/*.proto))
+	sed -i 's/^from google.protobuf import descriptor_pool as _descriptor_pool/from .. import private_pool as _private_pool/; s/_descriptor_pool.Default()/_private_pool.POOL/' \
+	  $(patsubst %,.dev/gen/pocketmq/proto/gen/%_pb2.py,rocketmq_v2 otlp_metrics)
 	cp .dev/gen/pocketmq/proto/gen/*_pb2.py .dev/gen/pocketmq/proto/gen/*_pb2.pyi proto/gen/
 
 proto-check: proto

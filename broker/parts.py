@@ -38,6 +38,7 @@ from .offsets import Offsets
 from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends, Waits
+from .service_v2.service import ServiceV2
 from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
@@ -67,6 +68,7 @@ class Parts:
     retries: Retries
     dead_letters: DeadLetters
     coordination: Coordination
+    service_v2: ServiceV2
 
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
@@ -74,13 +76,14 @@ class Parts:
         return min((offset for offset in found if offset is not None), default=None)
 
     def methods(self) -> MethodTable:
-        """Return the methods of all that happens later than it was asked for."""
+        """Return the methods of all that happens later than it was asked for, and those of the official clients."""
         several = (
             self.recalls,
             self.retries,
             self.dead_letters,
             self.transactions,
             self.coordination,
+            self.service_v2,
         )
         return reduce(or_, (part.methods() for part in several))
 
@@ -187,6 +190,7 @@ def assemble(
         retries=Retries(store, topics, groups, appends, rules, now_ms, random),
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
         coordination=coordination,
+        service_v2=ServiceV2([]),
     )
 
 

@@ -19,11 +19,19 @@ Sent = TypeVar("Sent", bound=Message)
 
 
 class FakeContext(CallContext):
-    """The caller at PEER, who sends no metadata and waits without end."""
+    """The caller at PEER, who sends METADATA, and waits for DEADLINE_MS or without end."""
 
-    def __init__(self, peer: str = PEER) -> None:
+    def __init__(
+        self,
+        peer: str = PEER,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+    ) -> None:
         super().__init__()
         self._peer = peer
+        self._metadata = metadata or {}
+        self._deadline_ms = deadline_ms
 
     @property
     def peer(self) -> str:
@@ -31,18 +39,24 @@ class FakeContext(CallContext):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        return {}
+        return self._metadata
 
     @property
     def deadline_ms(self) -> int | None:
-        return None
+        return self._deadline_ms
 
 
 class FakeCall(FakeContext, Call):
     """A unary call, and its answer."""
 
-    def __init__(self, peer: str = PEER) -> None:
-        super().__init__(peer)
+    def __init__(
+        self,
+        peer: str = PEER,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+    ) -> None:
+        super().__init__(peer, metadata=metadata, deadline_ms=deadline_ms)
         #: What it was answered, errors too: at most one.
         self.answers: list[Any] = []
 
@@ -71,8 +85,14 @@ class FakeCall(FakeContext, Call):
 class FakeStream(FakeContext, Stream):
     """The outgoing half of a stream: what was sent, and how it ended."""
 
-    def __init__(self, peer: str = PEER) -> None:
-        super().__init__(peer)
+    def __init__(
+        self,
+        peer: str = PEER,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+    ) -> None:
+        super().__init__(peer, metadata=metadata, deadline_ms=deadline_ms)
         self.sent: list[Any] = []
         self.is_over = False
         #: What it failed with.

@@ -19,7 +19,7 @@ COPY_BYTES: Final = 1 << 20
 
 
 @functools.cache
-def _unpacked(archive: str) -> Path:
+def unpacked(archive: str) -> Path:
     """Return the temporary folder that ARCHIVE was unpacked into; it is removed at exit."""
     folder = Path(tempfile.mkdtemp(prefix="pocketmq-recorded-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -30,13 +30,13 @@ def _unpacked(archive: str) -> Path:
 
 def recorded_names() -> list[str]:
     """Return the names of all recorded stores, sound ones first."""
-    names = sorted(path.stem for path in _unpacked("expected").iterdir())
+    names = sorted(path.stem for path in unpacked("expected").iterdir())
     return sorted(names, key=lambda name: name.startswith("damaged-"))
 
 
 def expected(name: str) -> dict[str, Any]:
     """Return Apache's own description of the store NAME, as a new value."""
-    document: dict[str, Any] = json.loads((_unpacked("expected") / f"{name}.json").read_bytes())
+    document: dict[str, Any] = json.loads((unpacked("expected") / f"{name}.json").read_bytes())
     return document
 
 
@@ -48,7 +48,7 @@ def settings(name: str) -> dict[str, str]:
 
 def recorded_store(name: str, target: Path) -> Path:
     """Copy the store NAME to TARGET, which must not exist, and return TARGET; holes stay holes."""
-    copy_sparsely(_unpacked("stores") / name, target)
+    copy_sparsely(unpacked("stores") / name, target)
     return target
 
 

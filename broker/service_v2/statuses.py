@@ -1,0 +1,69 @@
+"""Errors as the status that stands in every reply of `apache.rocketmq.v2`.
+
+A call that is refused ends well for gRPC: what came of it is `Status` in the body, because the clients take anything
+else for a failure of transport and try again. The code of an error is that of its class, or of the nearest class above
+it in the table; `Refused` brings its own. Source: apache.rocketmq.v2, enum Code.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ...proto import errors
+from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.gen import rocketmq_v2_pb2 as v2
+
+logger = logging.getLogger(__name__)
+
+_CODES: Final[dict[type[PocketMQError], v2.Code]] = {
+    PocketMQError: v2.INTERNAL_SERVER_ERROR,
+    errors.InvalidArgument: v2.BAD_REQUEST,
+    errors.InvalidFilter: v2.ILLEGAL_FILTER_EXPRESSION,
+    errors.InvalidDelay: v2.ILLEGAL_DELIVERY_TIME,
+    errors.MessageTooLarge: v2.MESSAGE_BODY_TOO_LARGE,
+    errors.TopicNotFound: v2.TOPIC_NOT_FOUND,
+    errors.GroupNotFound: v2.CONSUMER_GROUP_NOT_FOUND,
+    errors.MessageNotFound: v2.NOT_FOUND,
+    errors.TooLate: v2.NOT_FOUND,
+    errors.TransactionNotFound: v2.INVALID_TRANSACTION_ID,
+    errors.TransactionResolved: v2.INVALID_TRANSACTION_ID,
+    errors.NotReadable: v2.FORBIDDEN,
+    errors.NotWritable: v2.FORBIDDEN,
+    errors.Overloaded: v2.TOO_MANY_REQUESTS,
+    errors.StoreFull: v2.TOO_MANY_REQUESTS,
+    errors.FlushTimeout: v2.MASTER_PERSISTENCE_TIMEOUT,
+    errors.OffsetOutOfRange: v2.ILLEGAL_OFFSET,
+    errors.NotServed: v2.NOT_IMPLEMENTED,
+}
+
+OK: Final = v2.Status(code=v2.OK, message="OK")
+
+
+class Refused(InvalidArgument):
+    """A request that breaks a rule which has a code of its own."""
+
+    def __init__(self, code: v2.Code, message: str, **details: object) -> None:
+        super().__init__(message, **details)
+        self.code = code
+
+
+def code_of(error: PocketMQError) -> v2.Code:
+    """Return the code that tells a client of ERROR."""
+    if isinstance(error, Refused):
+        return error.code
+    return next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+
+
+def status_of(error: PocketMQError) -> v2.Status:
+    """Return ERROR as clients get it."""
+    return v2.Status(code=code_of(error), message=error.message)
+
+
+def status_of_bug(path: str, bug: Exception) -> v2.Status:
+    """Log BUG, a fault in the handler of PATH, and tell nothing of the inside."""
+    logger.error("handler failed method=%s", path, exc_info=bug)
+    return v2.Status(
+        code=v2.INTERNAL_SERVER_ERROR,
+        message=f"internal error in {path}: the broker's log says more",
+    )
