@@ -134,7 +134,7 @@ class QueueColumns:
         offsets = queue_offsets(part, entries)
         wanted = combined(
             [
-                _sound(entries),
+                sound_entries(entries),
                 self._conditions.queue_offsets.mask(offsets),
                 self._conditions.log_offsets.mask(entries["log_offset"]),
             ]
@@ -166,6 +166,7 @@ def queue_offsets(part: QueuePart, entries: EntryArray) -> Any:
     return np.arange(first, first + len(entries), dtype=np.int64)
 
 
-def _sound(entries: EntryArray) -> Any:
+def sound_entries(entries: EntryArray) -> Any:
+    """Tell which of ENTRIES name a record: not those that are unused or pre-blank."""
     sizes = entries["size"]
     return (entries["log_offset"] >= 0) & (sizes > 0) & (sizes != PRE_BLANK_SIZE)

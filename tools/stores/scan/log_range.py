@@ -8,8 +8,8 @@ Damage is what lies between two records, or between the last one and the end, an
 owns the record in front of it, so it, too, is told once. The zeros behind the last record, and the blank that closes a
 file, are no damage; neither is a record that was cut short at the very end of the log: a writer may just be at it.
 
-A record is *sound* if its lengths agree and it says that it stands where it stands; with CHECK_CRC its body must fit
-its CRC as well.
+A record is *sound* if its lengths agree and it says that it stands where it stands; whether its body fits its CRC is
+for those to look at who want it (log_scan.py).
 
 Memory: one window of some MiB, or the largest record; RECORD_BYTES_MAX is the most that is believed.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,6 @@ import numpy as np
 from ....proto.record import MAGIC_BLANK
 from ....proto.record_run import LEAST_SIZE, Bytes, RunColumns, parse_run
 from ....proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
-from ....proto.run_check import crc_mismatches
 from ....store.commit_log import BLANK_SIZE
 from ....store.disk import Disk
 from .log_files import RowFile, zeros_from
@@ -73,14 +72,12 @@ class LogRange:
         end: int,
         *,
         limit: int | None = None,
-        check_crc: bool = False,
     ) -> None:
         self._disk = disk
         self._file = file
         self._begin = max(begin, file.base)
         self._end = min(end, file.end)
         self._limit = file.end if limit is None else min(limit, file.end)
-        self._check_crc = check_crc
 
     def __iter__(self) -> Iterator[Found | Damage]:
         """Yield what the range holds, in order. FileNotFoundError if the file is gone."""
@@ -118,26 +115,12 @@ class LogRange:
         gaps = np.flatnonzero(columns.starts[1:count] != ends[: count - 1]) + 1
         first = 0
         for row in [*gaps.tolist(), count]:
-            yield from self._checked(found, first, row)
+            whole = row - first == len(columns)
+            yield found if whole else replace(found, columns=columns.take(slice(first, row)))
             if row < count:
                 start, end = int(ends[row - 1]), int(columns.starts[row])
                 yield self._damage(found.base + start, found.base + end)
             first = row
-
-    def _checked(self, found: Found, first: int, last: int) -> Iterator[Found | Damage]:
-        rows = slice(first, last)
-        columns = found.columns.take(rows) if last - first < len(found.columns) else found.columns
-        if self._check_crc:
-            wrong = crc_mismatches(found.data, columns)
-            for row in np.flatnonzero(wrong).tolist():
-                start = found.base + int(columns.starts[row])
-                size = int(columns.sizes[row])
-                why = "the body does not fit its CRC"
-                yield Damage(self._file.path, start, start + size, why)
-            if wrong.any():
-                columns = columns.take(~wrong)
-        if len(columns):
-            yield Found(found.data, found.base, columns)
 
     def _next(self, at: int) -> Found | None:
         """Return the first sound records from AT on, as many as a window holds; None if no more follow."""

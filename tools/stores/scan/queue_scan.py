@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ....proto.errors import OffsetOutOfRange
 from ....proto.record_run import Bytes, Longs, parse_run
 from ....store.disk import Disk, Mapping
-from ....store.entry_row import PRE_BLANK_SIZE
 from .conditions import Conditions, Span
-from .entry_columns import QueuePart, queue_offsets, read_entries
+from .entry_columns import QueuePart, queue_offsets, read_entries, sound_entries
 from .log_files import RowFile, require_joined, row_files
 from .log_range import RECORD_BYTES_MAX, Damage, Found
 from .log_scan import MessageRows, store_ms_at
@@ -145,7 +144,7 @@ class QueueReader:
         offsets = queue_offsets(piece, entries)
         log_offsets = entries["log_offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
-        wanted = (log_offsets >= 0) & (sizes > 0) & (sizes != PRE_BLANK_SIZE)
+        wanted = sound_entries(entries)
         mask = self._conditions.queue_offsets.mask(offsets)
         if mask is not None and not piece.is_batch:
             wanted &= mask

@@ -17,8 +17,6 @@ from pocketmq.tools.stores.scan import log_range
 from pocketmq.tools.stores.scan.log_files import RowFile
 from pocketmq.tools.stores.scan.log_range import Damage, LogRange, log_end
 
-from ....recorded import recorded_store
-
 BASE = 4_096
 FILE_BYTES = 4_096
 
@@ -54,12 +52,12 @@ def a_log(sizes: list[int], *, blank: bool = True) -> tuple[bytes, list[int]]:
     return data.ljust(FILE_BYTES, b"\0"), starts
 
 
-def read(data: bytes, begin: int, end: int, **options: bool) -> tuple[list[int], list[Damage]]:
+def read(data: bytes, begin: int, end: int) -> tuple[list[int], list[Damage]]:
     """Return the starts of records, and the damages, in [BEGIN, END) of the file of DATA."""
     file = RowFile("log", BASE, len(data))
     starts: list[int] = []
     damages: list[Damage] = []
-    for found in LogRange(OneFile(data), file, begin, end, **options):
+    for found in LogRange(OneFile(data), file, begin, end):
         if isinstance(found, Damage):
             damages.append(found)
         else:
@@ -109,22 +107,11 @@ def test_one_flipped_bit_costs_at_most_one_record(sizes: list[int], place: int, 
     broken = bytearray(data)
     broken[place] ^= 1 << bit
 
-    found, damages = read(bytes(broken), BASE, BASE + FILE_BYTES, check_crc=True)
+    found, damages = read(bytes(broken), BASE, BASE + FILE_BYTES)
 
     assert set(found) <= set(starts)
     assert len(found) >= len(starts) - 1
     assert len(damages) <= 1
-
-
-def test_a_wrong_body_is_damage_only_where_the_crc_is_checked() -> None:
-    data, starts = a_log([100, 100, 100])
-    broken = data.replace(b"b" * 100, b"c" + b"b" * 99, 1)
-
-    found, damages = read(broken, BASE, BASE + FILE_BYTES, check_crc=True)
-
-    assert read(broken, BASE, BASE + FILE_BYTES) == (starts, [])
-    assert found == starts[1:]
-    assert [(one.start, one.end) for one in damages] == [(starts[0], starts[1])]
 
 
 def test_a_size_that_lies_is_not_believed() -> None:
@@ -164,13 +151,3 @@ def test_a_rest_of_an_earlier_life_is_behind_the_end() -> None:
 def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
     assert read(bytes(FILE_BYTES), BASE, BASE + FILE_BYTES) == ([], [])
     assert log_end(OneFile(bytes(FILE_BYTES)), RowFile("log", BASE, FILE_BYTES)) == BASE
-
-
-def test_a_flipped_bit_in_a_recorded_log_is_found(tmp_path: Path) -> None:
-    store = recorded_store("damaged-flip-middle-clean", tmp_path / "store")
-    name = f"{786_432:020d}"
-    file = RowFile(str(store / "commitlog" / name), 786_432, 65_536)
-
-    found = list(LogRange(OsDisk(), file, file.base, file.end, check_crc=True))
-
-    assert [one.start for one in found if isinstance(one, Damage)] == [819_308]

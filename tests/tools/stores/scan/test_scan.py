@@ -169,6 +169,8 @@ def test_a_wrong_body_is_bad_where_the_crc_is_checked(tmp_path: Path) -> None:
 
     assert len(scanned(store)) == 3_000
     assert len(scanned(store, check_crc=True, bad_records="skip")) == 2_999
+    shown = scanned(store, check_crc=True, bad_records="rows")
+    assert [row["physicalOffset"] for row in shown if row["badRecord"] is not None] == [819_308]
 
 
 def test_conditions_leave_out_what_does_not_meet_them(tmp_path: Path) -> None:
