@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch_consume_queue import ENTRY
 from ..disk import Disk
 from .files import JavaFile, JavaFiles
 from .queue import Unit
@@ -16,18 +17,6 @@ from .records import Checked
 
 ENTRY_SIZE: Final = 46
 _ENTRY = struct.Struct(">qiqqqhii")
-_ENTRY_TYPE: Final = np.dtype(
-    [
-        ("offset", ">i8"),
-        ("size", ">i4"),
-        ("tags", ">i8"),
-        ("time", ">i8"),
-        ("base", ">i8"),
-        ("count", ">i2"),
-        ("compacted", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
 _FILES_RECOVERED: Final = 3
 _NO_COMPACTED_OFFSET: Final = -1
 
@@ -55,7 +44,7 @@ class BatchQueue:
             valid = _valid(_entries(file))
             count = len(valid) if valid.all() else int(valid.argmin())
             if count:
-                self.max_log_offset = int(_entries(file)["offset"][count - 1])
+                self.max_log_offset = int(_entries(file)["log_offset"][count - 1])
             end = file.start + count * ENTRY_SIZE
             if count < len(valid):
                 break
@@ -68,14 +57,14 @@ class BatchQueue:
         while (file := self.files.last) is not None:
             entries = _entries(file)
             file.wrote = 0
-            if entries["offset"][0] >= log_end:
+            if entries["log_offset"][0] >= log_end:
                 self.files.delete_last()
                 continue
-            inside = _valid(entries) & (entries["offset"] < log_end)
+            inside = _valid(entries) & (entries["log_offset"] < log_end)
             inside[0] = True
             count = len(inside) if inside.all() else int(inside.argmin())
             file.wrote = count * ENTRY_SIZE
-            self.max_log_offset = int(entries["offset"][count - 1])
+            self.max_log_offset = int(entries["log_offset"][count - 1])
             break
         self._revise()
 
@@ -127,7 +116,7 @@ class BatchQueue:
         if first is None:
             return
         for entry in _entries(first)[: first.wrote // ENTRY_SIZE]:
-            if entry["offset"] >= log_begin:
+            if entry["log_offset"] >= log_begin:
                 return
             self.min_offset = int(entry["base"]) + int(entry["count"])
 
@@ -146,7 +135,9 @@ class BatchQueue:
         entries = _entries(file)[: file.wrote // ENTRY_SIZE]
         index = _search(entries["base"], at)
         for entry in entries[index:] if index >= 0 else ():
-            yield tuple(int(entry[name]) for name in ("base", "offset", "size", "tags", "count"))
+            yield tuple(
+                int(entry[name]) for name in ("base", "log_offset", "size", "tags_code", "count")
+            )
 
     def _file_of(self, at: int) -> JavaFile | None:
         for file in reversed(self.files.files):
@@ -160,12 +151,12 @@ class BatchQueue:
 
 
 def _entries(file: JavaFile) -> NDArray[np.void]:
-    return np.frombuffer(file.view, _ENTRY_TYPE, file.size // ENTRY_SIZE)
+    return np.frombuffer(file.view, ENTRY, file.size // ENTRY_SIZE)
 
 
 def _valid(entries: NDArray[np.void]) -> NDArray[np.bool_]:
     valid: NDArray[np.bool_] = (
-        (entries["offset"] >= 0)
+        (entries["log_offset"] >= 0)
         & (entries["size"] > 0)
         & (entries["base"] >= 0)
         & (entries["count"] > 0)

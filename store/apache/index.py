@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import struct
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -12,12 +11,11 @@ from ...proto.java_hash import java_hash
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ..checkpoint import Checkpoint
 from ..disk import Disk, Mapping
+from ..index_file import HEADER, IndexHeader
 from .files import Refused, java_long
 from .records import Checked
 from .settings import ApacheSettings
 
-HEADER_SIZE: Final = 40
-_HEADER = struct.Struct(">qqqqii")
 _INT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 _INT_MAX: Final = (1 << 31) - 1
@@ -34,18 +32,6 @@ def key_hash(key: str) -> int:
     return abs(java_hash(key)) & _INT_MAX
 
 
-@dataclass(slots=True)
-class IndexHeader:
-    """The first 40 bytes."""
-
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
-    slot_count: int = 0
-    entry_count: int = 1
-
-
 class JavaIndexFile:
     """One index file."""
 
@@ -58,59 +44,59 @@ class JavaIndexFile:
 
     def load(self) -> None:
         """Read the header from the file."""
-        self.header = IndexHeader(*_HEADER.unpack(self.mapping.read(0, HEADER_SIZE)))
-        if self.header.entry_count <= 0:
-            self.header.entry_count = 1
+        self.header = IndexHeader(*HEADER.unpack(self.mapping.read(0, HEADER.size)))
+        if self.header.next_entry <= 0:
+            self.header.next_entry = 1
 
     def continue_from(self, previous: IndexHeader) -> None:
         """Begin where PREVIOUS ended."""
-        if previous.end_offset > 0:
-            self.header.begin_offset = self.header.end_offset = previous.end_offset
-        if previous.end_timestamp > 0:
-            self.header.begin_timestamp = self.header.end_timestamp = previous.end_timestamp
+        if previous.end_log_offset > 0:
+            self.header.begin_log_offset = self.header.end_log_offset = previous.end_log_offset
+        if previous.end_ms > 0:
+            self.header.begin_ms = self.header.end_ms = previous.end_ms
 
     @property
     def is_full(self) -> bool:
-        return self.header.entry_count >= self.entries
+        return self.header.next_entry >= self.entries
 
     def put(self, key: str, log_offset: int, stored_ms: int) -> bool:
         """Add one entry; False if the file is full."""
         header = self.header
         if self.is_full:
             return False
-        number = header.entry_count
+        number = header.next_entry
         hashed = key_hash(key)
-        slot_at = HEADER_SIZE + hashed % self.slots * 4
+        slot_at = HEADER.size + hashed % self.slots * 4
         (newest,) = _INT.unpack_from(self.mapping.view, slot_at)
         if newest <= 0 or newest > number:
             newest = 0
-        elapsed_ms = stored_ms - header.begin_timestamp if header.begin_timestamp > 0 else 0
+        elapsed_ms = stored_ms - header.begin_ms if header.begin_ms > 0 else 0
         seconds = max(0, elapsed_ms) // 1000
         entry = _ENTRY.pack(hashed, log_offset, min(seconds, _INT_MAX), newest)
         self.mapping.write(self._entry_at(number), entry)
         self.mapping.write(slot_at, _INT.pack(number))
         if number <= 1:
-            header.begin_offset = log_offset
-            header.begin_timestamp = stored_ms
-        header.slot_count += newest == 0
-        header.entry_count += 1
-        header.end_offset = log_offset
-        header.end_timestamp = stored_ms
+            header.begin_log_offset = log_offset
+            header.begin_ms = stored_ms
+        header.slots_used += newest == 0
+        header.next_entry += 1
+        header.end_log_offset = log_offset
+        header.end_ms = stored_ms
         return True
 
     def _entry_at(self, number: int) -> int:
-        return HEADER_SIZE + self.slots * 4 + number * 20
+        return HEADER.size + self.slots * 4 + number * 20
 
     def time_matches(self, begin: int, end: int) -> bool:
         """Does the file hold keys of the time range?"""
-        first, last = self.header.begin_timestamp, self.header.end_timestamp
+        first, last = self.header.begin_ms, self.header.end_ms
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
     def select(self, found: list[int], key: str, most: int, begin: int, end: int) -> None:
         """Add to FOUND the log offsets of KEY within the time range, newest first, up to MOST."""
         hashed = key_hash(key)
-        (number,) = _INT.unpack_from(self.mapping.view, HEADER_SIZE + hashed % self.slots * 4)
-        count = self.header.entry_count
+        (number,) = _INT.unpack_from(self.mapping.view, HEADER.size + hashed % self.slots * 4)
+        count = self.header.next_entry
         if number <= 0 or number > count or count <= 1:
             return
         for _ in range(self.entries):  # Java would follow a ring for ever
@@ -120,7 +106,7 @@ class JavaIndexFile:
             read_hash, log_offset, seconds, previous = _ENTRY.unpack_from(self.mapping.view, at)
             if seconds < 0:
                 return
-            time = self.header.begin_timestamp + seconds * 1000
+            time = self.header.begin_ms + seconds * 1000
             if read_hash == hashed and begin <= time <= end:
                 found.append(log_offset)
             if previous <= 0 or previous > count or previous == number or time < begin:
@@ -150,7 +136,7 @@ class JavaIndex:
             path = posixpath.join(self._folder, entry.name)
             file = self._open(path)
             file.load()
-            if not clean and file.header.end_timestamp > checkpoint.index_time_ms:
+            if not clean and file.header.end_ms > checkpoint.index_time_ms:
                 self._disk.delete(path)
                 continue
             self.files.append(file)
@@ -163,7 +149,7 @@ class JavaIndex:
     def build(self, record: Checked, checkpoint: Checkpoint) -> None:
         """Index RECORD; a file that runs full moves the checkpoint's index time."""
         file = self._current(checkpoint)
-        if record.log_offset < file.header.end_offset:
+        if record.log_offset < file.header.end_log_offset:
             return
         if record.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
             return
@@ -179,8 +165,8 @@ class JavaIndex:
         file = self._open(posixpath.join(self._folder, self._new_name()))
         if last is not None:
             file.continue_from(last.header)
-            if last.header.end_timestamp > 0:
-                checkpoint.index_time_ms = last.header.end_timestamp
+            if last.header.end_ms > 0:
+                checkpoint.index_time_ms = last.header.end_ms
         self.files.append(file)
         return file
 
@@ -200,7 +186,7 @@ class JavaIndex:
         for file in reversed(self.files):
             if file.time_matches(begin, end):
                 file.select(found, key, most, begin, end)
-            if file.header.begin_timestamp < begin or len(found) >= most:
+            if file.header.begin_ms < begin or len(found) >= most:
                 break
         return found
 

@@ -9,13 +9,13 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..consume_queue import ENTRY
 from ..disk import Disk
 from .files import JavaFile, JavaFiles
 from .records import Checked
 
 ENTRY_SIZE: Final = 20
 _ENTRY = struct.Struct(">qiq")
-_ENTRY_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 #: Stands in front of the first entry of a queue that begins above 0.
 _PRE_BLANK: Final = _ENTRY.pack(0, 0x7FFFFFFF, 0)
 _FILES_RECOVERED: Final = 3
@@ -96,7 +96,7 @@ class SimpleQueue:
         self.max_log_offset = log_end
         while (file := self.files.last) is not None:
             file.wrote = 0
-            if _entry(file, 0)["offset"] >= log_end:
+            if _entry(file, 0)["log_offset"] >= log_end:
                 self.files.delete_last()
                 continue
             # The first entry is kept whatever it is: Java looks at its offset only.
@@ -128,18 +128,16 @@ class SimpleQueue:
             return
         if last.wrote >= ENTRY_SIZE:
             newest = _entry(last, last.wrote // ENTRY_SIZE - 1)
-            if newest["offset"] < log_begin:
+            if newest["log_offset"] < log_begin:
                 self.min_position = last.start + last.wrote
                 return
         start = max(0, self.min_position - first.start)
         intact = self.min_position >= first.start
         if start >= first.wrote:
             return
-        if intact and _entry(first, start // ENTRY_SIZE)["offset"] >= log_begin:
+        if intact and _entry(first, start // ENTRY_SIZE)["log_offset"] >= log_begin:
             return
-        offsets = np.frombuffer(first.mapping.read(start, first.wrote - start), _ENTRY_TYPE)[
-            "offset"
-        ]
+        offsets = np.frombuffer(first.mapping.read(start, first.wrote - start), ENTRY)["log_offset"]
         if len(offsets) == 0:
             return
         for index in _search(offsets, log_begin):
@@ -173,7 +171,7 @@ class SimpleQueue:
 def _entry(file: JavaFile, index: int) -> np.void:
     """Return one entry of FILE; only its bytes are read."""
     data = file.mapping.read(index * ENTRY_SIZE, ENTRY_SIZE)
-    found: np.void = np.frombuffer(data, _ENTRY_TYPE)[0]
+    found: np.void = np.frombuffer(data, ENTRY)[0]
     return found
 
 
@@ -190,8 +188,8 @@ def _leading(
     while count < file.size // ENTRY_SIZE:
         at = count * ENTRY_SIZE
         data = file.mapping.read(at, min(piece, file.size // ENTRY_SIZE * ENTRY_SIZE - at))
-        entries = np.frombuffer(data, _ENTRY_TYPE)
-        offsets = entries["offset"]
+        entries = np.frombuffer(data, ENTRY)
+        offsets = entries["log_offset"]
         valid = (offsets >= 0) & (entries["size"] > 0) & (offsets < log_end)
         if keep_first and count == 0:
             valid[0] = True

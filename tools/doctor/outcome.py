@@ -22,6 +22,7 @@ from ...store.apache.index import TAG_TYPE, index_key
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.batch_consume_queue import BatchConsumeQueue
+from ...store.consume_queue import ENTRY
 from ...store.consume_queues import Queue
 from ...store.disk import Disk
 from ...store.entry_row import PRE_BLANK_SIZE
@@ -95,7 +96,7 @@ def apache_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: b
         log_begin=max(0, store.log_begin),
         log_end=store.log_end,
         entries={key: _java_entries(queue) for key, queue in store.queues.items()},
-        index={posixpath.basename(one.path): one.header.entry_count for one in store.index.files},
+        index={posixpath.basename(one.path): one.header.next_entry for one in store.index.files},
         files=files(disk, root),
         lookup=lambda topic, key, kind: store.lookup(
             index_key(topic, key, kind), _LOOKUP_RESULTS, typed=kind == TAG_TYPE
@@ -110,14 +111,11 @@ def _java_entries(queue: JavaQueue) -> Longs:
     parts = [np.zeros(0, np.int64)]
     least = max(0, queue.min_offset)
     for file in queue.files.files:
-        entries = np.frombuffer(file.view[: file.wrote], _ENTRY)
-        first = file.start // _ENTRY.itemsize
+        entries = np.frombuffer(file.view[: file.wrote], ENTRY)
+        first = file.start // ENTRY.itemsize
         chosen = entries[max(0, least - first) :]
         parts.append(chosen["log_offset"][chosen["size"] != PRE_BLANK_SIZE].astype(np.int64))
     return np.concatenate(parts)
-
-
-_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
 def _units(queue: JavaQueue) -> Longs:

@@ -287,12 +287,12 @@ def _index_file(file: JavaIndexFile) -> Document:
     header = file.header
     return {
         "name": posixpath.basename(file.path),
-        "beginTimestamp": header.begin_timestamp,
-        "endTimestamp": header.end_timestamp,
-        "beginPhyOffset": header.begin_offset,
-        "endPhyOffset": header.end_offset,
-        "hashSlotCount": header.slot_count,
-        "indexCount": header.entry_count,
+        "beginTimestamp": header.begin_ms,
+        "endTimestamp": header.end_ms,
+        "beginPhyOffset": header.begin_log_offset,
+        "endPhyOffset": header.end_log_offset,
+        "hashSlotCount": header.slots_used,
+        "indexCount": header.next_entry,
     }
 
 
