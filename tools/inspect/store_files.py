@@ -20,6 +20,7 @@ from ...store.apache.settings import ApacheSettings
 from ...store.checkpoint import Checkpoint
 from ...store.disk import Disk, Entry
 from ...store.mapped_file import NAME_DIGITS
+from ..stores.scan.log_files import queue_folders
 
 #: Addresses, not memory: the pages are the page cache's.
 MAPS_MAX: Final = 1 << 14
@@ -140,14 +141,8 @@ class StoreFiles:
     def queues(self) -> Iterator[QueueFolder]:
         """Yield the folder of every queue, by topic and number."""
         for folder, entry_size in QUEUE_FOLDERS.items():
-            root = self.path(folder)
-            for topic in self.disk.list(root):
-                if not topic.is_folder:
-                    continue
-                path = posixpath.join(root, topic.name)
-                numbers = [one.name for one in self.disk.list(path) if one.is_folder]
-                for name in sorted((name for name in numbers if name.isdecimal()), key=int):
-                    yield QueueFolder(topic.name, int(name), posixpath.join(path, name), entry_size)
+            for topic, queue_id, path in queue_folders(self.disk, self.path(folder)):
+                yield QueueFolder(topic, queue_id, path, entry_size)
 
     def queue(self, topic: str, queue_id: int) -> QueueFolder | None:
         """Return the folder of queue QUEUE_ID of TOPIC; None if there is none."""

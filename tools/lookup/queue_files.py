@@ -95,11 +95,9 @@ class QueueFiles(FileRow):
     def max_offset(self) -> int:
         """The queue offset of the next message to come."""
         last = self._at(self._end_place - 1)
-        return (
-            self._end_place * (not self.is_batch)
-            if last is None
-            else last.queue_offset + last.messages
-        )
+        if last is not None:
+            return last.queue_offset + last.messages
+        return 0 if self.is_batch else self._end_place
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return the entry that holds QUEUE_OFFSET; None if the files have none."""

@@ -31,7 +31,8 @@ from .tables import Tables
 COPIES_MAX: Final = 1_000
 #: Marks of one kind that are looked through.
 MARKS_MAX: Final = 50_000
-_TIMER_PIECE_RECORDS: Final = 1 << 16
+#: More than a remote file's pages that are kept, so that one request brings them.
+_TIMER_PIECE_RECORDS: Final = 1 << 17
 _ACK_TAGS: Final = ("ack", "bAck")
 
 
