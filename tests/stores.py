@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Document = dict[str, Any]
 
 _PAGE_BYTES = 4096
@@ -99,9 +101,11 @@ def _data(path: Path) -> bytes:
                 break
             end = os.lseek(file.fileno(), at, os.SEEK_HOLE)
             data = os.pread(file.fileno(), end - at, at)
-            for begin in range(0, len(data), _PAGE_BYTES):
-                page = data[begin : begin + _PAGE_BYTES]
-                if any(page):
-                    parts.append(b"%d:" % (at + begin) + page)
+            pages = np.frombuffer(data + bytes(-len(data) % _PAGE_BYTES), np.uint8)
+            pages = pages.reshape(-1, _PAGE_BYTES)
+            parts += [
+                b"%d:" % (at + number * _PAGE_BYTES) + pages[number].tobytes()
+                for number in np.flatnonzero(pages.any(axis=1)).tolist()
+            ]
             at = end
     return b"".join(parts)
