@@ -1,4 +1,4 @@
-"""Delays, recalls, dead letters and the clock on the command line: every call a process, on a virtual clock."""
+"""Delays, recalls, dead letters and the clock on the command line: on a virtual clock."""
 
 from __future__ import annotations
 
