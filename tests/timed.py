@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +20,12 @@ from pocketmq.store.timers.log import DELETE
 from pocketmq.store.timers.rebuild import numbers
 from pocketmq.store.timers.store import TimerStore
 
-from .runs import make_run
+from .runs import Hand, make_run, open_store
 
 TOPIC = "Timed"
+NOW = 1_700_000_000_000
+SECOND = 1000
+DAY = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,21 @@ class Message:
         if self.rolls:
             found["TIMER_ROLL_TIMES"] = str(self.rolls)
         return found
+
+
+def messages(count: int, out_ms: int, name: str = "m") -> list[Message]:
+    """Return COUNT messages that are due after OUT_MS."""
+    return [Message(key, out_ms) for key in names(count, name=name)]
+
+
+def names(count: int, begin: int = 0, name: str = "m") -> list[str]:
+    """Return the ids of COUNT `messages`, from the one with number BEGIN on."""
+    return [f"{name}{number}" for number in range(begin, begin + count)]
+
+
+def opened(path: Path, clock: Hand | None = None, **changes: Any) -> MessageStore:
+    """Open a store whose timer log has small files."""
+    return open_store(path, now_ms=clock or Hand(NOW), timer_log_file_size_bytes=1104, **changes)
 
 
 def send(store: MessageStore, messages: Sequence[Message]) -> None:
@@ -123,3 +143,9 @@ def waiting(store: MessageStore) -> dict[int, list[str]]:
         found[slot_ms] = keys_of(store, slot_ms)
         slot_ms = timers.next_slot(slot_ms + 1)
     return found
+
+
+def slots_of(timers: TimerStore) -> dict[int, tuple[int, int, int] | None]:
+    """Return what the wheel holds of each slot that waits."""
+    times = timers.ring.pending_times().tolist()
+    return {time: timers.ring.get(time) for time in times}

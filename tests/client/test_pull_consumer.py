@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,13 +19,11 @@ from pocketmq.proto.errors import (
     QueueNotFound,
     RouteNotFound,
 )
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import NO_HOST
-from pocketmq.proto.record_run import encode_run
 
 from .fake_broker import FakeBroker, add_topic
 from .fake_cluster import FakeCluster
 from .fake_connections import FakeConnections
+from .pull_world import numbers, store
 
 
 def consumer(
@@ -39,18 +36,6 @@ def consumer(
         connections=FakeConnections(cluster),
         **settings,
     )
-
-
-def store(broker: FakeBroker, count: int, topic: str = "orders", queue: int = 0) -> None:
-    """Have BROKER store COUNT messages with their numbers as bodies."""
-    begin = len(broker.queues.get((topic, queue), []))
-    rows = [(b"%d" % number, b"") for number in range(begin, begin + count)]
-    records, sizes = encode_run(topic, queue, rows, born_timestamp_ms=1, born_host=NO_HOST)
-    broker.produce(pb.ProduceRun(topic=topic, queue=queue, records=records, sizes=sizes))
-
-
-def numbers(messages: Sequence[Any]) -> list[int]:
-    return [int(message.body) for message in messages]
 
 
 async def test_poll_returns_what_is_there_in_order() -> None:

@@ -13,10 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pocketmq.proto.topics import TIMER_TOPIC
 
 from ..runs import Hand, open_store
-from ..timed import Message, enter, keys_of, send, waiting
+from ..timed import NOW, SECOND, Message, enter, keys_of, send, waiting
 
-NOW = 1_700_000_000_000
-SECOND = 1000
 WINDOW = 20
 
 aheads = st.one_of(

@@ -18,10 +18,8 @@ from pocketmq.store.timers.log import DELETE
 
 from ..fakes import Crash, RecordingDisk
 from ..runs import Hand, bodies_of, make_run, open_store
-from ..timed import Message, enter, enter_all, keys_of, send
+from ..timed import NOW, SECOND, Message, enter, enter_all, keys_of, send
 
-NOW = 1_700_000_000_000
-SECOND = 1000
 DELIVERED = "Delivered"
 
 

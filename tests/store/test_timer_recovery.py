@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,24 +15,22 @@ from pocketmq.store.timers.log import RECORD_SIZE
 from pocketmq.store.timers.wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE
 
 from ..fakes import FaultyDisk
-from ..runs import Hand, open_store
-from ..timed import Message, batch_at, enter_all, keys_of, put, send, waiting
-
-NOW = 1_700_000_000_000
-SECOND = 1000
-DAY = 86_400_000
-
-
-def opened(path: Path, clock: Hand | None = None, **changes: Any) -> MessageStore:
-    return open_store(path, now_ms=clock or Hand(NOW), timer_log_file_size_bytes=1104, **changes)
-
-
-def messages(count: int, out_ms: int, name: str = "m") -> list[Message]:
-    return [Message(f"{name}{number}", out_ms) for number in range(count)]
-
-
-def names(count: int, begin: int = 0, name: str = "m") -> list[str]:
-    return [f"{name}{number}" for number in range(begin, begin + count)]
+from ..runs import Hand
+from ..timed import (
+    DAY,
+    NOW,
+    SECOND,
+    Message,
+    batch_at,
+    enter_all,
+    keys_of,
+    messages,
+    names,
+    opened,
+    put,
+    send,
+    waiting,
+)
 
 
 def filled(path: Path) -> tuple[MessageStore, dict[int, list[str]]]:

@@ -19,15 +19,23 @@ from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import parse_delay_offsets
 
 from ...runs import make_run
 
 START_MS = 1_700_000_000_123
+HOUR_MS = 3_600_000
+LEVELS_MS = StoreConfig(path="").delay_levels_ms
 SMALL: dict[str, Any] = {
     "log_file_size_bytes": 1 << 17,
     "queue_file_size_bytes": 20 * 40,
     "index": False,
 }
+
+
+def offsets_in(store: Path) -> dict[int, int]:
+    """Return how far each level is by the file of STORE."""
+    return parse_delay_offsets((store / "config" / "delayOffset.json").read_text()).offsets
 
 
 class Leveling:

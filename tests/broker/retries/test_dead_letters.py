@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,11 @@ from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig, parse_consumer_offsets
 from pocketmq.tools.stores.our_reading import store_config
 
-from ..recorded import recorded_store, settings
-from ..runs import bodies_of, records_of
+from ...recorded import recorded_store, settings
+from ...runs import bodies_of, records_of
 from .retrying import Retrying
 
 CALL: Any = None
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Retrying]:
-    made = Retrying(tmp_path)
-    made.group()
-    yield made
-    made.close()
 
 
 def die(broker: Retrying, count: int, *, topic: str = "T") -> list[Record]:

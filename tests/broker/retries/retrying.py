@@ -28,10 +28,16 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import GroupConfig
 
-from ..runs import make_run, small_config
+from ...runs import make_run, small_config
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 TIMER = "rmq_sys_wheel_timer"
+SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
+#: Before the first retry, the second, …, the sixteenth: Apache's levels 3 to 18.
+CLASSIC = [
+    *(10 * SECOND, 30 * SECOND),
+    *(minutes * MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+]
 RULES = DelayRules(StoreConfig(path="").delay_levels_ms, 1_000, 3 * 86_400_000)
 
 
