@@ -1,4 +1,4 @@
-"""The verbs for topics and groups as a user runs them: every call a process of its own, against a `pocketmq serve`."""
+"""The verbs for topics and groups as a user runs them, against a `pocketmq serve`."""
 
 import pytest
 
