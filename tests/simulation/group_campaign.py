@@ -87,6 +87,8 @@ class Campaign:
         self._ledger = Ledger(ordered=plan.kind != "push")
         self._numbers = 0
         self._members: dict[int, Member | None] = {}
+        #: Kept, or the collector of garbage would close what they were at, which runs code of the dead.
+        self._dead: list[Member] = []
         self._events: Counter[str] = Counter()
         self._sent = self._acknowledged = 0
         self._acknowledged_numbers: list[range] = []
@@ -202,6 +204,7 @@ class Campaign:
             self._ledger.excuse(member.number, "killed", self._committed())
             member.client.kill(silently=fate == "vanish")
             member.die()
+            self._dead.append(member)
         self._members[slot] = None
 
     async def _leave(self, member: Member) -> None:

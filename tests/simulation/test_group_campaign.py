@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from pocketmq.client import Queue
 
-from .group_campaign import TROUBLES, Plan, carry_out
+from .group_campaign import TROUBLES, Campaign, Plan, carry_out
 from .ledger import Ledger
 
 #: Kind of member, and trouble. All kinds meet all troubles in the long ones.
@@ -34,6 +35,25 @@ def test_nothing_is_lost_and_repeats_have_an_excuse(
     assert report.faults == [], asdict(report)
     assert report.acknowledged == plan.messages
     assert report.handled == report.stored + sum(report.repeats.values())
+
+
+@pytest.mark.campaign
+def test_the_dead_are_not_woken_by_the_collector_of_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settle = Campaign._settle
+
+    async def settle_and_collect(campaign: Campaign) -> int:
+        settled_ms = await settle(campaign)
+        gc.collect()
+        return settled_ms
+
+    monkeypatch.setattr(Campaign, "_settle", settle_and_collect)
+
+    report = carry_out(Plan(seed=7, minutes=1, messages=1_000, kind="pull"), tmp_path)
+
+    assert report.events.keys() & {"kill", "vanish"}
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
 
 
 def test_a_gap_is_a_fault() -> None:
