@@ -36,6 +36,7 @@ from ..stores.scan.conditions import Conditions
 from ..stores.scan.scan import SPLIT_BYTES, ScanOptions, Through, dataset_of
 from ..stores.schemas import datasets
 from .live.option_reader import OptionReader
+from .opening import Opening
 
 _OWN: Final = (
     "path",
@@ -65,15 +66,16 @@ _APACHES: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What a reader was asked for. `scan` has what reading files needs, CONDITIONS what was given as options."""
+    """What a reader was asked for. `scan` has what reading files needs, CONDITIONS what was given as options;
+    OPENING is for the datasets that need a store as its broker would have it.
+    """
 
     paths: tuple[str, ...]
     scan: ScanOptions
     conditions: Conditions
     broker_name: str | None
     pushdown: bool
-    recovery: RecoveryName
-    now_ms: int
+    opening: Opening
 
     def with_columns(self, names: tuple[str, ...]) -> StoreOptions:
         """Return them for the columns NAMES."""
@@ -83,19 +85,23 @@ class StoreOptions:
 def store_options(given: Mapping[str, str]) -> StoreOptions:
     """Return the options GIVEN. Raises ConfigError for one that is unknown, or has a value that cannot be."""
     options = OptionReader(given, (*_OWN, *_APACHES))
+    settings = {name: value for name in _APACHES if (value := options.text(name)) is not None}
+    now_ms = options.number("now", least=0)
     return StoreOptions(
         paths=_paths(options),
-        scan=_scan_options(options),
+        scan=_scan_options(options, settings),
         conditions=_conditions(options),
         broker_name=options.text("brokerName"),
         pushdown=options.flag("pushdown", True),
-        recovery=cast(RecoveryName, options.one_of("recovery", RECOVERIES, RECOVERIES[0])),
-        now_ms=options.number("now", least=0) or SystemClock().now_ms(),
+        opening=Opening(
+            now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
+            settings=settings,
+            recovery=cast(RecoveryName, options.one_of("recovery", RECOVERIES, RECOVERIES[0])),
+        ),
     )
 
 
-def _scan_options(options: OptionReader) -> ScanOptions:
-    settings = {name: value for name in _APACHES if (value := options.text(name)) is not None}
+def _scan_options(options: OptionReader, settings: Mapping[str, str]) -> ScanOptions:
     rows = options.number("batchRows")
     return ScanOptions(
         dataset=dataset_of(options.text("dataset") or "messages", datasets()),

@@ -18,11 +18,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ...proto.errors import ConfigError
 from ..stores.locations import StoreLocation, locate
 from ..stores.scan.bad_records import BadRecords
 from ..stores.scan.scan import Scan, ScanTask
 from ..stores.schemas import projected
+from .asked_columns import check_types
 from .store_filters import Wanted
 from .store_options import StoreOptions, store_options
 from .store_tables import TABLES, table_batch
@@ -50,15 +50,7 @@ class StoreSource(DataSource):
 def checked_columns(dataset: str, schema: StructType) -> tuple[str, ...]:
     """Return the names of the columns of SCHEMA. Raises ConfigError for one that DATASET has not, or not so."""
     names = tuple(schema.fieldNames())
-    ours = from_arrow_schema(projected(dataset, names))
-    for asked, has in zip(schema.fields, ours.fields, strict=True):
-        if asked.dataType.simpleString() != has.dataType.simpleString():
-            raise ConfigError(
-                f"column {asked.name} of dataset {dataset} is {has.dataType.simpleString()}, "
-                f"not {asked.dataType.simpleString()}: correct the schema, and cast afterwards",
-                field="schema",
-                value=asked.dataType.simpleString(),
-            )
+    check_types(schema, projected(dataset, names), of=f" of dataset {dataset}")
     return names
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ...store.os_disk import allow_many_files
 from ..lag.cold import store_rows
 from ..stores.cold_store import ColdStore
 from ..stores.locations import StoreLocation
@@ -20,24 +19,15 @@ TABLES: Final = ("queues", "offsets", "lag")
 
 def table_batch(location: StoreLocation, options: StoreOptions) -> pyarrow.RecordBatch:
     """Return the whole dataset of OPTIONS of the store at LOCATION. Raises StoreRefused where no broker would start."""
-    allow_many_files()
-    scan = options.scan
-    store = ColdStore.open(
-        location,
-        now_ms=options.now_ms,
-        given=scan.settings,
-        recovery=options.recovery,
-        index=False,
-    )
+    store = options.opening.open(location)
     rows = [
-        {"brokerName": location.broker_name, **row} for row in _ROWS[scan.dataset](store, options)
+        {"brokerName": location.broker_name, **row}
+        for row in _ROWS[options.scan.dataset](store, options.opening.now_ms)
     ]
-    schema = scan.schema()
-    cut = [{name: row[name] for name in schema.names} for row in rows]
-    return arrow().RecordBatch.from_pylist(cut, schema=schema)
+    return arrow().RecordBatch.from_pylist(rows, schema=options.scan.schema())
 
 
-def _queues(store: ColdStore, options: StoreOptions) -> Iterator[dict[str, Any]]:
+def _queues(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for queue in store.queues():
         yield {
             "topic": queue.topic,
@@ -47,7 +37,7 @@ def _queues(store: ColdStore, options: StoreOptions) -> Iterator[dict[str, Any]]
         }
 
 
-def _offsets(store: ColdStore, options: StoreOptions) -> Iterator[dict[str, Any]]:
+def _offsets(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for one in store.committed_offsets():
         yield {
             "topic": one.topic,
@@ -57,8 +47,8 @@ def _offsets(store: ColdStore, options: StoreOptions) -> Iterator[dict[str, Any]
         }
 
 
-def _lag(store: ColdStore, options: StoreOptions) -> Iterator[dict[str, Any]]:
-    for row in store_rows(store, options.now_ms):
+def _lag(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
+    for row in store_rows(store, now_ms):
         yield row.to_json()
 
 

@@ -36,10 +36,18 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame, SparkSession
 
-SCHEMA: Final = (
-    "brokerName string, fault string, topic string, queueId int, count bigint, firstOffset bigint,"
-    " lastOffset bigint, why string"
-)
+#: Column → type, as Spark names it.
+_COLUMNS: Final = {
+    "brokerName": "string",
+    "fault": "string",
+    "topic": "string",
+    "queueId": "int",
+    "count": "bigint",
+    "firstOffset": "bigint",
+    "lastOffset": "bigint",
+    "why": "string",
+}
+_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 _RECORDS: Final = (
     "brokerName string, topic string, queueId int, queueOffset bigint, physicalOffset bigint, storeSize int,"
     " sysFlag int, keys string, properties map<string,string>, badRecord string"
@@ -63,7 +71,7 @@ def audit(
     records = messages.where("badRecord is null")
     begins = _log_begins(spark, locations)
     faults = [
-        of_each_store(spark, locations, partial(_file_faults, given), SCHEMA),
+        of_each_store(spark, locations, partial(_file_faults, given), _SCHEMA),
         _summed(
             messages.where("badRecord is not null"), f.lit("damaged record"), f.col("badRecord")
         ),
@@ -110,11 +118,8 @@ def _file_faults(
     import pyarrow
 
     rows = [_row(location.broker_name, fault) for fault in file_faults(location, settings)]
-    kinds = {"queueId": pyarrow.int32()} | dict.fromkeys(
-        ("count", "firstOffset", "lastOffset"), pyarrow.int64()
-    )
-    names = ("brokerName", "fault", "topic", "queueId", "count", "firstOffset", "lastOffset", "why")
-    schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
+    kinds = {"string": pyarrow.string(), "int": pyarrow.int32(), "bigint": pyarrow.int64()}
+    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in _COLUMNS.items()])
     yield pyarrow.RecordBatch.from_pylist(rows, schema)
 
 
@@ -146,9 +151,7 @@ def _summed(rows: DataFrame, fault: Column, why: Column) -> DataFrame:
             f.max("physicalOffset").alias("lastOffset"),
             f.min_by("why", "physicalOffset").alias("why"),
         )
-        .select(
-            "brokerName", "fault", "topic", "queueId", "count", "firstOffset", "lastOffset", "why"
-        )
+        .select(*_COLUMNS)
     )
 
 

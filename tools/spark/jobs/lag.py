@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ....client import Admin
 from ....proto.errors import ConfigError
@@ -22,17 +22,14 @@ from ...lag.cold import store_rows
 from ...lag.columns import lag_batch
 from ...lag.live import cluster_rows
 from ...stores.locations import StoreLocation, locate
-from .stores import LeftOut, Opening, of_each_store
+from ...stores.schemas import schema_of
+from ..opening import Opening
+from .stores import LeftOut, of_each_store
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
-
-#: The columns, as Spark's DDL has them.
-SCHEMA: Final = (
-    "brokerName string, topic string, queueId int, `group` string, committedOffset bigint, minOffset bigint,"
-    " maxOffset bigint, lag bigint, lagBytes bigint, oldestUnreadAgeMs bigint, verdict string, reasons array<string>"
-)
+    from pyspark.sql.types import StructType
 
 
 def lag(
@@ -53,7 +50,7 @@ def lag(
     if offsets is not None:
         return _reconciled(spark, locations, opening, offsets)
     work = partial(_rows_of_store, opening)
-    return of_each_store(spark, locations, work, SCHEMA, left_out=left_out)
+    return of_each_store(spark, locations, work, _schema(), left_out=left_out)
 
 
 def _rows_of_store(opening: Opening, location: StoreLocation) -> Iterator[pyarrow.RecordBatch]:
@@ -70,7 +67,7 @@ def _reconciled(
     return (
         brokers.groupBy("brokerName")
         .cogroup(offsets.groupBy("brokerName"))
-        .applyInArrow(judge, SCHEMA)
+        .applyInArrow(judge, _schema())
     )
 
 
@@ -103,4 +100,10 @@ def cluster_lag(spark: SparkSession, nameserver: str) -> DataFrame:
     import pyarrow
 
     table = pyarrow.Table.from_batches([lag_batch(rows)])
-    return spark.createDataFrame(table, SCHEMA)
+    return spark.createDataFrame(table, _schema())
+
+
+def _schema() -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema_of("lag"))

@@ -23,11 +23,12 @@ from ...options import (
     json_option,
     recovery_option,
 )
+from ..opening import Opening
 from .lag import cluster_lag
 from .lag import lag as lag_rows
 from .options import OUT, STORE, running, with_options
 from .outputs import check_out, write
-from .stores import LeftOut, Opening
+from .stores import LeftOut
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ....proto.clock import SystemClock
 from ....proto.errors import StoreRefused
-from ....store.os_disk import allow_many_files
-from ...stores.cold_store import ColdStore
 from ...stores.locations import StoreLocation
-from ...stores.recoveries import RecoveryName
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
-
-
-def _now_ms() -> int:
-    return SystemClock().now_ms()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """How stores are opened in tasks: as a broker would at NOW_MS, with SETTINGS by Apache's names."""
-
-    now_ms: int = field(default_factory=_now_ms)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    recovery: RecoveryName = "apache"
-
-    def open(self, location: StoreLocation) -> ColdStore:
-        """Return the store at LOCATION, without its key index. Raises StoreRefused."""
-        allow_many_files()
-        return ColdStore.open(
-            location,
-            now_ms=self.now_ms,
-            given=self.settings,
-            recovery=self.recovery,
-            index=False,
-        )
+    from pyspark.sql.types import StructType
 
 
 class LeftOut:
@@ -76,11 +48,11 @@ def of_each_store(
     spark: SparkSession,
     locations: Sequence[StoreLocation],
     work: Work,
-    schema: str,
+    schema: StructType | str,
     *,
     left_out: LeftOut | None = None,
 ) -> DataFrame:
-    """Return what WORK makes of each of LOCATIONS, in columns of SCHEMA (as Spark's DDL has it); one task a store.
+    """Return what WORK makes of each of LOCATIONS, in columns of SCHEMA; one task a store.
 
     WORK must be a function of a module, or a `functools.partial` of one: it travels to the tasks. A store that no
     broker would open fails the query, unless it can be LEFT_OUT.

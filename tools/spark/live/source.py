@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ....proto.errors import ConfigError
+from ..asked_columns import check_types
 from .columns import Layout, live_schema
 from .read_options import read_options, schema_options
 from .readers import LiveReader, LiveStreamReader
@@ -51,15 +51,7 @@ class LiveSource(DataSource):
 def _layout(schema: StructType, style: str) -> Layout:
     """Return the layout of SCHEMA, the user's or ours. Raises ConfigError for a column that is not there, or not so."""
     layout = Layout.of(schema.fieldNames(), style)
-    ours = from_arrow_schema(layout.schema())
-    for asked, has in zip(schema.fields, ours.fields, strict=True):
-        asked_type, own_type = asked.dataType.simpleString(), has.dataType.simpleString()
-        if asked_type != own_type:
-            raise ConfigError(
-                f"column {asked.name} is {own_type}, not {asked_type}: correct the schema, and cast afterwards",
-                field="schema",
-                value=asked_type,
-            )
+    check_types(schema, layout.schema())
     return layout
 
 
