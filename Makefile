@@ -3,11 +3,12 @@
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
 # make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
 #                nothing acknowledged may be missing
+# make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test dev check bench campaign proto proto-check clean
+.PHONY: demo test dev check bench campaign interop proto proto-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -33,6 +34,9 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	for kind in pull push ordered; do for trouble in members name-server broker links all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
+
+interop: $(VENV)/.dev
+	$(BIN)/python -m tests.interop.official.campaign --repeat 3
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -1,0 +1,212 @@
+"""Play the scenarios of official clients, against one broker, languages and scenarios side by side.
+
+    python -m tests.interop.official.campaign --language go --scenario fifo --repeat 10
+
+Without options everything is played once. A line a scenario says how it went and how long it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pocketmq.client import AsyncAdmin
+
+from . import scenarios
+from .driver import Driver
+from .programs import PROGRAMS
+from .stage import Peer, Server, Stage, connected
+from .together import killed, one_topic
+
+#: The scenarios of together.py: played by all languages at once, when the others are through.
+ONE_TOPIC: Final = "one_topic"
+KILLED: Final = "killed"
+#: Scenarios of one language at the same time: they wait for most of their time.
+_TOGETHER: Final = 12
+_SCENARIO_S: Final = 100.0
+
+Pair = tuple[str, str]
+
+
+def all_pairs() -> list[Pair]:
+    """Return (language, scenario) of all that there is."""
+    joint = [(name, title) for title in (ONE_TOPIC, KILLED) for name in PROGRAMS]
+    return scenarios.pairs() + joint
+
+
+@dataclass
+class Outcomes:
+    """What became of each (language, scenario): None where all was as it should be."""
+
+    failures: dict[Pair, BaseException | None] = field(default_factory=dict)
+    seconds: dict[Pair, float] = field(default_factory=dict)
+
+    def check(self, pair: Pair) -> None:
+        """Raise what went wrong with PAIR."""
+        failure = self.failures[pair]
+        if failure is not None:
+            raise failure
+
+
+async def play(pairs: Iterable[Pair], folder: Path) -> Outcomes:
+    """Play PAIRS, with a store in FOLDER, and return what became of each."""
+    wanted, outcomes = list(dict.fromkeys(pairs)), Outcomes()
+    languages = list(dict.fromkeys(language for language, _ in wanted))
+    server = await asyncio.to_thread(Server, folder)
+    try:
+        async with (
+            connected(server) as (admin, peer),
+            _drivers(languages, server, folder) as drivers,
+        ):
+            cast = _Cast(drivers, admin, peer, outcomes)
+            await asyncio.gather(
+                *[cast.language(name, [t for n, t in wanted if n == name]) for name in languages]
+            )
+            await cast.joint([n for n, t in wanted if t == ONE_TOPIC])
+            await cast.kill([n for n, t in wanted if t == KILLED], server)
+    finally:
+        await asyncio.to_thread(server.stop)
+    return outcomes
+
+
+@asynccontextmanager
+async def _drivers(
+    languages: Sequence[str], server: Server, folder: Path
+) -> AsyncIterator[dict[str, Driver | BaseException]]:
+    """Start the programs of LANGUAGES; a language whose program does not start has the failure in its place."""
+
+    async def start(name: str) -> Driver:
+        return await Driver.start(PROGRAMS[name], server.address, folder / f"{name}.log")
+
+    async with AsyncExitStack() as stack:
+        found = await asyncio.gather(*map(start, languages), return_exceptions=True)
+        for driver in found:
+            if isinstance(driver, Driver):
+                stack.push_async_callback(driver.stop)
+        yield dict(zip(languages, found, strict=True))
+
+
+class _Cast:
+    """Plays scenarios and writes down what became of them."""
+
+    def __init__(
+        self,
+        drivers: dict[str, Driver | BaseException],
+        admin: AsyncAdmin,
+        peer: Peer,
+        outcomes: Outcomes,
+    ) -> None:
+        self._drivers = drivers
+        self._admin = admin
+        self._peer = peer
+        self._outcomes = outcomes
+
+    def _stage(self, language: str, title: str) -> Stage:
+        driver = self._drivers[language]
+        if isinstance(driver, BaseException):
+            raise driver
+        return Stage(driver, self._admin, self._peer, title)
+
+    async def language(self, name: str, titles: Sequence[str]) -> None:
+        """Play the scenarios TITLES of the language NAME, several at a time."""
+        few = asyncio.Semaphore(_TOGETHER)
+
+        async def one(title: str) -> None:
+            async with few:
+                await self._one(name, title)
+
+        await asyncio.gather(*[one(title) for title in titles if title in scenarios.SCENARIOS])
+
+    async def _one(self, language: str, title: str) -> None:
+        begun = time.monotonic()
+        failure: BaseException | None = None
+        try:
+            async with asyncio.timeout(_SCENARIO_S), self._stage(language, title) as stage:
+                await scenarios.SCENARIOS[title][0](stage)
+        except Exception as error:  # It is the scenario's outcome, whatever it is.
+            failure = error
+        self._outcomes.failures[language, title] = failure
+        self._outcomes.seconds[language, title] = time.monotonic() - begun
+
+    async def joint(self, languages: Sequence[str]) -> None:
+        """Play the scenario of one topic."""
+        able, begun = self._able(languages, ONE_TOPIC), time.monotonic()
+        failure: BaseException | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                stages = [
+                    await stack.enter_async_context(self._stage(name, ONE_TOPIC)) for name in able
+                ]
+                if stages:
+                    await one_topic(stages)
+        except Exception as error:  # As above.
+            failure = error
+        for name in able:
+            self._outcomes.failures[name, ONE_TOPIC] = failure
+            self._outcomes.seconds[name, ONE_TOPIC] = time.monotonic() - begun
+
+    async def kill(self, languages: Sequence[str], server: Server) -> None:
+        """Play the scenario of the killed broker."""
+        able, begun = self._able(languages, KILLED), time.monotonic()
+        if able:
+            stages = [self._stage(name, KILLED) for name in able]
+            for name, failure in (await killed(stages, server)).items():
+                self._outcomes.failures[name, KILLED] = failure
+                self._outcomes.seconds[name, KILLED] = time.monotonic() - begun
+
+    def _able(self, languages: Sequence[str], title: str) -> list[str]:
+        """Return those of LANGUAGES whose program runs."""
+        for name in languages:
+            driver = self._drivers[name]
+            if isinstance(driver, BaseException):
+                self._outcomes.failures[name, title] = driver
+        return [name for name in languages if isinstance(self._drivers[name], Driver)]
+
+
+def main() -> int:
+    """Play what the command line asks for; return how many scenarios failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--language", action="append", choices=list(PROGRAMS))
+    parser.add_argument("--scenario", action="append")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="Leave store and logs in this folder.")
+    options = parser.parse_args()
+    wanted = [
+        (language, title)
+        for language, title in all_pairs()
+        if (options.language is None or language in options.language)
+        and (options.scenario is None or title in options.scenario)
+    ]
+    failed = 0
+    for _ in range(options.repeat):
+        folder = options.keep or Path(tempfile.mkdtemp(prefix="official-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        outcomes = asyncio.run(play(wanted, folder))
+        failed += _report(outcomes)
+        if options.keep is None:
+            shutil.rmtree(folder)
+    return failed
+
+
+def _report(outcomes: Outcomes) -> int:
+    for pair, failure in outcomes.failures.items():
+        language, title = pair
+        how = "ok" if failure is None else "FAILED"
+        print(f"{how:7}{outcomes.seconds.get(pair, 0.0):7.1f} s  {language:7}{title}", flush=True)
+        if failure is not None:
+            traceback.print_exception(failure, limit=-4, file=sys.stdout)
+    return sum(failure is not None for failure in outcomes.failures.values())
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 100))
