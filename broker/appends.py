@@ -29,6 +29,8 @@ class Appends:
         self._store = store
         self._notify = notify
         self._listeners: dict[Key, list[Listener]] = {}
+        #: Told the topic of messages that were stored, whichever it is.
+        self.on_arrival: list[Callable[[str], None]] = []
 
     def listen(self, topic: str, queue: int, listener: Listener) -> None:
         """Call LISTENER after every append to QUEUE of TOPIC."""
@@ -53,6 +55,8 @@ class Appends:
             self._notify(key)
             for listener in self._listeners.get(key, ()):
                 listener()
+            for heard in self.on_arrival:
+                heard(key[0])
 
     def when_safe(self, end_offset: int, done: Callable[[PocketMQError | None], None]) -> None:
         """Call DONE once everything before END_OFFSET is as safe as the store's setting promises, or with the error."""

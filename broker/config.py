@@ -87,6 +87,9 @@ class BrokerConfig:
     #: Requests that may wait for a queue; further ones are answered at once.
     lease_waits_max: int = 10_000
 
+    #: Messages that were received and are not finished; further ones are refused.
+    pop_in_flight_max: int = 500_000
+
     offsets_persist_interval_ms: int = 5_000
     #: How long a stop waits for sends and fetches under way.
     stop_grace_ms: int = 3_000
@@ -175,6 +178,7 @@ _LEAST: Final = {
     "lease_ms": 1_000,
     "leases_max": 1,
     "lease_waits_max": 0,
+    "pop_in_flight_max": 1,
     "offsets_persist_interval_ms": 100,
     "stop_grace_ms": 0,
 }

@@ -35,6 +35,11 @@ from .filters.filters import Filters
 from .groups import Groups
 from .lookup import Lookups
 from .offsets import Offsets
+from .pop.changes import Unkept
+from .pop.handles import serials_from
+from .pop.leases import Leases
+from .pop.parts import PopParts
+from .pop.pops import Pops
 from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends, Waits
@@ -69,6 +74,7 @@ class Parts:
     dead_letters: DeadLetters
     coordination: Coordination
     service_v2: ServiceV2
+    pops: Pops
 
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
@@ -93,6 +99,7 @@ class Parts:
         self.transactions.start()
         self.delays.start()
         self.coordination.start()
+        self.pops.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
@@ -114,6 +121,7 @@ class Parts:
         errors = _errors_of(self.transactions.close)
         await self.delays.stop()
         self.coordination.close()
+        errors += _errors_of(self.pops.close)
         errors += _errors_of(self.offsets.save)
         try:
             await self.producers.close()
@@ -165,12 +173,11 @@ def assemble(
         prepare=prepare,
         check_room=transactions.check_room,
     )
-    producers = Producers(
-        store,
-        now_ms,
-        producers_max=config.producers_max,
-        expiry_ms=config.producer_expiry_ms,
-    )
+    producers = _producers(config, store, now_ms)
+    retries = Retries(store, topics, groups, appends, rules, now_ms, random)
+    pop_parts = _pop_parts(config, store, offsets, retries, timers, wall, random)
+    pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
+    appends.on_arrival.append(pops.arrived)
     return Parts(
         store=store,
         topics=topics,
@@ -187,10 +194,11 @@ def assemble(
         delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,
         recalls=Recalls(config, topics, store, appends, now_ms),
-        retries=Retries(store, topics, groups, appends, rules, now_ms, random),
+        retries=retries,
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
         coordination=coordination,
         service_v2=ServiceV2([]),
+        pops=pops,
     )
 
 
@@ -210,4 +218,34 @@ def _coordination(
         QueueLeases(config, topics, groups, offsets, timers, leases),
         leases,
         Fence(leases, config.lease_ms),
+    )
+
+
+def _producers(config: BrokerConfig, store: MessageStore, now_ms: Callable[[], int]) -> Producers:
+    return Producers(
+        store,
+        now_ms,
+        producers_max=config.producers_max,
+        expiry_ms=config.producer_expiry_ms,
+    )
+
+
+def _pop_parts(
+    config: BrokerConfig,
+    store: MessageStore,
+    offsets: Offsets,
+    retries: Retries,
+    timers: Timers,
+    wall: Clock,
+    random: Random,
+) -> PopParts:
+    return PopParts(
+        store=store,
+        offsets=offsets,
+        leases=Leases(timers, wall.now_ms),
+        journal=Unkept(),
+        serials=serials_from(random),
+        bury=retries.bury,
+        in_flight_max=config.pop_in_flight_max,
+        bytes_max=config.fetch_bytes_max,
     )

@@ -55,7 +55,7 @@ from ..proto.topics import (
     retry_topic,
 )
 from ..store.message_store import MessageStore
-from ..store.run import Run
+from ..store.run import Appended, Run
 from ..store.state_tables import GroupConfig
 from .appends import Appends
 from .delay.roads import DelayRules, divide
@@ -182,7 +182,7 @@ class Retries:
         data, record = self._find(request)
         fate = fate_of(record.reconsume_times, request, group, self._rules)
         now_ms = due_ms = self._now_ms()
-        copy = run = self._copied(data, record, group, fate, now_ms)
+        copy = run = self._copied(data, record, group, fate, now_ms, _times(record))
         if not fate.reason:
             (part,) = divide(copy, self._rules, now_ms, past="now")
             run = part.run
@@ -200,6 +200,18 @@ class Retries:
             log_offset=int(appended.log_offsets[0]),
         )
         return reply, appended.end_offset
+
+    def bury(self, data: bytes, group: str, reason: str, times: int) -> Appended:
+        """Append a dead letter of GROUP: a copy of the record DATA, with REASON and TIMES as its reconsume times.
+
+        Raises GroupNotFound, InvalidRecord, NotWritable, Overloaded, MessageTooLarge, and what the store raises.
+        """
+        config = self._groups.get(group)
+        fate = Fate(reason=_clean(reason) or told_failures(times))
+        copy = self._copied(data, decode_record(data), config, fate, self._now_ms(), times)
+        self._topics.for_group(copy.topic, 1)
+        logger.info("message is dead group=%s topic=%s reason=%s", group, copy.topic, fate.reason)
+        return self._appends.append_one(copy)
 
     def _find(self, request: pb.SendBackRequest) -> tuple[bytes, Record]:
         """Return the record that REQUEST means, and what it says."""
@@ -240,9 +252,9 @@ class Retries:
         return found.records, record
 
     def _copied(
-        self, data: bytes, record: Record, group: GroupConfig, fate: Fate, now_ms: int
+        self, data: bytes, record: Record, group: GroupConfig, fate: Fate, now_ms: int, times: int
     ) -> Run:
-        """Return the copy of RECORD, which is DATA, for the queue of GROUP where FATE sends it."""
+        """Return the copy of RECORD, which is DATA, tried TIMES times, for the queue of GROUP where FATE sends it."""
         pairs = copied_properties(record, fate, now_ms)
         properties = names.encode_again(pairs)
         topic, queue = dead_letter_topic(group.name), 0
@@ -257,7 +269,7 @@ class Retries:
             topic=topic,
             queue_id=queue,
             properties=properties,
-            reconsume_times=_times(record),
+            reconsume_times=times,
             prepared_offset=0,
         )
         return Run.of(topic, queue, [copy])

@@ -78,6 +78,17 @@ class Purgatory:
         if self._count >= self._limit:
             operation.on_deadline()
             return None
+        return self.watch(operation, key, deadline_ms, also=also)
+
+    def watch(
+        self,
+        operation: Operation,
+        key: Hashable,
+        deadline_ms: int,
+        *,
+        also: Sequence[Hashable] = (),
+    ) -> Waiting:
+        """Watch OPERATION, which has tried in vain, under KEY and ALSO until DEADLINE_MS, whatever the limit."""
         waiting = Waiting(self, (key, *also), operation)
         for each in waiting.keys:
             self._watched.setdefault(each, {})[waiting] = None
@@ -97,6 +108,21 @@ class Purgatory:
                 self.remove(waiting)
                 completed += 1
         return completed
+
+    def notify_in_turn(self, key: Hashable) -> int:
+        """Let those who wait under KEY, and want the same, try again until one cannot; return how many completed."""
+        completed = 0
+        while watched := self._watched.get(key):
+            waiting = next(iter(watched))
+            if not waiting.operation.try_complete():
+                break
+            self.remove(waiting)
+            completed += 1
+        return completed
+
+    def is_watched(self, key: Hashable) -> bool:
+        """Does anything wait under KEY?"""
+        return key in self._watched
 
     def operations(self, key: Hashable) -> Iterator[Operation]:
         """Yield what waits under KEY, in the order in which it came."""

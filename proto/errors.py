@@ -34,6 +34,7 @@
     │   ├── SubscriptionMismatch     members of one group want different things
     │   ├── MemberFenced             another member took its place, or its session is over: join again
     │   ├── GroupInUse               members are on, and would undo what was asked for
+    │   ├── InvalidReceiptHandle     no delivery that lasts: it is over, finished otherwise, or never was
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
@@ -276,6 +277,12 @@ class MemberFenced(BrokerError):
 
 class LeaseLost(BrokerError):
     """The queue is not, or not any more, held by this member of the group."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class InvalidReceiptHandle(BrokerError):
+    """The handle is not that of a delivery that lasts: its time is over, or it never was."""
 
     status = "FAILED_PRECONDITION"
 

@@ -57,6 +57,7 @@ BORN_HOST_AT: Final = 48
 #: Positions for an IPv4 born host; an IPv6 one moves them by HOST_V6_EXTRA.
 STORE_TIMESTAMP_AT: Final = 56
 STORE_HOST_AT: Final = 64
+RECONSUME_TIMES_AT: Final = 72  # likewise
 HOST_V6_EXTRA: Final = 12
 FIXED_SIZE_V4: Final = 91  # a V1 record between IPv4 hosts without body, topic and properties
 
@@ -83,6 +84,8 @@ _MIDDLE = struct.Struct(">iqi")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
+#: Log offset, sysFlag, and the reconsume times behind IPv4 hosts.
+_PLACE = struct.Struct(">qi32xi")
 
 
 class Host(NamedTuple):
@@ -221,6 +224,15 @@ def head_store_time_ms(head: Buffer) -> int | None:
     (sys_flag,) = _INT.unpack_from(head, SYS_FLAG_AT)
     at = STORE_TIMESTAMP_AT + (HOST_V6_EXTRA if sys_flag & SYS_BORN_V6 else 0)
     return int(_LONG.unpack_from(head, at)[0]) if at + _LONG.size <= len(head) else None
+
+
+def log_offset_and_times(record: Buffer) -> tuple[int, int]:
+    """Return the log offset and the reconsume times of RECORD, which is whole."""
+    log_offset, sys_flag, times = _PLACE.unpack_from(record, LOG_OFFSET_AT)
+    if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
+        extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
+        (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + extra)
+    return log_offset, times
 
 
 def decode_record(buffer: Buffer, at: int = 0) -> Record:

@@ -1,0 +1,124 @@
+"""Leases: how long deliveries are their receiver's.
+
+All messages of one receive have one lease, and one timer; a message whose time is changed gets one of its own. A lease
+that renews ends only when its owner has not been heard of for RENEWED_MS, or after RENEWED_MAX_MS. Nothing is done
+while an owner lives but that the timer, when it fires, asks when it was last heard of.
+
+Leases are in messages' time; whether clients live is told by the machine's. Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from ..timers import Timers
+from ..timing_wheel import Timer
+from .entries import Entry
+
+#: How long a lease that renews outlasts the last word of its owner.
+RENEWED_MS: Final = 60_000
+#: And how long it lasts at most.
+RENEWED_MAX_MS: Final = 3 * 3_600_000
+#: How long after its owner has gone.
+_GONE_MS: Final = 1_000
+
+
+class Lease:
+    """The lease of ENTRIES; it is over once it has no live one."""
+
+    __slots__ = ("attempt_id", "deadline_ms", "ends_ms", "entries", "live", "owner", "timer")
+
+    def __init__(self, entries: Sequence[Entry], deadline_ms: int, owner: str) -> None:
+        self.entries = entries
+        self.live = len(entries)
+        self.deadline_ms = deadline_ms
+        self.owner = owner
+        #: When it ends however long its owner lives; 0: it does not renew.
+        self.ends_ms = 0
+        self.attempt_id = ""
+        self.timer: Timer | None = None
+
+
+class Leases:
+    """All leases, on TIMERS; WALL_MS tells the machine's time."""
+
+    def __init__(self, timers: Timers, wall_ms: Callable[[], int]) -> None:
+        self._timers = timers
+        self.wall_ms = wall_ms
+        self.now_ms = timers.now_ms
+        #: Those that renew, by owner; and when each of these owners was last heard of.
+        self._by_owner: dict[str, dict[Lease, None]] = {}
+        self._heard_ms: dict[str, int] = {}
+
+    def grant(
+        self,
+        entries: Sequence[Entry],
+        deadline_ms: int,
+        owner: str,
+        lapsed: Callable[[Lease], None],
+        *,
+        renews: bool = False,
+    ) -> Lease:
+        """Lend ENTRIES to OWNER until DEADLINE_MS, or for as long as it lives; LAPSED is called at the end."""
+        lease = Lease(entries, deadline_ms, owner)
+        for entry in entries:
+            entry.lease = lease
+        if renews:
+            lease.ends_ms = self.now_ms() + RENEWED_MAX_MS
+            self._by_owner.setdefault(owner, {})[lease] = None
+            self._heard_ms[owner] = self.wall_ms()
+        lease.timer = self._timers.at(deadline_ms, partial(self._fire, lease, lapsed))
+        return lease
+
+    def release(self, entry: Entry) -> None:
+        """Take ENTRY out of its lease, which is over with the last one."""
+        lease, entry.lease = entry.lease, None
+        if lease is None:
+            return
+        lease.live -= 1
+        if not lease.live:
+            self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        assert lease.timer is not None, "set when granted"
+        self._timers.cancel(lease.timer)
+        self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
+        if lease.ends_ms:
+            owned = self._by_owner[lease.owner]
+            del owned[lease]
+            if not owned:
+                del self._by_owner[lease.owner], self._heard_ms[lease.owner]
+
+    def _fire(self, lease: Lease, lapsed: Callable[[Lease], None]) -> None:
+        if lease.ends_ms:
+            now_ms = self.now_ms()
+            left_ms = self._heard_ms[lease.owner] + RENEWED_MS - self.wall_ms()
+            if left_ms > 0 and now_ms < lease.ends_ms:
+                self._move(lease, min(now_ms + left_ms, lease.ends_ms))
+                return
+        self._forget(lease)
+        lapsed(lease)
+
+    def _move(self, lease: Lease, deadline_ms: int) -> None:
+        assert lease.timer is not None, "set when granted"
+        lease.deadline_ms = deadline_ms
+        self._timers.reschedule(lease.timer, deadline_ms)
+
+    def alive(self, owner: str) -> None:
+        """Hear that OWNER lives: what it has on leases that renew stays its own."""
+        if owner in self._heard_ms:
+            self._heard_ms[owner] = self.wall_ms()
+
+    def gone(self, owner: str) -> None:
+        """Have what OWNER has on leases that renew come again in a second."""
+        leases = self._by_owner.pop(owner, None)
+        if leases is None:
+            return
+        del self._heard_ms[owner]
+        for lease in leases:
+            lease.ends_ms = 0
+            self._move(lease, min(lease.deadline_ms, self.now_ms() + _GONE_MS))

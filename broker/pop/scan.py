@@ -1,0 +1,88 @@
+"""Looking at messages that a group has not looked at yet, through its filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ...proto.record_run import starts_of
+from ...store.message_store import MessageStore
+from ...store.slices import Slices
+from ..filters.choice import Choice
+
+#: A look through a filter reads so many times more messages each time that it finds too few.
+_GROWTH: Final = 4
+#: Bytes that are looked at in one turn of the loop; one record may be larger.
+LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
+
+
+class Scanned(NamedTuple):
+    """FOUND are (offset, record); everything below NEXT_OFFSET was looked at; END is where the queue ends."""
+
+    found: Sequence[tuple[int, bytes]]
+    next_offset: int
+    end: int
+
+
+def scan(
+    store: MessageStore,
+    topic: str,
+    queue: int,
+    offset: int,
+    room: int,
+    room_bytes: int,
+    choice: Choice | None,
+) -> Scanned:
+    """Return up to ROOM wanted messages from OFFSET on, of ROOM_BYTES together, but at least one if there is any.
+
+    With a CHOICE that wants few the look ends after a bounded number of messages, and goes on from there next time.
+    """
+    low, end = store.queue_bounds(topic, queue)
+    offset = max(offset, low)
+    if offset >= end or room <= 0:
+        return Scanned((), offset, end)
+    if choice is None:
+        seen = store.read_queue(topic, queue, offset, room, room_bytes)
+        return Scanned(_pairs(seen), seen.next_offset, end)
+    count, stop = room, offset + choice.records_max
+    bytes_max = min(room_bytes, LOOKED_AT_BYTES_MAX)
+    while True:
+        seen = store.read_queue(topic, queue, offset, count, bytes_max, choice.candidates)
+        found, offset = _wanted(seen, choice, room)
+        if found or offset >= min(end, stop):
+            return Scanned(found, offset, end)
+        count = min(count * _GROWTH, choice.records_max)
+
+
+def read_one(store: MessageStore, topic: str, queue: int, offset: int) -> bytes | None:
+    """Return the message at OFFSET; None if it is gone."""
+    low, end = store.queue_bounds(topic, queue)
+    if not low <= offset < end:
+        return None
+    seen = store.read_queue(topic, queue, offset, 1, 1)
+    return seen.records if len(seen) and int(seen.queue_offsets[0]) == offset else None
+
+
+def _pairs(seen: Slices) -> list[tuple[int, bytes]]:
+    data = seen.records
+    found = []
+    at = 0
+    for offset, size in zip(seen.queue_offsets.tolist(), seen.sizes.tolist(), strict=True):
+        found.append((offset, data[at : at + size]))
+        at += size
+    return found
+
+
+def _wanted(seen: Slices, choice: Choice, room: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Return up to ROOM of what was SEEN and is wanted, and how far that is."""
+    (rows,) = choice.wanted(seen).nonzero()
+    next_offset = seen.next_offset
+    if len(rows) > room:
+        next_offset = int(seen.queue_offsets[rows[room]])
+        rows = rows[:room]
+    if not len(rows):
+        return [], next_offset
+    starts = starts_of(seen.sizes)[rows].tolist()
+    offsets, sizes = seen.queue_offsets[rows].tolist(), seen.sizes[rows].tolist()
+    records = [seen.records[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+    return list(zip(offsets, records, strict=True)), next_offset

@@ -1,0 +1,194 @@
+"""A broker's pops without its network: a store, the tables, timers on a virtual clock, a journal in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from pocketmq.broker.appends import Appends
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.filters.filters import Filters
+from pocketmq.broker.groups import Groups
+from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.pop.asked import Asked, Delivery, Popped
+from pocketmq.broker.pop.changes import Change, Found, FoundQueue
+from pocketmq.broker.pop.handles import serials_from
+from pocketmq.broker.pop.leases import Leases
+from pocketmq.broker.pop.parts import PopParts
+from pocketmq.broker.pop.pops import Pops
+from pocketmq.broker.pop.receive import Receive
+from pocketmq.broker.retries import Retries
+from pocketmq.broker.timers import Timers
+from pocketmq.broker.topics import Topics
+from pocketmq.broker.waiting import Purgatory
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.record import decode_record
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import GroupConfig, TopicConfig
+
+from ...runs import make_run, records_of, small_config
+from ..retries.retrying import RULES
+
+TOPIC, GROUP = "T", "g"
+INVISIBLE_MS = 30_000
+
+
+class Remembered:
+    """A journal that is a list, which outlives the broker."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.everything: Callable[[], Iterator[Change]] = lambda: iter(())
+
+    def note(self, change: Change) -> None:
+        self.changes.append(change)
+
+    def replay(self) -> Iterable[Change]:
+        return list(self.changes)
+
+    def start(self, everything: Callable[[], Iterator[Change]]) -> None:
+        self.everything = everything
+        self.changes = list(everything())
+
+    def close(self) -> None:
+        """Keep what there is."""
+
+
+class Popping:
+    """Pops over a small store; `restart` begins again with what a restart leaves."""
+
+    def __init__(self, path: Path, *, queues: int = 1, **settings: object) -> None:
+        self.clock = VirtualClock()
+        self.path = path
+        self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
+        self.journal = Remembered()
+        self._begin()
+        self.topics.create(
+            TopicConfig(name=TOPIC, read_queues=queues, write_queues=queues), update=False
+        )
+
+    def _begin(self) -> None:
+        disk, root, now_ms = OsDisk(), str(self.path / "store"), self.clock.now_ms
+        store_config = small_config(self.path / "store", log_file_size_bytes=1 << 20)
+        self.store = MessageStore.open(store_config, disk=disk, now_ms=now_ms)
+        self.topics = Topics(StateFile(disk, root, "topics.json"), self.config, now_ms)
+        self.groups = Groups(StateFile(disk, root, "subscriptionGroup.json"), self.config, now_ms)
+        self.offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), now_ms)
+        self.timers = Timers(self.clock)
+        self.purgatory = Purgatory(self.timers, limit=self.config.fetches_waiting_max)
+        self.filters = Filters(self.timers, self.clock)
+        self.appends = Appends(self.store, self.purgatory.notify)
+        retries = Retries(
+            self.store, self.topics, self.groups, self.appends, RULES, now_ms, Random(1)
+        )
+        parts = PopParts(
+            store=self.store,
+            offsets=self.offsets,
+            leases=Leases(self.timers, now_ms),
+            journal=self.journal,
+            serials=serials_from(Random(len(self.journal.changes))),
+            bury=retries.bury,
+            in_flight_max=self.config.pop_in_flight_max,
+            bytes_max=self.config.fetch_bytes_max,
+        )
+        self.pops = Pops(self.config, self.topics, self.groups, self.filters, self.purgatory, parts)
+        self.appends.on_arrival.append(self.pops.arrived)
+        self.pops.start()
+        self.timers.start()
+        self.answers: list[Popped] = []
+
+    async def stop(self, *, clean: bool = True) -> None:
+        self.purgatory.complete_all()
+        self.filters.stop()
+        await self.timers.stop()
+        if clean:
+            self.pops.close()
+            self.offsets.save()
+            self.store.close()
+        else:
+            self.store._close_files()
+
+    async def restart(self, *, clean: bool = True) -> None:
+        await self.stop(clean=clean)
+        self._begin()
+
+    def group(self, name: str = GROUP, **fields: object) -> None:
+        self.groups.create(GroupConfig(name=name, **fields), update=False)  # type: ignore[arg-type]
+
+    def send(
+        self,
+        *bodies: bytes,
+        queue: int = 0,
+        topic: str = TOPIC,
+        properties: Sequence[dict[str, str]] | dict[str, str] | None = None,
+    ) -> None:
+        self.appends.append_one(make_run(topic, queue, bodies, properties))
+
+    def ask(self, batch: int = 32, **fields: object) -> Receive | None:
+        """Receive; the answer comes to `answers`."""
+        asked = Asked(
+            **{
+                "group": GROUP,
+                "topic": TOPIC,
+                "client_id": "c",
+                "batch": batch,
+                "invisible_ms": INVISIBLE_MS,
+                **fields,
+            }  # type: ignore[arg-type]
+        )
+        return self.pops.receive(asked, self.answers.append)
+
+    def wait(self, wait_ms: int = 5_000, **fields: object) -> Receive:
+        """Receive, where there is nothing."""
+        receive = self.ask(wait_ms=wait_ms, **fields)  # type: ignore[arg-type]
+        assert receive is not None
+        return receive
+
+    def answer(self) -> Popped:
+        (answer,) = self.answers
+        self.answers.clear()
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def pop(self, batch: int = 32, **fields: object) -> list[Delivery]:
+        self.ask(batch, **fields)
+        return list(self.answer().deliveries)
+
+    def ack(self, *deliveries: Delivery, group: str = GROUP) -> None:
+        for one in deliveries:
+            self.pops.acknowledge(group, one.topic, one.handle)
+
+    def committed(self, queue: int = 0, topic: str = TOPIC) -> int | None:
+        return self.offsets.committed(topic, GROUP, queue)
+
+    def dead(self, group: str = GROUP) -> list[tuple[bytes, int]]:
+        """Return body and reconsume times of the group's dead letters."""
+        found = records_of(self.store, f"%DLQ%{group}", 0)
+        return [(record.body, record.reconsume_times) for record in found]
+
+    def check(self) -> None:
+        """Assert what always holds, and that a snapshot is worth as much as the journal."""
+        for table in self.pops._tables.values():
+            for queue in table.queues.values():
+                queue.check()
+        mine = Found(self.journal.changes).queues
+        for key, found in Found(self.journal.everything()).queues.items():
+            if key in mine:
+                assert _entries(mine[key]) == _entries(found)
+
+
+def _entries(found: FoundQueue) -> dict[int, tuple[int, int]]:
+    return {offset: (one.attempt, one.serial) for offset, one in found.in_flight.items()}
+
+
+def bodies(deliveries: Iterable[Delivery]) -> list[bytes]:
+    return [decode_record(one.record).body for one in deliveries]
+
+
+def seen(deliveries: Iterable[Delivery]) -> list[tuple[bytes, int]]:
+    """Return body and attempt of each."""
+    return [(decode_record(one.record).body, one.attempt) for one in deliveries]
