@@ -20,13 +20,15 @@ from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
-from ..proto.rpc import Carrier, Limits
+from ..proto.rpc import Carrier, Limits, MethodTable
 from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
+from .certificates import Certificates
 from .config import BrokerConfig
+from .front import Front, is_loopback
 from .network import GRPC, Network
 from .parts import Parts, assemble
 from .registration import Registration
@@ -76,6 +78,7 @@ class Broker:
         self._wall = wall
         self._random = random
         self._network = network
+        self._certificates = Certificates(config, disk, store_config.own_folder, wall)
         self._running: _Running | None = None
         self._started_ms = 0
         self.port = 0
@@ -119,6 +122,17 @@ class Broker:
         return self._config.advertised_address or f"{host}:{self.port}"
 
     @property
+    def direct_address(self) -> str:
+        """What PocketMQ's own clients connect to, as name servers tell them: on this machine, past the relay."""
+        carrier = self._running.carrier if self._running else None
+        is_here = is_loopback(self._config.host) and not self._config.advertised_address
+        return carrier.direct_address if is_here and isinstance(carrier, Front) else self.address
+
+    def reload_certificate(self) -> None:
+        """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
+        self._certificates.reload()
+
+    @property
     def waiting(self) -> int:
         """How many fetches wait for messages."""
         return len(self._running.parts.purgatory) if self._running else 0
@@ -135,6 +149,7 @@ class Broker:
 
     async def start(self) -> None:
         """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had."""
+        self._certificates.load()
         begin(self._clock, self._disk, self._store_config)
         store = MessageStore.open(self._store_config, disk=self._disk, now_ms=self._clock.now_ms)
         try:
@@ -166,7 +181,7 @@ class Broker:
         )
         table |= parts.methods() | clock_methods(self._clock)
         limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
-        carrier = self._network.make_carrier([table], limits=limits)
+        carrier = self._carrier(table, limits, parts)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -175,6 +190,25 @@ class Broker:
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
         self._register(self._running)
+
+    def _carrier(self, table: MethodTable, limits: Limits, parts: Parts) -> Carrier:
+        """Return what carries TABLE: a carrier alone, or two behind one port."""
+        plain = self._network.make_carrier([table], limits=limits)
+        make_secure = self._network.make_secure_carrier
+        if make_secure is None or not self._config.tls:
+            return plain
+
+        async def secure() -> Carrier:
+            await self._certificates.prepare()
+            return make_secure([table], limits=limits, certificate=self._certificates.current)
+
+        return Front(
+            plain,
+            secure,
+            parts.wall_timers,
+            connections_max=self._config.connections_max,
+            direct_port=self._config.direct_port,
+        )
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""
@@ -225,7 +259,7 @@ class Broker:
             cluster=self._config.cluster,
             broker_name=self._config.name,
             broker_id=self._config.broker_id,
-            address=self.address,
+            address=self.direct_address,
             data_version=topics.version,
             topics=[topic_message(topic) for topic in topics.all(include_system=True)],
         )

@@ -27,6 +27,16 @@ class BrokerConfig:
     port: int = 8081
     #: What name servers tell clients; empty means the host and port that it listens on.
     advertised_address: str = ""
+    #: Does the port take TLS besides plaintext, and plain `GET /metrics`? False: plaintext only, without a relay.
+    tls: bool = True
+    #: PEM files; empty: a certificate is made for development when it is first needed.
+    tls_certificate: str = ""
+    tls_key: str = ""
+    #: Where PocketMQ's own clients on this machine connect, past the relay; 0: `port` + 10000, − 10000 from 55536 on,
+    #: any free one if that is taken.
+    direct_port: int = 0
+    #: Connections through the relay at once; further ones are closed.
+    connections_max: int = 10_000
     #: Every one of them is registered with, "host:port".
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
@@ -101,10 +111,7 @@ class BrokerConfig:
                 raise ConfigError(
                     f"broker.{name} is {value}: must be at least {least}", field=name, value=value
                 )
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(
-                f"broker.port is {self.port}: must be between 0 and 65535", field="port"
-            )
+        self._check_ports()
         for name in ("name", "cluster"):
             try:
                 check_topic(getattr(self, name))  # Both are names of system topics.
@@ -116,6 +123,25 @@ class BrokerConfig:
                 f"broker.fetch_bytes_default is {self.fetch_bytes_default}: must not exceed"
                 f" fetch_bytes_max, {self.fetch_bytes_max}",
                 field="fetch_bytes_default",
+            )
+
+    def _check_ports(self) -> None:
+        for name in ("port", "direct_port"):
+            value = getattr(self, name)
+            if not 0 <= value <= 65535:
+                raise ConfigError(
+                    f"broker.{name} is {value}: must be between 0 and 65535", field=name
+                )
+        if self.direct_port and self.direct_port == self.port:
+            raise ConfigError(
+                f"broker.direct_port is {self.port}, as broker.port is: set another, or 0",
+                field="direct_port",
+            )
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_certificate else "tls_certificate"
+            raise ConfigError(
+                f"broker.{missing} is empty: a certificate and its key are set together, or neither",
+                field=missing,
             )
 
     def _check_addresses(self) -> None:
@@ -148,6 +174,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):[1-9][0-9]{0,
 
 _LEAST: Final = {
     "broker_id": 0,
+    "connections_max": 1,
     "registration_interval_ms": 1_000,
     "default_topic_queues": 1,
     "topic_queues_max": 1,

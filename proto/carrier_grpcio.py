@@ -8,6 +8,9 @@ grpc runs one task per call. A unary handler is called inline in it; a call that
 future. A stream's task is its writer: it drains a deque, so that replies sent together leave back to back; one
 further task per stream reads and calls the receiver. There is no task per message.
 
+With a `certificate` it serves TLS (ALPN h2) and nothing else on its port; the handshakes and the ciphers run on grpc's
+threads, outside the interpreter.
+
 A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to start. `stop` is graceful: new calls
 are refused, receivers hear `on_end` and may finish what is pending, and whatever is open when the grace is
 over fails with ShuttingDown. A stream that ends during a stop ends with ShuttingDown even if it `finish`es.
@@ -22,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
@@ -30,16 +32,16 @@ import grpc
 import grpc.aio as aio
 from google.protobuf.message import Message
 
-from .errors import ConfigError, PocketMQError
+from .errors import PocketMQError
 from .errors_wire import ERROR_KEY, to_wire
 from .grpcio_calls import GrpcioStream, OpenCalls, UnaryCall, internal_error
-from .rpc import LATER, Kind, Limits, Method, MethodTable, Receiver
+from .listening import address_of, cannot_listen, check_bindable
+from .rpc import LATER, Certificate, Kind, Limits, Method, MethodTable, Receiver
 
 logger = logging.getLogger(__name__)
 
 #: The share of a stop's grace that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
-_PORT_MAX: Final = 65_535
 #: What `read` returns behind the last message.
 _END: Final[object] = getattr(aio, "EOF")  # noqa: B009 (the stubs lack it)
 
@@ -49,8 +51,15 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]
 class GrpcioCarrier:
     """One gRPC server over the methods of TABLES. Its event loop owns it."""
 
-    def __init__(self, tables: Iterable[MethodTable], *, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        tables: Iterable[MethodTable],
+        *,
+        limits: Limits | None = None,
+        certificate: Callable[[], Certificate] | None = None,
+    ) -> None:
         self._limits = limits or Limits()
+        self._certificate = certificate
         self._methods: dict[str, Method] = {}
         for table in tables:
             for method in table:
@@ -62,14 +71,17 @@ class GrpcioCarrier:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise ConfigError if that fails."""
         assert self._server is None, "a carrier starts once"
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        _check_bindable(host, port, address)
+        address = address_of(host, port)
+        check_bindable(host, port)  # The operating system's reason is better than grpc's.
         server = aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers((_Handlers(self._methods, self._open, self._limits),))
         try:
-            bound = server.add_insecure_port(address)
+            if self._certificate is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, _credentials(self._certificate))
         except RuntimeError as error:
-            raise _cannot_listen(address, port, str(error)) from error
+            raise cannot_listen(host, port, str(error)) from error
         await server.start()
         self._server = server
         return bound
@@ -95,35 +107,30 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", limits.keepalive_ms),
         ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", limits.handshake_timeout_ms),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", limits.peer_keepalive_min_ms),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.peer_keepalive_min_ms),
     ]
 
 
-def _check_bindable(host: str, port: int, address: str) -> None:
-    """Try to listen as grpc will, because the operating system's reason is better than grpc's."""
-    if not 0 <= port <= _PORT_MAX:  # getaddrinfo takes it modulo 65536
-        raise _cannot_listen(address, port, f"a port lies between 0 and {_PORT_MAX}")
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen(1)
-    except OSError as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _cannot_listen(address, port, reason) from error
+def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
+    """Return credentials that show the CURRENT certificate at each handshake; grpc asks on a thread of its own."""
 
+    def configuration(certificate: Certificate) -> Any:
+        return grpc.ssl_server_certificate_configuration([(certificate.key, certificate.chain)])
 
-def _cannot_listen(address: str, port: int, reason: str) -> ConfigError:
-    return ConfigError(
-        f"cannot listen on {address}: {reason}; stop the other server, or set another host or port",
-        address=address,
-        port=port,
-        reason=reason,
-    )
+    shown = current()
+
+    def changed() -> Any:
+        nonlocal shown
+        certificate = current()
+        if certificate is shown:
+            return None  # grpc goes on with the one that it has.
+        shown = certificate
+        return configuration(certificate)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(shown), changed)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in its stubs only

@@ -32,7 +32,7 @@ import enum
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -288,8 +288,18 @@ class Limits:
     keepalive_ms: int = 30_000
     #: … and given up if no answer comes in this time.
     keepalive_timeout_ms: int = 20_000
+    #: A TLS handshake that takes longer is broken off.
+    handshake_timeout_ms: int = 10_000
     #: Peers that probe more often than this are told to go away.
     peer_keepalive_min_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What a server shows over TLS, as PEM: its certificate with those between it and a root, and its key."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
 
 
 class Carrier(Protocol):
@@ -308,3 +318,15 @@ class MakeCarrier(Protocol):
     """Makes the carrier of TABLES: the class of one, as a rule."""
 
     def __call__(self, tables: Iterable[MethodTable], *, limits: Limits) -> Carrier: ...
+
+
+class MakeSecureCarrier(Protocol):
+    """Makes a carrier of TABLES that speaks TLS only; it asks for the CERTIFICATE, on any thread, at each handshake."""
+
+    def __call__(
+        self,
+        tables: Iterable[MethodTable],
+        *,
+        limits: Limits,
+        certificate: Callable[[], Certificate],
+    ) -> Carrier: ...

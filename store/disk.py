@@ -171,6 +171,10 @@ class Disk(Protocol):
         """
         ...
 
+    def write_private(self, path: str, data: Buffer) -> None:
+        """Do as `write_atomically`; nobody but the owner may read or write the file (mode 0600), not for a moment."""
+        ...
+
     def delete(self, path: str) -> None:
         """Delete the file PATH; open mappings of it stay usable."""
         ...

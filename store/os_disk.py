@@ -97,6 +97,13 @@ class OsDisk:
         self.rename(draft, path)
         self.sync_folder(os.path.dirname(path))
 
+    def write_private(self, path: str, data: Buffer) -> None:
+        draft = f"{path}.tmp"
+        with disk_errors("create", draft):
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.chmod(draft, 0o600)  # It may be there already.
+        self.write_atomically(path, data)  # Which writes into this draft.
+
     def delete(self, path: str) -> None:
         with disk_errors("delete", path):
             os.unlink(path)

@@ -124,6 +124,9 @@ class OverlayDisk:
             self.rename(path, backup)
         self.write_file(path, data)
 
+    def write_private(self, path: str, data: Buffer) -> None:
+        self.write_file(path, data)
+
     def delete(self, path: str) -> None:
         path = _key(path)
         if path not in self._files:

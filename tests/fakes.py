@@ -103,6 +103,9 @@ class ForwardingDisk:
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
         self.inner.write_atomically(path, data, backup=backup)
 
+    def write_private(self, path: str, data: Buffer) -> None:
+        self.inner.write_private(path, data)
+
     def delete(self, path: str) -> None:
         self.inner.delete(path)
 

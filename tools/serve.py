@@ -229,6 +229,9 @@ class _Servers:
         )
         await server.start()
         stack.push_async_callback(server.stop)
+        if settings.broker.tls_certificate:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, server.reload_certificate)
         if not await server.registered(_REGISTER_TIMEOUT_S):
             names = " ".join(settings.broker.nameservers)
             click.echo(f"pocketmq: not registered yet with all of {names}; still trying", err=True)

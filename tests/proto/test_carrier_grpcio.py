@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
+from pocketmq.broker.certificates import development_certificate
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import (
     ConfigError,
@@ -30,6 +33,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import (
     LATER,
     Call,
+    Certificate,
     Limits,
     MethodTable,
     Stream,
@@ -581,3 +585,54 @@ async def test_a_port_of_a_plain_socket_is_refused_too() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match="Address already in use"):
             await GrpcioCarrier([]).start("127.0.0.1", port)
+
+
+# ---------------------------------------------------------------- TLS
+
+
+@asynccontextmanager
+async def secured(
+    shown: list[Certificate], **limits: int
+) -> AsyncIterator[tuple[EchoService, int]]:
+    """Serve over TLS with the last certificate in SHOWN."""
+    echo = EchoService()
+    carrier = GrpcioCarrier(
+        [echo.methods()], limits=Limits(**limits), certificate=lambda: shown[-1]
+    )
+    port = await carrier.start()
+    try:
+        yield echo, port
+    finally:
+        await carrier.stop(0.1)
+
+
+def certificate() -> Certificate:
+    return development_certificate([], datetime.now(UTC))
+
+
+async def test_a_carrier_with_a_certificate_speaks_tls() -> None:
+    shown = [certificate()]
+    async with secured(shown) as (_, port):
+        credentials = grpc.ssl_channel_credentials(shown[0].chain)
+        async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+            call = channel.unary_unary("/test.Echo/Plain", RUN.SerializeToString, REPLY.FromString)
+            assert (await call(RUN(run_id=7))).run_id == 7
+
+
+async def test_a_new_certificate_is_shown_from_the_next_handshake_on() -> None:
+    shown = [certificate()]
+    async with secured(shown) as (_, port):
+        for _ in range(2):
+            for _ in range(2):
+                found = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+                assert found.encode() == shown[-1].chain
+            shown.append(certificate())
+
+
+async def test_a_handshake_that_takes_too_long_is_broken_off() -> None:
+    async with secured([certificate()], handshake_timeout_ms=100) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bytes((0x16, 3, 1)))
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()

@@ -162,6 +162,9 @@ class FileSystemDisk:
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
         _refuse("write", path)
 
+    def write_private(self, path: str, data: Buffer) -> None:
+        _refuse("write", path)
+
     def delete(self, path: str) -> None:
         _refuse("delete", path)
 

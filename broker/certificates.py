@@ -1,0 +1,201 @@
+"""What the broker shows to callers over TLS: the operator's certificate, or one made for development.
+
+Two PEM files of the operator (`broker.tls_certificate`, with the certificates between it and a root behind it, and
+`broker.tls_key`) are read at start and again on `reload`. Without them a self-signed certificate is made when the first
+caller wants TLS, and kept:
+
+    <root>/pocketmq/tls/certificate.pem     for localhost, 127.0.0.1, ::1, the machine's name and the broker's address
+    <root>/pocketmq/tls/key.pem             an EC key (P-256), readable by its owner only
+
+It is valid for ten years and replaced when less than 30 days are left, or when the two files do not belong together.
+Callers that verify are given `certificate.pem` as their root; whoever deletes the folder gets another certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ..proto.clock import Clock
+from ..proto.errors import ConfigError, PocketMQError
+from ..proto.rpc import Certificate
+from ..store.disk import Disk
+from .config import BrokerConfig
+
+if TYPE_CHECKING:  # Imported when a certificate is made or checked: that takes 100 ms.
+    from cryptography import x509
+
+logger = logging.getLogger(__name__)
+
+_VALID: Final = timedelta(days=3650)
+#: Clocks of callers may be behind.
+_BEFORE: Final = timedelta(days=1)
+_LEFT_MIN: Final = timedelta(days=30)
+
+
+class Certificates:
+    """The certificate of the broker with CONFIG, whose own folder on DISK is FOLDER. WALL is the machine's time."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, folder: str, wall: Clock) -> None:
+        self._config = config
+        self._disk = disk
+        self._folder = f"{folder}/tls"
+        self._wall = wall
+        self._current: Certificate | None = None
+
+    def load(self) -> None:
+        """Read the operator's files, if there are any; raise ConfigError if they cannot be used."""
+        if self._config.tls_certificate:
+            self._current = self._given()
+
+    def reload(self) -> None:
+        """Do as `load`, from now on; files that cannot be used change nothing, and a log line says why."""
+        try:
+            self.load()
+        except ConfigError as error:
+            logger.error("certificate not reloaded reason=%s", error.message)
+        else:
+            logger.info("certificate reloaded")
+
+    def current(self) -> Certificate:
+        """Return the certificate; `prepare` has returned, or `load` with files. Any thread may ask."""
+        assert self._current is not None, "prepared before it is shown"
+        return self._current
+
+    async def prepare(self) -> None:
+        """Make sure that there is one; raises ConfigError or StoreError."""
+        if self._current is None:
+            self._current = await self._kept() or await self._made()
+
+    def _given(self) -> Certificate:
+        chain = self._read("tls_certificate", self._config.tls_certificate)
+        key = self._read("tls_key", self._config.tls_key)
+        try:
+            _parsed(chain, key)
+        except ValueError as error:
+            raise ConfigError(
+                f"broker.tls_certificate: {self._config.tls_certificate} with {self._config.tls_key} cannot be used:"
+                f" {error}; both are PEM files, the key without a password",
+                field="tls_certificate",
+            ) from error
+        return Certificate(chain=chain, key=key)
+
+    def _read(self, field: str, path: str) -> bytes:
+        try:
+            return self._disk.read(path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(
+                f"broker.{field}: {path} cannot be read: {reason}", field=field
+            ) from error
+
+    # --- the one for development
+
+    @property
+    def _paths(self) -> tuple[str, str]:
+        return f"{self._folder}/certificate.pem", f"{self._folder}/key.pem"
+
+    async def _kept(self) -> Certificate | None:
+        chain_path, key_path = self._paths
+        try:
+            found = Certificate(chain=self._disk.read(chain_path), key=self._disk.read(key_path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("certificate not read path=%s reason=%s", self._folder, error)
+            return None
+        try:
+            certificate = await asyncio.to_thread(_parsed, found.chain, found.key)
+        except ValueError as error:
+            logger.warning("certificate not used path=%s reason=%s", chain_path, error)
+            return None
+        return found if certificate.not_valid_after_utc - self._now() > _LEFT_MIN else None
+
+    async def _made(self) -> Certificate:
+        names = [self._config.host, self._config.advertised_address.rpartition(":")[0]]
+        made = await asyncio.to_thread(development_certificate, names, self._now())
+        chain_path, key_path = self._paths
+        try:
+            self._disk.make_folders(self._folder)
+            self._disk.write_private(key_path, made.key)
+            self._disk.write_atomically(chain_path, made.chain)
+        except PocketMQError as error:
+            # Callers are served all the same; the next start makes another one.
+            logger.warning("certificate not kept reason=%s", error.message)
+        else:
+            logger.info("development certificate made path=%s", chain_path)
+        return made
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall.now_ms() / 1000, UTC)
+
+
+def _parsed(chain: bytes, key: bytes) -> x509.Certificate:
+    """Return the first certificate of CHAIN; raise ValueError unless KEY is its key."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    certificate = x509.load_pem_x509_certificates(chain)[0]
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:  # It has a password, or is of no known kind.
+        raise ValueError(str(error)) from error
+    if private.public_key() != certificate.public_key():
+        raise ValueError("the key is not that of the certificate")
+    return certificate
+
+
+def development_certificate(hosts: Iterable[str], now: datetime) -> Certificate:
+    """Return a self-signed certificate for this machine and HOSTS, names and addresses, from NOW on."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "PocketMQ development")])
+    known = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _VALID)
+        .add_extension(x509.SubjectAlternativeName(_alternative_names(known)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Certificate(
+        chain=certificate.public_bytes(serialization.Encoding.PEM),
+        key=key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+
+
+def _alternative_names(hosts: Iterable[str]) -> list[Any]:
+    """Return what a certificate calls HOSTS, each once; what callers cannot dial is left out."""
+    from cryptography import x509
+
+    names: list[Any] = []
+    for host in dict.fromkeys(host.strip("[]") for host in hosts):
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            if host and host.isascii():
+                names.append(x509.DNSName(host))
+        else:
+            if not address.is_unspecified:
+                names.append(x509.IPAddress(address))
+    return names

@@ -1,0 +1,154 @@
+"""A whole broker behind one port: callers with TLS and without, and our own clients past the relay and through it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from pocketmq.broker.broker import Broker
+from pocketmq.broker.certificates import development_certificate
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
+from pocketmq.nameserver.config import NameServerConfig
+from pocketmq.nameserver.nameserver import NameServer
+from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.listening import listen
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.server_process import ServerProcess
+
+from .whole_broker import Peer, broker, run_of, store_config
+
+LOCAL = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def tls_channel(address: str, root: bytes) -> grpc.aio.Channel:
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(root), options=LOCAL)
+
+
+def fetched_certificate(port: int) -> bytes:
+    """Return the certificate that is shown at PORT: callers that trust any take it like this."""
+    return ssl.get_server_certificate(("127.0.0.1", port)).encode()
+
+
+async def test_tls_and_plaintext_reach_one_port(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path)) as (server, plain):
+        assert not (tmp_path / "store/pocketmq/tls").exists()
+        root = await asyncio.to_thread(fetched_certificate, server.port)
+        async with tls_channel(f"localhost:{server.port}", root) as channel:
+            secure = Peer(channel)
+            await secure.create_topic()
+            for peer, queue in ((plain, 0), (secure, 1)):
+                await peer.produce(run_of([b"x" * 100_000], queue=queue))
+                reply = await peer.fetch(queue=queue)
+                assert len(reply.records) > 100_000
+        assert (tmp_path / "store/pocketmq/tls/certificate.pem").read_bytes() == root
+
+
+async def test_the_public_port_is_the_brokers_address(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path)) as (server, peer):
+        assert server.address == f"127.0.0.1:{server.port}"
+        assert server.direct_address != server.address
+        status = await peer.ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
+        assert status.address == server.address
+        async with grpc.aio.insecure_channel(server.direct_address, options=LOCAL) as channel:
+            await Peer(channel).create_topic()
+
+
+async def test_without_tls_the_carrier_listens_itself(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path), tls=False) as (server, peer):
+        await peer.create_topic()
+        assert server.direct_address == server.address
+        with pytest.raises(ssl.SSLError):
+            await asyncio.to_thread(fetched_certificate, server.port)
+
+
+@asynccontextmanager
+async def cluster(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Broker, str]]:
+    """Run a name server and a broker that registers there."""
+    names = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    await names.start()
+    config = BrokerConfig(nameservers=(names.address,), **{"port": 0, **settings})
+    server = Broker.build(config, store_config(tmp_path), disk=OsDisk(), clock=SystemClock())
+    await server.start()
+    try:
+        assert await server.registered(10)
+        yield server, names.address
+    finally:
+        await server.stop()
+        await names.stop()
+
+
+def free_port() -> int:
+    (found,) = listen("127.0.0.1", 0)
+    port: int = found.getsockname()[1]
+    found.close()
+    return port
+
+
+@pytest.mark.parametrize("way", ["direct", "relayed"])
+async def test_our_own_client_takes_the_way_that_it_is_told(tmp_path: Path, way: str) -> None:
+    port = free_port()
+    settings = {} if way == "direct" else {"advertised_address": f"127.0.0.1:{port}"}
+    async with cluster(tmp_path, port=port, **settings) as (server, nameserver):
+        assert (server.direct_address != server.address) is (way == "direct")
+        async with AsyncAdmin(nameserver) as admin:
+            await admin.create_topic("orders")
+        async with (
+            AsyncProducer(nameserver) as producer,
+            AsyncPullConsumer("billing", "orders", nameserver) as consumer,
+        ):
+            bodies = [b"%d" % number * 1_000 for number in range(500)]
+            await producer.send_many([Message("orders", body) for body in bodies])
+            received: list[bytes] = []
+            while len(received) < len(bodies):
+                received += [message.body for message in await consumer.poll(timeout_ms=10_000)]
+            assert sorted(received) == sorted(bodies)
+
+
+@pytest.mark.processes
+async def test_a_server_shows_the_operators_certificate_and_the_new_one_after_a_hangup(
+    tmp_path: Path,
+) -> None:
+    def write() -> bytes:
+        made = development_certificate([], datetime.now(UTC))
+        (tmp_path / "chain.pem").write_bytes(made.chain)
+        (tmp_path / "key.pem").write_bytes(made.key)
+        return made.chain
+
+    first = write()
+    config = tmp_path / "settings.yaml"
+    config.write_text(
+        f"broker:\n  tls_certificate: {tmp_path}/chain.pem\n  tls_key: {tmp_path}/key.pem\n"
+    )
+    with ServerProcess(tmp_path / "store", "--config", str(config)) as server:
+        port = int(server.ready["broker"].rpartition(":")[2])
+        assert await asyncio.to_thread(fetched_certificate, port) == first
+        second = write()
+        os.kill(server.pid, signal.SIGHUP)
+        while (shown := await asyncio.to_thread(fetched_certificate, port)) == first:
+            continue
+        assert shown == second
+        assert not (tmp_path / "store/pocketmq/tls").exists()
+
+
+async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"host": "0.0.0.0", "port": port, "advertised_address": f"127.0.0.1:{port}"}
+    async with cluster(tmp_path, **settings) as (server, _):
+        assert server.direct_address == server.address
+        hosts = ["127.0.0.1", "[::1]"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
+        for host in hosts:
+            async with grpc.aio.insecure_channel(f"{host}:{port}", options=LOCAL) as channel:
+                await Peer(channel).ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
