@@ -45,7 +45,16 @@ logger = logging.getLogger(__name__)
 
 #: The attribute that says what kind of messages a topic takes.
 TYPE_ATTRIBUTE: Final = "message.type"
-TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+TYPES: Final = (
+    "UNSPECIFIED",
+    "NORMAL",
+    "FIFO",
+    "DELAY",
+    "TRANSACTION",
+    "MIXED",
+    "LITE",
+    "PRIORITY",
+)
 QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
 #: Every attribute that may be given to a topic, with its values. Apache's others (`queue.type` BatchCQ,
 #: `cleanup.policy` COMPACTION, `reserve.time`) ask for what this broker does not do.

@@ -11,8 +11,9 @@ from ..proto.errors import TopicExists
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_pairs, print_table
 
-_TYPES: Final = click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION"], case_sensitive=False)
-_METAVAR: Final = "NORMAL|FIFO|DELAY|TRANSACTION"
+_TYPE_NAMES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY")
+_TYPES: Final = click.Choice(_TYPE_NAMES, case_sensitive=False)
+_METAVAR: Final = "|".join(_TYPE_NAMES)
 _QUEUES: Final = click.IntRange(1, 1024)
 _PERMISSIONS: Final = {"read": 4, "write": 2, "read-write": 6}
 
