@@ -37,6 +37,8 @@ class BrokerConfig:
     direct_port: int = 0
     #: Connections through the relay at once; further ones are closed.
     connections_max: int = 10_000
+    #: What official clients are told to connect to, "host:port"; none: the address that each has dialled.
+    v2_endpoints: tuple[str, ...] = ()
     #: Every one of them is registered with, "host:port".
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
@@ -99,6 +101,8 @@ class BrokerConfig:
 
     #: Messages that were received and are not finished; further ones are refused.
     pop_in_flight_max: int = 500_000
+    #: Official clients that are known at once; further ones are refused.
+    clients_max: int = 20_000
 
     offsets_persist_interval_ms: int = 5_000
     #: How long a stop waits for sends and fetches under way.
@@ -147,6 +151,8 @@ class BrokerConfig:
     def _check_addresses(self) -> None:
         for address in self.nameservers:
             _check_address("nameservers", address)
+        for address in self.v2_endpoints:
+            _check_address("v2_endpoints", address)
         if self.advertised_address:
             _check_address("advertised_address", self.advertised_address)
         elif self.host in ("", "0.0.0.0", "::"):
@@ -206,6 +212,7 @@ _LEAST: Final = {
     "leases_max": 1,
     "lease_waits_max": 0,
     "pop_in_flight_max": 1,
+    "clients_max": 1,
     "offsets_persist_interval_ms": 100,
     "stop_grace_ms": 0,
 }

@@ -43,6 +43,7 @@ from .pop.pops import Pops
 from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends, Waits
+from .service_v2.clients import Clients
 from .service_v2.service import ServiceV2
 from .timers import Timers
 from .topics import Topics
@@ -73,6 +74,7 @@ class Parts:
     retries: Retries
     dead_letters: DeadLetters
     coordination: Coordination
+    clients: Clients
     service_v2: ServiceV2
     pops: Pops
 
@@ -100,6 +102,7 @@ class Parts:
         self.delays.start()
         self.coordination.start()
         self.pops.start()
+        self.clients.start()
         self.timers.start()
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
@@ -159,9 +162,7 @@ def assemble(
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
     filters = Filters(wall_timers, wall)
     appends = Appends(store, purgatory.notify)
-    rules = DelayRules(
-        store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
-    )
+    rules = _delay_rules(config, store)
     fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
     coordination = _coordination(config, store, topics, groups, offsets, wall_timers)
     fetches.renew_lease = coordination.fence.renew_by_fetch
@@ -178,6 +179,7 @@ def assemble(
     pop_parts = _pop_parts(config, store, offsets, retries, timers, wall, random)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
+    clients = _clients(config, store, topics, groups, wall_timers, pops)
     return Parts(
         store=store,
         topics=topics,
@@ -197,9 +199,34 @@ def assemble(
         retries=retries,
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
         coordination=coordination,
-        service_v2=ServiceV2([]),
         pops=pops,
+        clients=clients,
+        service_v2=ServiceV2([clients]),
     )
+
+
+def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayRules:
+    levels_ms, precision_ms = store.config.delay_levels_ms, store.config.timer_precision_ms
+    return DelayRules(levels_ms, precision_ms, config.delay_max_ms)
+
+
+def _clients(
+    config: BrokerConfig,
+    store: MessageStore,
+    topics: Topics,
+    groups: Groups,
+    timers: Timers,
+    pops: Pops,
+) -> Clients:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+
+    def own() -> str:
+        return config.advertised_address or f"{host}:{store.host.port}"
+
+    clients = Clients(config, store.config, topics, groups, timers, own)
+    clients.sessions.on_alive.append(pops.client_alive)
+    clients.sessions.on_gone.append(pops.client_gone)
+    return clients
 
 
 def _coordination(

@@ -246,6 +246,8 @@ def _bidi_behaviour(method: Method, calls: OpenCalls, limits: Limits) -> Behavio
             await _abort(context, raised)
         except Exception as bug:  # The edge: a handler's bug costs its own stream.
             await _abort(context, internal_error(path, bug))
+        # Some peers wait for the headers before they say anything.
+        await context.send_initial_metadata(())
         reading = asyncio.ensure_future(_read_all(method, stream, context, limits))
         try:
             await _run_stream(stream, reading, context)

@@ -1,0 +1,49 @@
+"""The official clients of a broker: where they are sent, who is connected, what each is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+
+from ...proto.rpc import MethodTable
+from ...store.config import StoreConfig
+from ..config import BrokerConfig
+from ..groups import Groups
+from ..timers import Timers
+from ..topics import Topics
+from .endpoints import Reach
+from .heartbeats import Heartbeats
+from .routes import Routes
+from .sessions import Sessions
+from .settings import SettingsRules
+from .telemetry import Telemetry
+
+
+class Clients:
+    """Routes, streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        topics: Topics,
+        groups: Groups,
+        timers: Timers,
+        own: Callable[[], str],
+    ) -> None:
+        reach = Reach(config.v2_endpoints, own)
+        self.sessions = Sessions(timers, limit=config.clients_max)
+        self._routes = Routes(config.name, topics, groups, reach)
+        rules = SettingsRules(groups, store_config.delay_levels_ms)
+        self._telemetry = Telemetry(self.sessions, rules, reach, timers)
+        self._heartbeats = Heartbeats(self.sessions)
+
+    def start(self) -> None:
+        """Begin to look for clients that are gone."""
+        self.sessions.start()
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        faces = (self._routes, self._telemetry, self._heartbeats)
+        return reduce(or_, (face.methods() for face in faces))

@@ -1,0 +1,182 @@
+"""Who is connected by `apache.rocketmq.v2`: one session a client id, whatever connections it uses.
+
+A session begins with the first settings or heartbeat. It ends when the client says so, or `_EXPIRY_MS` after it was
+last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
+
+    alive   at every sign of life
+    gone    at the end of a session; and before that, when its streams have broken off and it keeps silent for longer
+            than between two of its heartbeats, or is silent for `_EXPIRY_MS` with a stream that nobody has closed
+
+A client that was gone and is heard again is alive. Of several streams the newest gets the broker's commands.
+
+Bounds: `clients_max` sessions, and `_STREAMS_MAX` streams of each; further clients are refused (Overloaded), a further
+stream ends the oldest. A scan of all sessions every `_SCAN_MS`, 0.3 µs each. Times are the machine's.
+
+Source: v2-protocol §3.6 to §3.9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ...proto.errors import Overloaded
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ..timers import Timers
+
+logger = logging.getLogger(__name__)
+
+_EXPIRY_MS: Final = 120_000
+_SCAN_MS: Final = 5_000
+_STREAMS_MAX: Final = 4
+#: Without a stream a client that beats every 10 s is gone after so long …
+_SILENT_MS: Final = 15_000
+#: … and one that beats every 30 s, as Rust's and perhaps those of others, after so long.
+_SILENT_SLOW_MS: Final = 45_000
+LANGUAGE: Final = "x-mq-language"
+#: What the official clients that beat every 10 s say of themselves; Node.js says HTTP.
+_QUICK: Final = frozenset({"JAVA", "CPP", "GO", "GOLANG", "PYTHON", "HTTP", "NODE_JS", "DOT_NET"})
+
+
+class CommandStream(Protocol):
+    """A client's Telemetry stream."""
+
+    @property
+    def has_room(self) -> bool:
+        """Does the client read what it is sent?"""
+        ...
+
+    def send(self, command: v2.TelemetryCommand) -> None:
+        """Send COMMAND."""
+        ...
+
+    def end(self) -> None:
+        """End the stream well."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Session:
+    """One client. SETTINGS are its own, as it sent them last; None: it has sent none, or not again since a restart."""
+
+    client_id: str
+    language: str
+    heard_ms: int
+    settings: v2.Settings | None = None
+    streams: list[CommandStream] = field(default_factory=list)
+    is_gone: bool = False
+
+    @property
+    def stream(self) -> CommandStream | None:
+        """The stream that commands go to."""
+        return self.streams[-1] if self.streams else None
+
+    def _silence_ms(self) -> int:
+        """Return how long it may keep silent before it counts as gone."""
+        if self.streams:
+            return _EXPIRY_MS
+        return _SILENT_MS if self.language in _QUICK else _SILENT_SLOW_MS
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Is it time to take the client for gone?"""
+        return now_ms - self.heard_ms >= self._silence_ms()
+
+
+class Sessions:
+    """The sessions of a broker; TIMERS turn by the machine's time. The event loop owns them."""
+
+    def __init__(self, timers: Timers, *, limit: int) -> None:
+        self._timers = timers
+        self._limit = limit
+        self._sessions: dict[str, Session] = {}
+        #: Told a client id.
+        self.on_alive: list[Callable[[str], None]] = []
+        self.on_gone: list[Callable[[str], None]] = []
+        #: Told a session whose settings are new, and one that ends.
+        self.on_settings: list[Callable[[Session], None]] = []
+        self.on_end: list[Callable[[Session], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def start(self) -> None:
+        """Begin to look for clients that keep silent."""
+        self._timers.every(_SCAN_MS, self._scan)
+
+    def find(self, client_id: str) -> Session | None:
+        """Return the session of CLIENT_ID, if there is one."""
+        return self._sessions.get(client_id)
+
+    def hear(self, client_id: str, language: str = "") -> Session:
+        """Note a sign of life, and return the session, a new one if need be; raise Overloaded."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            session = self._open(client_id, language.upper())
+        session.heard_ms = self._timers.now_ms()
+        session.is_gone = False
+        for tell in self.on_alive:
+            tell(client_id)
+        return session
+
+    def _open(self, client_id: str, language: str) -> Session:
+        if len(self._sessions) >= self._limit:
+            raise Overloaded(
+                f"{len(self._sessions)} clients are connected, the limit is {self._limit}: close some, or raise"
+                " broker.clients_max",
+                field="clients_max",
+                limit=self._limit,
+                value=len(self._sessions),
+            )
+        session = Session(client_id=client_id, language=language, heard_ms=self._timers.now_ms())
+        self._sessions[client_id] = session
+        return session
+
+    def settle(self, session: Session, settings: v2.Settings) -> None:
+        """Keep SETTINGS as those of SESSION."""
+        session.settings = settings
+        for tell in self.on_settings:
+            tell(session)
+
+    def connect(self, session: Session, stream: CommandStream) -> None:
+        """Let STREAM be the one that commands for SESSION go to."""
+        if stream in session.streams:
+            return
+        session.streams.append(stream)
+        if len(session.streams) > _STREAMS_MAX:
+            session.streams.pop(0).end()
+
+    def disconnect(self, session: Session, stream: CommandStream) -> None:
+        """Forget STREAM, which is over."""
+        if stream in session.streams:
+            session.streams.remove(stream)
+
+    def end(self, client_id: str) -> None:
+        """Forget CLIENT_ID, which says goodbye, known or not."""
+        session = self._sessions.pop(client_id, None)
+        if session is not None:
+            self._forget(session)
+        self._gone(client_id)
+
+    def _forget(self, session: Session) -> None:
+        for tell in self.on_end:
+            tell(session)
+
+    def _gone(self, client_id: str) -> None:
+        for tell in self.on_gone:
+            tell(client_id)
+
+    def _scan(self) -> None:
+        now_ms = self._timers.now_ms()
+        for session in [one for one in self._sessions.values() if one.is_silent(now_ms)]:
+            if not session.is_gone:
+                session.is_gone = True
+                logger.info("client is silent client=%s", session.client_id)
+                self._gone(session.client_id)
+            if not session.streams and now_ms - session.heard_ms >= _EXPIRY_MS:
+                del self._sessions[session.client_id]
+                self._forget(session)

@@ -1,0 +1,200 @@
+"""The settings of a client: what it asks for, checked, and what it is told to keep to.
+
+The answer echoes the client's own, and sets what is the broker's to say (v2-protocol §3.5):
+
+    producer   three attempts, 10 ms to 1 s apart; the largest body; that types are checked
+    consumer   from its group: orderly or not, attempts, and the back-off between them; batches of 32; polls of 20 s
+    both       where the client's measurements go to
+
+A group that does not exist counts as one with the defaults: it is made when it first receives. Clients of Node.js
+understand an exponential back-off only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from ...proto.errors import GroupNotFound, InvalidArgument, PocketMQError
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.topics import MESSAGE_SIZE_MAX
+from ...store.state_tables import GroupConfig
+from ..groups import Groups
+from .names import group_name, topic_name
+
+RECEIVE_BATCH: Final = 32
+LONG_POLLING_MS: Final = 20_000
+LITE_TOPICS_MAX: Final = 2_000
+LITE_TOPIC_LENGTH_MAX: Final = 64
+SETTINGS_BYTES_MAX: Final = 1024 * 1024
+#: The attribute of a group that consumes the light topics of one topic.
+LITE_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
+_LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
+_SEND_ATTEMPTS: Final = 3
+_SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)
+#: For clients that do not understand a list; the broker has its own for what they hand back too soon.
+_NODE_BACKOFF_MS: Final = (1_000, 7_200_000, 2.0)
+#: Apache's defaults of an exponential policy: first, longest, multiplier.
+_GROUP_BACKOFF: Final = (5_000, 7_200_000, 2)
+_CONSUMERS: Final = frozenset(
+    {
+        v2.CLIENT_TYPE_UNSPECIFIED,
+        v2.PUSH_CONSUMER,
+        v2.SIMPLE_CONSUMER,
+        v2.PULL_CONSUMER,
+        v2.LITE_PUSH_CONSUMER,
+        v2.LITE_SIMPLE_CONSUMER,
+    }
+)
+_LITE: Final = frozenset({v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
+
+
+class TypeMismatch(PocketMQError):
+    """A client whose type is not that of its settings."""
+
+
+class SettingsRules:
+    """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own."""
+
+    def __init__(self, groups: Groups, retry_delays_ms: Sequence[int]) -> None:
+        self._groups = groups
+        self._retry_delays_ms = retry_delays_ms
+
+    def check(self, settings: v2.Settings) -> None:
+        """Raise InvalidArgument or TypeMismatch for SETTINGS that no client may have."""
+        size = settings.ByteSize()
+        if size > SETTINGS_BYTES_MAX:
+            raise InvalidArgument(
+                f"settings of {size} bytes, the limit is {SETTINGS_BYTES_MAX}: name fewer topics",
+                field="settings",
+                limit=SETTINGS_BYTES_MAX,
+                value=size,
+            )
+        kind = settings.WhichOneof("pub_sub")
+        if kind is None:
+            raise InvalidArgument(
+                "settings with neither publishing nor subscription: say which of them the client does",
+                field="settings",
+            )
+        is_producer = kind == "publishing"
+        if settings.client_type not in (
+            (v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER) if is_producer else _CONSUMERS
+        ):
+            raise TypeMismatch(
+                f"client_type is {_type_name(settings.client_type)}, but the settings are those of a"
+                f" {'producer' if is_producer else 'consumer'}: send the ones of its type",
+                field="client_type",
+                value=_type_name(settings.client_type),
+            )
+        if is_producer:
+            for topic in settings.publishing.topics:
+                topic_name(topic)
+        else:
+            self._check_subscription(settings)
+
+    def _check_subscription(self, settings: v2.Settings) -> None:
+        group = self._group(group_name(settings.subscription.group))
+        for entry in settings.subscription.subscriptions:
+            topic_name(entry.topic)
+        if settings.client_type in _LITE and LITE_TOPIC_ATTRIBUTE not in group.attributes:
+            raise InvalidArgument(
+                f"group {group.name!r} has no light topics: set its attribute {LITE_TOPIC_ATTRIBUTE}, or use another"
+                " type of consumer",
+                field="client_type",
+                value=_type_name(settings.client_type),
+            )
+
+    def answer(self, settings: v2.Settings, measurements: v2.Endpoints | None) -> v2.Settings:
+        """Return what a client with SETTINGS keeps to; MEASUREMENTS: where it sends some, None if it does not."""
+        answer = v2.Settings()
+        answer.CopyFrom(settings)
+        if settings.HasField("publishing"):
+            answer.publishing.max_body_size = MESSAGE_SIZE_MAX
+            answer.publishing.validate_message_type = True
+            answer.backoff_policy.CopyFrom(
+                v2.RetryPolicy(
+                    max_attempts=_SEND_ATTEMPTS, exponential_backoff=_backoff(*_SEND_BACKOFF_MS)
+                )
+            )
+        else:
+            self._answer_consumer(answer)
+        answer.metric.CopyFrom(
+            v2.Metric(on=False)
+            if measurements is None
+            else v2.Metric(on=True, endpoints=measurements)
+        )
+        return answer
+
+    def _answer_consumer(self, answer: v2.Settings) -> None:
+        group = self._group(answer.subscription.group.name)
+        subscription = answer.subscription
+        subscription.fifo = group.consume_message_orderly
+        subscription.receive_batch_size = RECEIVE_BATCH
+        subscription.long_polling_timeout.FromMilliseconds(LONG_POLLING_MS)
+        subscription.lite_subscription_quota = _lite_quota(group)
+        subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
+        policy = v2.RetryPolicy(max_attempts=group.retry_times_max + 1)
+        exponential = _exponential(group)
+        if exponential is not None:
+            policy.exponential_backoff.CopyFrom(exponential)
+        elif answer.user_agent.language == v2.NODE_JS:
+            policy.exponential_backoff.CopyFrom(_backoff(*_NODE_BACKOFF_MS))
+        else:
+            delays = _listed_ms(group) or self._retry_delays_ms
+            policy.customized_backoff.CopyFrom(
+                v2.CustomizedBackoff(next=[timedelta(milliseconds=delay_ms) for delay_ms in delays])
+            )
+        answer.backoff_policy.CopyFrom(policy)
+
+    def _group(self, name: str) -> GroupConfig:
+        try:
+            return self._groups.get(name)
+        except GroupNotFound:
+            return GroupConfig(name=name)
+
+
+def _type_name(client_type: int) -> str:
+    known = client_type in v2.ClientType.values()
+    return v2.ClientType.Name(client_type) if known else str(client_type)
+
+
+def _lite_quota(group: GroupConfig) -> int:
+    quota = group.attributes.get(_LITE_QUOTA_ATTRIBUTE, "")
+    return int(quota) if quota.isdecimal() and len(quota) < 10 else LITE_TOPICS_MAX
+
+
+def _exponential(group: GroupConfig) -> v2.ExponentialBackoff | None:
+    """Return the back-off of a GROUP with an exponential policy; what Apache's bean lacks has its default."""
+    if group.retry_policy.get("type") != "EXPONENTIAL":
+        return None
+    bean = group.retry_policy.get("exponentialRetryPolicy")
+    found = bean if isinstance(bean, dict) else {}
+    values = [
+        _positive(found.get(name), default)
+        for name, default in zip(("initial", "max", "multiplier"), _GROUP_BACKOFF, strict=True)
+    ]
+    return _backoff(*values)
+
+
+def _listed_ms(group: GroupConfig) -> list[int]:
+    """Return the intervals that the policy of GROUP lists; none: it has no list, or not a good one."""
+    bean = group.retry_policy.get("customizedRetryPolicy")
+    listed = bean.get("next") if isinstance(bean, dict) else None
+    if not isinstance(listed, list):
+        return []
+    intervals = [_positive(value, 0) for value in listed]
+    return [] if 0 in intervals else intervals
+
+
+def _positive(value: object, default: int) -> int:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if is_number else default  # type: ignore[return-value]
+
+
+def _backoff(initial_ms: int, longest_ms: int, multiplier: float) -> v2.ExponentialBackoff:
+    return v2.ExponentialBackoff(
+        initial=timedelta(milliseconds=initial_ms),
+        max=timedelta(milliseconds=longest_ms),
+        multiplier=multiplier,
+    )

@@ -1,0 +1,154 @@
+"""Clients without a wire, over the topics and groups that were there when Apache's traffic was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.groups import Groups
+from pocketmq.broker.service_v2.clients import Clients
+from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
+from pocketmq.broker.timers import Timers
+from pocketmq.broker.topics import TYPE_ATTRIBUTE, Topics
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.store.config import StoreConfig
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import (
+    GroupConfig,
+    GroupTable,
+    TopicConfig,
+    TopicTable,
+    render_groups,
+    render_topics,
+)
+
+from ...fake_calls import FakeCall, FakeStream
+from ...recorded_v2 import recorded_group
+
+OWN = "127.0.0.1:8081"
+#: What the fixtures' README says of the names in the recordings: type, queues, permission.
+TOPICS = {
+    "R-normal": ("NORMAL", 4, 6),
+    "R-fifo": ("FIFO", 4, 6),
+    "R-delay": ("DELAY", 4, 6),
+    "R-tx": ("TRANSACTION", 4, 6),
+    "R-mixed": ("MIXED", 4, 6),
+    "R-untyped": ("", 2, 6),
+    "R-lite": ("LITE", 1, 6),
+    "R-priority": ("PRIORITY", 8, 6),
+    "R-readonly": ("", 2, 4),
+    "R-writeonly": ("", 2, 2),
+}
+GROUPS = (
+    GroupConfig(name="R-g"),
+    GroupConfig(name="R-g2"),
+    GroupConfig(name="R-g3"),
+    GroupConfig(name="R-tele"),
+    GroupConfig(name="R-orderly", consume_message_orderly=True),
+    GroupConfig(name="R-disabled", consume_enable=False),
+    GroupConfig(name="R-once", retry_times_max=1),
+    GroupConfig(name="R-exp", retry_policy={"type": "EXPONENTIAL"}),
+    GroupConfig(name="R-liteg", attributes={"lite.bind.topic": "R-lite"}),
+)
+
+
+def topic(name: str, kind: str, queues: int, permission: int) -> TopicConfig:
+    attributes = {TYPE_ATTRIBUTE: kind} if kind else {}
+    return TopicConfig(
+        name=name,
+        read_queues=queues,
+        write_queues=queues,
+        permission=permission,
+        attributes=attributes,
+    )
+
+
+class Connected:
+    """The clients of a broker that keeps its tables in FOLDER; time stands still until it is moved."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = VirtualClock()
+        self.timers = Timers(self.clock)
+        config = BrokerConfig(**settings)
+        self.topics = Topics(self._file(folder, "topics.json"), config, self.clock.now_ms)
+        self.groups = Groups(
+            self._file(folder, "subscriptionGroup.json"), config, self.clock.now_ms
+        )
+        store = StoreConfig(path=str(folder))
+        self.clients = Clients(config, store, self.topics, self.groups, self.timers, lambda: OWN)
+        self.sessions = self.clients.sessions
+        self.clients.start()
+        self._methods = ServiceV2([self.clients]).methods()
+
+    @staticmethod
+    def _file(folder: Path, name: str) -> StateFile:
+        file = StateFile(OsDisk(), str(folder), name)
+        if name == "topics.json":
+            topics = {name: topic(name, *made) for name, made in TOPICS.items()}
+            file.save(render_topics(TopicTable(topics=topics)))
+        else:
+            file.save(render_groups(GroupTable(groups={one.name: one for one in GROUPS})))
+        return file
+
+    def ask(self, rpc: str, request: Any, metadata: dict[str, str] | None = None) -> Any:
+        """Return the answer to a unary call of client "c", or of whom METADATA says."""
+        call = FakeCall(metadata={"x-mq-client-id": "c"} if metadata is None else metadata)
+        return self._methods[f"/{SERVICE}/{rpc}"].handler(request, call)
+
+    def ask_recorded(self, case: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to the call of a recorded CASE, as its body would have been recorded."""
+        method = self._methods[f"/{SERVICE}/{case['rpc']}"]
+        request = json_format.ParseDict(case["request"], method.request_type())
+        reply = method.handler(request, FakeCall(metadata=case["metadata"]))
+        return json_format.MessageToDict(reply, preserving_proto_field_name=True)
+
+    def open(self, who: str | None = "c", **metadata: str) -> Peer:
+        """Open a Telemetry stream for client WHO."""
+        named = {} if who is None else {"x-mq-client-id": who}
+        stream = FakeStream(metadata=named | metadata)
+        return Peer(stream, self._methods[f"/{SERVICE}/Telemetry"].handler(stream))
+
+
+class Peer:
+    """A client's end of a Telemetry stream."""
+
+    def __init__(self, stream: FakeStream, receiver: Any) -> None:
+        self.stream = stream
+        self.receiver = receiver
+
+    def say(self, settings: v2.Settings) -> v2.Settings:
+        """Send SETTINGS; return the answer."""
+        self.receiver.on_message(v2.TelemetryCommand(settings=settings))
+        answer = self.stream.sent[-1]
+        assert answer.status.code == v2.OK
+        return answer.settings  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Break off."""
+        self.stream.cancel()
+        self.receiver.on_close()
+
+
+def cases(name: str, *rpcs: str) -> list[Any]:
+    """Return the cases of recording NAME, of RPCS only if some are named, as parameters of a test."""
+    found = recorded_group(name)["cases"]
+    return [pytest.param(one, id=one["id"]) for one in found if not rpcs or one["rpc"] in rpcs]
+
+
+PRODUCER = v2.Settings(
+    client_type=v2.PRODUCER, publishing=v2.Publishing(topics=[v2.Resource(name="R-normal")])
+)
+
+
+def consumer(group: str = "R-g", **fields: Any) -> v2.Settings:
+    """Return the settings of a consumer of GROUP."""
+    settings = v2.Settings(client_type=v2.PUSH_CONSUMER, **fields)
+    settings.subscription.group.name = group
+    settings.subscription.subscriptions.add().topic.name = "R-normal"
+    return settings
