@@ -21,7 +21,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -217,12 +217,14 @@ class _Servers:
     ) -> dict[str, Any]:
         from ..broker.broker import Broker
         from ..store.os_disk import OsDisk, allow_many_files
+        from .stores.sizes import config_of_files
 
         allow_many_files()  # Every queue keeps files open; 1,024 are not many.
         settings = self._settings
         if nameserver is not None:
             settings = settings.with_options(nameservers=nameserver)
         disk = OsDisk()
+        settings = replace(settings, store=config_of_files(disk, settings.store))
         clock = time.clock(self._wall, disk, settings.store)
         server = Broker.build(
             settings.broker, settings.store, disk=disk, clock=clock, wall=self._wall

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from ...store.apache.settings import ApacheSettings
+from ...store.config import StoreConfig
 from ...store.disk import Disk
 
 _INDEX_HEADER = 40
@@ -60,10 +63,60 @@ def _queue_folders(disk: Disk, root: str) -> Iterable[str]:
 
 
 def _usual_size(disk: Disk, folders: Iterable[str]) -> int:
-    sizes = Counter(
+    sizes = _sizes(disk, folders)
+    return _most_usual(sizes) if sizes else 0
+
+
+def _sizes(disk: Disk, folders: Iterable[str]) -> Counter[int]:
+    return Counter(
         entry.size
         for folder in folders
         for entry in disk.list(folder)
         if entry.size and not entry.is_folder and entry.name.isdigit()
     )
-    return max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
+
+
+def _most_usual(sizes: Counter[int]) -> int:
+    return max(sizes, key=lambda size: (sizes[size], size))
+
+
+def config_of_files(disk: Disk, config: StoreConfig) -> StoreConfig:
+    """Return CONFIG with the sizes that the files of its store tell, where it has the default; for a broker's start.
+
+    A broker goes on writing files of these sizes, so that more is asked for than where a store is only read: two files
+    of one length, or, for a log of one file, a power of two, which no cut leaves.
+    """
+    logs = [config.log_path or posixpath.join(config.path, "commitlog")]
+    found = {
+        "log_file_size_bytes": _sure_size(disk, logs, alone=_is_power_of_two),
+        "queue_file_size_bytes": _sure_size(
+            disk, _queue_folders(disk, posixpath.join(config.path, "consumequeue"))
+        ),
+        "batch_queue_file_size_bytes": _sure_size(
+            disk, _queue_folders(disk, posixpath.join(config.path, "batchconsumequeue"))
+        ),
+        "timer_log_file_size_bytes": _sure_size(disk, [posixpath.join(config.path, "timerlog")]),
+        **index_shape(disk, config.path, {}),
+    }
+    default = StoreConfig(path=config.path)
+    changed: dict[str, Any] = {
+        name: size
+        for name, size in found.items()
+        if size and getattr(config, name) == getattr(default, name)
+    }
+    return replace(config, **changed)
+
+
+def _sure_size(
+    disk: Disk, folders: Iterable[str], *, alone: Callable[[int], bool] = lambda size: False
+) -> int:
+    """Return the length that most files in FOLDERS have, if several have it or ALONE trusts it of one; else 0."""
+    sizes = _sizes(disk, folders)
+    if not sizes:
+        return 0
+    size = _most_usual(sizes)
+    return size if sizes[size] > 1 or alone(size) else 0
+
+
+def _is_power_of_two(size: int) -> bool:
+    return size & (size - 1) == 0

@@ -1,28 +1,62 @@
-"""Sizes are told by the lengths of most files."""
-
-from __future__ import annotations
+"""A broker that starts on a store takes the sizes of its files, where they are sure."""
 
 import os
 from pathlib import Path
 
 import pytest
 
+from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.stores.sizes import settings_of
+from pocketmq.tools.stores.our_reading import store_config
+from pocketmq.tools.stores.sizes import config_of_files
+from tests.recorded import recorded_names, recorded_store, settings
 
-from ...recorded import recorded_store
+SIZES = (
+    "log_file_size_bytes",
+    "queue_file_size_bytes",
+    "batch_queue_file_size_bytes",
+    "timer_log_file_size_bytes",
+    "index_slots",
+    "index_entries",
+)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_of_two_index_files_the_whole_one_tells_and_not_the_one_that_was_cut_short(
-    which: int, tmp_path: Path
-) -> None:
-    store = recorded_store("rolled", tmp_path / "store")
-    files = sorted((store / "index").iterdir())
-    for file in files[2:]:
-        file.unlink()
-    os.truncate(files[which], 1_000)
+def sizes(config: StoreConfig) -> list[int]:
+    return [getattr(config, name) for name in SIZES]
 
-    found = settings_of(OsDisk(), str(store), {})
 
-    assert (found.index_slots, found.index_entries) == (500, 2000)
+@pytest.mark.parametrize(
+    "name", [name for name in recorded_names() if not name.startswith("damaged-")]
+)
+def test_a_sound_store_tells_its_sizes(name: str, tmp_path: Path) -> None:
+    root = str(recorded_store(name, tmp_path / "store"))
+
+    found = config_of_files(OsDisk(), StoreConfig(path=root))
+
+    assert sizes(found) == sizes(store_config(root, ApacheSettings.of(settings(name))))
+
+
+def test_what_is_set_stays(tmp_path: Path) -> None:
+    root = str(recorded_store("rolled", tmp_path / "store"))
+
+    found = config_of_files(OsDisk(), StoreConfig(path=root, log_file_size_bytes=1 << 20))
+
+    assert found.log_file_size_bytes == 1 << 20
+
+
+def test_a_cut_file_tells_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "commitlog" / ("0" * 20)
+    log.parent.mkdir()
+    log.write_bytes(b"")
+    os.truncate(log, 3 * 4096)
+
+    found = config_of_files(OsDisk(), StoreConfig(path=str(tmp_path)))
+
+    assert found == StoreConfig(path=str(tmp_path))
+
+
+def test_a_store_that_is_not_there_yet_has_the_default(tmp_path: Path) -> None:
+    config = StoreConfig(path=str(tmp_path / "none"))
+
+    assert config_of_files(OsDisk(), config) == config
