@@ -14,7 +14,7 @@ demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 dev: $(VENV)/.dev
 
