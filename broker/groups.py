@@ -51,6 +51,11 @@ class Groups:
             )
         return group
 
+    def is_ordered(self, name: str) -> bool:
+        """Is there a group NAME, and does it want messages in order?"""
+        group = self._table.groups.get(name)
+        return group is not None and group.consume_message_orderly
+
     def all(self) -> list[GroupConfig]:
         """Return the groups, by name."""
         return [group for _, group in sorted(self._table.groups.items())]

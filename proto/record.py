@@ -235,6 +235,19 @@ def log_offset_and_times(record: Buffer) -> tuple[int, int]:
     return log_offset, times
 
 
+def property_string(record: bytes) -> bytes:
+    """Return the properties of RECORD, which is whole, as they are stored."""
+    sys_flag, magic = _INT.unpack_from(record, SYS_FLAG_AT)[0], _INT.unpack_from(record, 4)[0]
+    extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
+    at = RECONSUME_TIMES_AT + extra + 12
+    at += 4 + int(_INT.unpack_from(record, at)[0])
+    if magic == MAGIC_V1:
+        at += 1 + record[at]
+    else:
+        at += 2 + int(_SHORT.unpack_from(record, at)[0])
+    return record[at + 2 :]
+
+
 def decode_record(buffer: Buffer, at: int = 0) -> Record:
     """Return the record at position AT of BUFFER.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from .changes import PopKey
 
 if TYPE_CHECKING:
+    from .lanes import Lane
     from .leases import Lease
 
 #: So many steps are made one by one before the lowest entry is searched for.
@@ -19,7 +20,7 @@ class Entry:
     __slots__ = (
         "acknowledged",
         "attempt",
-        "label",
+        "lane",
         "lease",
         "log_offset",
         "offset",
@@ -37,8 +38,8 @@ class Entry:
         #: Of its latest delivery.
         self.serial = 0
         self.lease: Lease | None = None
-        #: What it has to keep its order with.
-        self.label = ""
+        #: What it has to keep its order with; None: nothing.
+        self.lane: Lane | None = None
         #: It is finished, but comes again if one before it does.
         self.acknowledged = False
 

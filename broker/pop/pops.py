@@ -30,6 +30,7 @@ from .asked import Asked, Popped
 from .changes import Change, Forgotten, Found
 from .entries import Entry
 from .handles import decode_handle, encode_handle, finished
+from .ordered import OrderedTable
 from .parts import PopParts, Rules, Taken
 from .receive import Receive
 from .table import Table, times_of
@@ -77,7 +78,8 @@ class Pops:
         clean = self._parts.store.recovery.clean
         for key, queue in found.queues.items():
             if self._topics.has_queue(key.topic, key.queue):
-                self._table(key.group, key.topic).restore(key.queue, queue, clean=clean)
+                table = self._table(key.group, key.topic, self._groups.is_ordered(key.group))
+                table.restore(key.queue, queue, clean=clean)
         self._journal.start(self._changes)
 
     def close(self) -> None:
@@ -96,10 +98,12 @@ class Pops:
         Raises InvalidName, TopicNotFound, NotReadable (the topic, or a group that is switched off), GroupInUse, or
         Overloaded if too many wait already. What goes wrong later DONE is told.
         """
-        self._rules(asked)
+        self._checked(asked)
         self.check_pops(asked.group)
         receive = Receive(self, asked, done)
         if receive.try_complete():
+            # What it has put away may have been in the way of others.
+            self._wake((asked.group, asked.topic))
             return None
         if asked.wait_ms <= 0:
             receive.on_deadline()
@@ -126,10 +130,10 @@ class Pops:
 
     def take(self, asked: Asked) -> Taken:
         """Deliver what there is for ASKED."""
-        rules = self._rules(asked)
-        table = self._table(asked.group, asked.topic)
+        group, topic = self._checked(asked)
+        table = self._table(asked.group, asked.topic, group.consume_message_orderly)
         table.turn += 1
-        return table.take(asked, rules)
+        return table.take(asked, _rules_of(group, topic, table.turn))
 
     def look_on(self, receive: Receive) -> None:
         """Have RECEIVE, which found nothing yet, look on in a later turn of the loop."""
@@ -149,8 +153,8 @@ class Pops:
         if not owned:
             del self._of_client[client_id]
 
-    def _rules(self, asked: Asked) -> Rules:
-        """Return what group and topic say of ASKED."""
+    def _checked(self, asked: Asked) -> tuple[GroupConfig, TopicConfig]:
+        """Return group and topic of ASKED, if it may be served."""
         topic = self._topics.for_reading(asked.topic, 0)
         group = self._groups.ensure(asked.group)
         if not group.consume_enable:
@@ -158,13 +162,16 @@ class Pops:
                 f"group {group.name!r} is switched off (consumeEnable is false): switch it on, or use another",
                 group=group.name,
             )
-        table = self._tables.get((asked.group, asked.topic))
-        return _rules_of(group, topic, table.turn if table is not None else 0)
+        return group, topic
 
-    def _table(self, group: str, topic: str) -> Table:
+    def _table(self, group: str, topic: str, ordered: bool) -> Table:
+        """Return the table of GROUP and TOPIC, made or made anew if it is to be ORDERED and is not, or the reverse."""
         table = self._tables.get((group, topic))
-        if table is None:
-            table = self._tables[group, topic] = Table(self._parts, group, topic)
+        if table is None or table.is_ordered != ordered:
+            made = (OrderedTable if ordered else Table)(self._parts, group, topic)
+            if table is not None:
+                made.take_over(table)
+            table = self._tables[group, topic] = made
         return table
 
     # --- waking
@@ -261,7 +268,7 @@ class Pops:
 
     def move(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Have GROUP go on at OFFSET of QUEUE: everything below is finished, nothing is in flight."""
-        self._table(group, topic).move(queue, offset)
+        self._table(group, topic, self._groups.is_ordered(group)).move(queue, offset)
 
 
 def _rules_of(group: GroupConfig, topic: TopicConfig, turn: int) -> Rules:

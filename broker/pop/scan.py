@@ -9,6 +9,7 @@ from ...proto.record_run import starts_of
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..filters.choice import Choice
+from .changes import PopKey
 
 #: A look through a filter reads so many times more messages each time that it finds too few.
 _GROWTH: Final = 4
@@ -26,17 +27,17 @@ class Scanned(NamedTuple):
 
 def scan(
     store: MessageStore,
-    topic: str,
-    queue: int,
+    key: PopKey,
     offset: int,
     room: int,
     room_bytes: int,
     choice: Choice | None,
 ) -> Scanned:
-    """Return up to ROOM wanted messages from OFFSET on, of ROOM_BYTES together, but at least one if there is any.
+    """Return wanted messages of the queue KEY from OFFSET on: up to ROOM, of ROOM_BYTES together, but at least one.
 
     With a CHOICE that wants few the look ends after a bounded number of messages, and goes on from there next time.
     """
+    _, topic, queue = key
     low, end = store.queue_bounds(topic, queue)
     offset = max(offset, low)
     if offset >= end or room <= 0:

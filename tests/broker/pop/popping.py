@@ -173,8 +173,7 @@ class Popping:
     def check(self) -> None:
         """Assert what always holds, and that a snapshot is worth as much as the journal."""
         for table in self.pops._tables.values():
-            for queue in table.queues.values():
-                queue.check()
+            table.check()
         mine = Found(self.journal.changes).queues
         for key, found in Found(self.journal.everything()).queues.items():
             if key in mine:

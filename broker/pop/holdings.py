@@ -1,0 +1,172 @@
+"""What a group has begun with of a topic: its queues and entries, from the journal and for it, and how they end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from .changes import Change, Finished, Found, FoundQueue, InFlight, Looked, Moved, PopKey
+from .entries import Entry, PopQueue
+from .leases import Lease
+from .parts import PopParts
+
+#: A lease that renews lasts so long after a restart without a word of its owner.
+_RESTORED_MS: Final = 30_000
+
+
+class Holdings:
+    """What GROUP has begun with of TOPIC, by queue; what is due again in the order in which that came to be."""
+
+    is_ordered: ClassVar[bool] = False
+
+    def __init__(self, parts: PopParts, group: str, topic: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.parts = parts
+        self.queues: dict[int, PopQueue] = {}
+        self.due: deque[Entry] = deque()
+        #: Receives so far: each begins with another queue.
+        self.turn = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are neither finished nor still to be looked at."""
+        return sum(len(queue.entries) for queue in self.queues.values())
+
+    # --- ending
+
+    def release(self, entry: Entry) -> None:
+        """Let nobody have ENTRY any more."""
+        self.parts.leases.release(entry)
+
+    def finish(self, entry: Entry) -> None:
+        """Note that ENTRY is finished."""
+        queue = entry.queue
+        self.release(entry)
+        del queue.entries[entry.offset]
+        self.parts.in_flight -= 1
+        self.parts.journal.note(Finished(queue.key, entry.offset))
+        if entry.offset == queue.low:
+            self.settle(queue)
+
+    def lapsed(self, lease: Lease) -> None:
+        """Hear that the time of LEASE is over."""
+        lapsed = [entry for entry in lease.entries if entry.lease is lease]
+        for entry in lapsed:
+            entry.lease = None
+        self.lapse(lapsed)
+        self.parts.wake((self.group, self.topic))
+
+    def lapse(self, entries: list[Entry]) -> None:
+        """Hear that ENTRIES have no lease any more."""
+        self.due.extend(entries)
+
+    # --- beginning, and being moved
+
+    def settle(self, queue: PopQueue) -> None:
+        """Commit what is finished of QUEUE."""
+        if queue.settle():
+            key = queue.key
+            self.parts.offsets.commit(key.topic, key.group, key.queue, queue.low)
+
+    def _begin(self, number: int, from_oldest: bool) -> PopQueue:
+        """Return queue NUMBER, which the table does not have yet, as the group left it."""
+        key = PopKey(self.group, self.topic, number)
+        low, end = self.parts.store.queue_bounds(self.topic, number)
+        committed = self.parts.offsets.committed(self.topic, self.group, number)
+        if committed is None:
+            at = low if from_oldest else end
+            self.parts.offsets.commit(self.topic, self.group, number, at)
+        else:
+            at = min(max(committed, low), end)
+        queue = self.queues[number] = PopQueue(key, at)
+        return queue
+
+    def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
+        """Go on with queue NUMBER as the journal FOUND it.
+
+        What the offsets say is finished is; what the log has lost is not looked at yet. After a CLEAN stop offsets that
+        are behind the journal were moved there by somebody else, and count.
+        """
+        queue = self._begin(number, from_oldest=True)
+        if clean and queue.low < min(found.in_flight, default=found.looked):
+            return
+        low, end = self.parts.store.queue_bounds(self.topic, number)
+        queue.next_offset = min(max(found.looked, queue.next_offset), end)
+        lent: dict[tuple[str, int, bool], list[Entry]] = {}
+        for offset in sorted(found.in_flight):
+            if max(low, queue.low) <= offset < queue.next_offset:
+                one = found.in_flight[offset]
+                entry = queue.entries[offset] = Entry(queue, offset)
+                entry.attempt, entry.serial = one.attempt, one.serial
+                lent.setdefault((one.owner, one.until_ms, one.renews), []).append(entry)
+        self.parts.in_flight += len(queue.entries)
+        now_ms = self.parts.leases.now_ms()
+        for (owner, until_ms, renews), entries in lent.items():
+            if renews:
+                until_ms = max(until_ms, now_ms + _RESTORED_MS)
+            if until_ms > now_ms:
+                grant = self.parts.leases.grant
+                grant(entries, until_ms, owner, self.lapsed, renews=renews)
+            else:
+                self.lapse(entries)
+        self.settle(queue)
+
+    def take_over(self, other: Holdings) -> None:
+        """Go on with what OTHER has, which does not any more."""
+        self.turn = other.turn
+        found = Found(other.changes())
+        for number in list(other.queues):
+            other.drop(number)
+        for key, queue in found.queues.items():
+            self.restore(key.queue, queue, clean=False)
+
+    def move(self, number: int, offset: int) -> None:
+        """Begin anew at OFFSET of queue NUMBER."""
+        self.drop(number)
+        key = PopKey(self.group, self.topic, number)
+        self.queues[number] = PopQueue(key, offset)
+        self.parts.offsets.commit(self.topic, self.group, number, offset)
+        self.parts.journal.note(Moved(key, offset))
+        self.parts.wake((self.group, self.topic))
+
+    def drop(self, number: int) -> None:
+        """Let go of all that is in flight of queue NUMBER, and of how far it was looked at."""
+        queue = self.queues.pop(number, None)
+        if queue is None:
+            return
+        for entry in queue.entries.values():
+            self.release(entry)
+        self.parts.in_flight -= len(queue.entries)
+        queue.entries.clear()
+
+    def retain(self) -> None:
+        """Finish what retention has taken."""
+        for queue in self.queues.values():
+            low = self.parts.store.queue_bounds(self.topic, queue.key.queue)[0]
+            if queue.low < low:
+                for entry in [one for one in queue.entries.values() if one.offset < low]:
+                    self.finish(entry)
+                queue.next_offset = max(queue.next_offset, low)
+                self.settle(queue)
+
+    def check(self) -> None:
+        """Assert what always holds between calls."""
+        for queue in self.queues.values():
+            queue.check()
+
+    def changes(self) -> Iterator[Change]:
+        """Return the changes that make the table as it is."""
+        for queue in self.queues.values():
+            for entry in queue.entries.values():
+                if entry.acknowledged:
+                    continue
+                lease = entry.lease
+                until_ms, owner, renews = 0, "", False
+                if lease is not None:
+                    until_ms, owner, renews = lease.deadline_ms, lease.owner, lease.ends_ms > 0
+                yield InFlight(
+                    queue.key, entry.offset, entry.attempt, until_ms, owner, entry.serial, renews
+                )
+            yield Looked(queue.key, queue.next_offset)

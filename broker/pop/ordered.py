@@ -1,0 +1,229 @@
+"""The table of a group that keeps order: one batch of each message group is out at a time.
+
+What a receive takes of one message group of a queue is its batch. Until all of it is acknowledged nothing behind it is
+delivered; other message groups of the queue go on. When nothing of it is leased any more it comes again, in order, from
+the first message on that is not acknowledged: also those behind that one that are, as with Apache's ordered groups.
+(Apache's brokers hold back the whole queue.) Messages without a message group keep the order of their queue.
+
+A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with new handles and
+without counting: its answer was lost.
+
+What lies behind a batch is looked at for other message groups, HELD_MAX messages of a queue at most; from then on
+the queue waits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .asked import Asked, Delivery
+from .changes import Finished, FoundQueue, InFlight
+from .entries import Entry, PopQueue
+from .lanes import Lane, Lanes, message_group
+from .leases import Lease
+from .parts import PopParts, Rules, Taken
+from .table import Table, exhausted
+
+#: Messages of a queue that wait for others of their group.
+HELD_MAX: Final = 4_096
+#: Messages that one receive looks at in a queue.
+_LOOKED_AT_MAX: Final = 1_024
+
+
+class OrderedTable(Table):
+    """The deliveries of a topic for a group, in order."""
+
+    is_ordered = True
+
+    def __init__(self, parts: PopParts, group: str, topic: str) -> None:
+        super().__init__(parts, group, topic)
+        self._lanes: dict[int, Lanes] = {}
+        #: What is leased under an attempt's id.
+        self._attempts: dict[str, Lease] = {}
+        self._is_taking = False
+
+    # --- delivering
+
+    def take(self, asked: Asked, rules: Rules) -> Taken:
+        again = self._repeated(asked)
+        if again:
+            return Taken(again, 0, False)
+        self._is_taking = True
+        try:
+            return super().take(asked, rules)
+        finally:
+            self._is_taking = False
+
+    def _repeated(self, asked: Asked) -> list[Delivery]:
+        """Deliver once more what ASKED's attempt has got already, and what is not finished of it."""
+        before = self._attempts.get(asked.attempt_id) if asked.attempt_id else None
+        if before is None:
+            return []
+        found = []
+        for entry in [entry for entry in before.entries if entry.lease is before]:
+            data = self.read(entry)
+            if data is None:
+                self.finish(entry)
+                continue
+            self.release(entry)
+            found.append((entry, data))
+        return self.lend(found, asked, again=True) if found else []
+
+    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[Entry, bytes]]) -> int:
+        buried = 0
+        for number in rules.queues:
+            lanes = self._lanes.get(number)
+            while lanes is not None and len(taken) + buried < asked.batch:
+                entry = lanes.next(self.turn)
+                if entry is None:
+                    break
+                buried += self._take_held(entry, rules, taken)
+        return buried
+
+    def _take_held(self, entry: Entry, rules: Rules, taken: list[tuple[Entry, bytes]]) -> bool:
+        """Take ENTRY, which was held; return whether it was buried instead."""
+        lane = _lane_of(entry)
+        data = self.read(entry)
+        is_acknowledged, entry.acknowledged = entry.acknowledged, False
+        lane.batch.append(entry)
+        lane.turn = self.turn
+        if data is None:
+            self.finish(entry)
+        elif entry.attempt < rules.attempts_max:
+            taken.append((entry, data))
+        elif is_acknowledged:
+            self.finish(entry)
+        elif self._bury(entry, data, exhausted(entry.attempt)):
+            return True
+        else:
+            lane.turn = -1  # What is behind it waits.
+        return False
+
+    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[Entry, bytes]]) -> bool:
+        lanes = self._lanes.setdefault(queue.key.queue, Lanes())
+        stop = queue.next_offset + _LOOKED_AT_MAX
+        while len(taken) < asked.batch and lanes.held_count < HELD_MAX:
+            before = queue.next_offset
+            more = super()._look(queue, asked, taken)
+            if more or queue.next_offset == before:
+                return more
+            if queue.next_offset >= stop:
+                return not taken
+        return False
+
+    def _add(self, entry: Entry, data: bytes, taken: list[tuple[Entry, bytes]]) -> None:
+        lanes = self._lanes[entry.queue.key.queue]
+        lane = entry.lane = lanes.of(message_group(data))
+        if lane.held or (lane.batch and lane.turn != self.turn):
+            lanes.hold(entry, lane)
+            held = InFlight(entry.queue.key, entry.offset, 0, 0, "", 0, False)
+            self.parts.journal.note(held)
+            return
+        lane.batch.append(entry)
+        lane.turn = self.turn
+        taken.append((entry, data))
+
+    def granted(self, lease: Lease) -> None:
+        if lease.attempt_id:
+            self._attempts[lease.attempt_id] = lease
+
+    # --- what becomes of deliveries
+
+    def release(self, entry: Entry) -> None:
+        lease = entry.lease
+        super().release(entry)
+        if lease is not None and not lease.live:
+            self._attempts.pop(lease.attempt_id, None)
+
+    def finish(self, entry: Entry) -> None:
+        lane, number = _lane_of(entry), entry.queue.key.queue
+        self.release(entry)
+        self.parts.journal.note(Finished(entry.queue.key, entry.offset))
+        entry.acknowledged = True
+        if entry not in lane.batch:
+            self._lanes[number].remove(entry)
+            self._remove(entry)
+            return
+        while lane.batch and lane.batch[0].acknowledged:
+            self._remove(lane.batch.pop(0))
+        self._look_after(lane, number)
+
+    def _remove(self, entry: Entry) -> None:
+        """Forget ENTRY, which is finished and does not come again."""
+        queue = entry.queue
+        del queue.entries[entry.offset]
+        self.parts.in_flight -= 1
+        if entry.offset == queue.low:
+            self.settle(queue)
+
+    def _look_after(self, lane: Lane, number: int) -> None:
+        """Have LANE go on if its batch is finished, or come again if nothing of it is leased any more."""
+        lanes = self._lanes[number]
+        if not lane.batch:
+            is_ready = lanes.free(lane)
+        elif not self._is_taking and not lane.is_leased:
+            lanes.take_back(lane)
+            is_ready = True
+        else:
+            return
+        if is_ready and not self._is_taking:
+            self.parts.wake((self.group, self.topic))
+
+    def lapse(self, entries: list[Entry]) -> None:
+        lanes: dict[int, tuple[Lane, int]] = {}
+        for entry in entries:
+            lane = entry.lane
+            if lane is not None:
+                lanes[id(lane)] = (lane, entry.queue.key.queue)
+        for lane, number in lanes.values():
+            if lane.batch and not lane.is_leased:
+                self._lanes[number].take_back(lane)
+
+    def lapsed(self, lease: Lease) -> None:
+        self._attempts.pop(lease.attempt_id, None)
+        super().lapsed(lease)
+
+    # --- beginning, and being moved
+
+    def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
+        super().restore(number, found, clean=clean)
+        queue = self.queues[number]
+        lanes = self._lanes[number] = Lanes()
+        gone = []
+        for entry in queue.entries.values():
+            data = self.read(entry)
+            lane = entry.lane = lanes.of(b"" if data is None else message_group(data))
+            if entry.attempt:
+                lane.batch.append(entry)
+            else:
+                lanes.hold(entry, lane)
+            if data is None:
+                gone.append(entry)
+        for lane in lanes.all():
+            if not lane.batch:
+                lanes.free(lane)
+            elif not lane.is_leased:
+                lanes.take_back(lane)
+        for entry in gone:
+            self.finish(entry)
+
+    def drop(self, number: int) -> None:
+        super().drop(number)
+        self._lanes.pop(number, None)
+
+    def check(self) -> None:
+        super().check()
+        for number, lanes in self._lanes.items():
+            entries = self.queues[number].entries if number in self.queues else {}
+            listed = [one for lane in lanes.all() for one in (*lane.batch, *lane.held)]
+            assert {one.offset for one in listed} == set(entries)
+            assert lanes.held_count == sum(len(lane.held) for lane in lanes.all())
+            for lane in lanes.all():
+                offsets = [one.offset for one in (*lane.batch, *lane.held)]
+                assert offsets == sorted(offsets)
+                assert not lane.batch or (lane.is_leased and not lane.batch[0].acknowledged)
+
+
+def _lane_of(entry: Entry) -> Lane:
+    assert entry.lane is not None, "set when it was looked at"
+    return entry.lane
