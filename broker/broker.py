@@ -174,7 +174,13 @@ class Broker:
             random=self._random,
         )
         service = BrokerService(
-            self._config, store, parts.topics, parts.groups, parts.offsets, parts.coordination
+            self._config,
+            store,
+            parts.topics,
+            parts.groups,
+            parts.offsets,
+            parts.coordination,
+            parts.pops,
         )
         table = service.methods(
             parts.sends, parts.fetches, parts.lookups, self._announced, self._status
@@ -231,7 +237,7 @@ class Broker:
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
         every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
         every_so_often(_PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
-        clean = _guarded(lambda: parts.store.clean(parts.needed_from))
+        clean = _guarded(parts.clean)
         clean()  # A disk that is too full is known before the first send.
         every_so_often(self._store_config.clean_interval_ms, clean)
         if parts.timers is not parts.wall_timers:

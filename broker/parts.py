@@ -83,6 +83,11 @@ class Parts:
         found = (self.delays.oldest_log_offset(), self.transactions.oldest_log_offset())
         return min((offset for offset in found if offset is not None), default=None)
 
+    def clean(self) -> None:
+        """Do one round of retention."""
+        if self.store.clean(self.needed_from).log_files:
+            self.pops.retain()
+
     def methods(self) -> MethodTable:
         """Return the methods of all that happens later than it was asked for, and those of the official clients."""
         several = (
@@ -168,18 +173,14 @@ def assemble(
     fetches.renew_lease = coordination.fence.renew_by_fetch
     coordination.filtered_counts = filters.counts.of_group
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
-    waits = Waits(
-        now_ms=now_ms,
-        slot_count=store.timers.count,
-        prepare=prepare,
-        check_room=transactions.check_room,
-    )
+    waits = _waits(store, transactions, now_ms)
     producers = _producers(config, store, now_ms)
     retries = Retries(store, topics, groups, appends, rules, now_ms, random)
     pop_parts = _pop_parts(config, store, offsets, retries, timers, wall, random)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
     clients = _clients(config, store, topics, groups, wall_timers, pops)
+    coordination.keep_apart(pops)
     return Parts(
         store=store,
         topics=topics,
@@ -245,6 +246,15 @@ def _coordination(
         QueueLeases(config, topics, groups, offsets, timers, leases),
         leases,
         Fence(leases, config.lease_ms),
+    )
+
+
+def _waits(store: MessageStore, transactions: Transactions, now_ms: Callable[[], int]) -> Waits:
+    return Waits(
+        now_ms=now_ms,
+        slot_count=store.timers.count,
+        prepare=prepare,
+        check_room=transactions.check_room,
     )
 
 

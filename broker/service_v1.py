@@ -19,6 +19,7 @@ from .fetch import Fetches
 from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
 from .lookup import Lookups
 from .offsets import Offsets
+from .pop.pops import Pops
 from .retry_policy import intervals_of
 from .send import Sends
 from .streams import FetchStream, ProduceStream
@@ -43,7 +44,9 @@ class BrokerService:
         groups: Groups,
         offsets: Offsets,
         coordination: Coordination,
+        pops: Pops,
     ) -> None:
+        self._pops = pops
         self._config = config
         self._store = store
         self._topics = topics
@@ -62,7 +65,13 @@ class BrokerService:
         """Return the table of methods for a carrier."""
         runs_max, fetches_max = self._config.produce_runs_in_flight, self._config.fetches_in_flight
         changes = _Changes(
-            self._store, self._topics, self._groups, self._offsets, announced, self._coordination
+            self._store,
+            self._topics,
+            self._groups,
+            self._offsets,
+            announced,
+            self._coordination,
+            self._pops,
         )
         return service(
             "pocketmq.v1.Broker",
@@ -124,6 +133,7 @@ class BrokerService:
                     value=one.offset,
                 )
         if not request.force:
+            self._pops.check_not_popped(request.group)
             self._coordination.fence.check_commit(request.group, request.offsets)
         self._groups.ensure(request.group)
         for one in request.offsets:
@@ -132,6 +142,8 @@ class BrokerService:
             # Who held the queues goes on from here as well: it has to ask for them anew.
             keys = [(one.topic, one.queue) for one in request.offsets]
             self._coordination.leases.end(request.group, keys)
+            for one in request.offsets:
+                self._pops.moved(request.group, one.topic, one.queue, one.offset)
         return pb.CommitOffsetsReply()
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
@@ -229,7 +241,9 @@ class _Changes:
         offsets: Offsets,
         announced: Announced,
         coordination: Coordination,
+        pops: Pops,
     ) -> None:
+        self._pops = pops
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -248,6 +262,7 @@ class _Changes:
         self._store.delete_topic(request.topic)
         self._topics.delete(request.topic)
         self._coordination.leases.forget_topic(request.topic)
+        self._pops.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
         self._offsets.save()
         await self._announced()
@@ -271,6 +286,7 @@ class _Changes:
     def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         self._groups.delete(request.group)
         self._coordination.forget_group(request.group)
+        self._pops.forget_group(request.group)
         self._offsets.forget_group(request.group)
         self._offsets.save()
         return pb.DeleteGroupReply()

@@ -235,17 +235,29 @@ def log_offset_and_times(record: Buffer) -> tuple[int, int]:
     return log_offset, times
 
 
-def property_string(record: bytes) -> bytes:
-    """Return the properties of RECORD, which is whole, as they are stored."""
-    sys_flag, magic = _INT.unpack_from(record, SYS_FLAG_AT)[0], _INT.unpack_from(record, 4)[0]
-    extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
-    at = RECONSUME_TIMES_AT + extra + 12
-    at += 4 + int(_INT.unpack_from(record, at)[0])
-    if magic == MAGIC_V1:
-        at += 1 + record[at]
+def property_value(record: bytes, name: bytes) -> bytes:
+    """Return the value of the property NAME of RECORD, which is whole; empty if it has none."""
+    at = _properties_at(record)
+    inner = record.rfind(b"\x02%b\x01" % name, at)
+    if inner >= 0:
+        at = inner + len(name) + 2
+    elif record.startswith(b"%b\x01" % name, at):
+        at += len(name) + 1
     else:
-        at += 2 + int(_SHORT.unpack_from(record, at)[0])
-    return record[at + 2 :]
+        return b""
+    end = record.find(b"\x02", at)
+    return record[at:] if end < 0 else record[at:end]
+
+
+def _properties_at(record: bytes) -> int:
+    """Return where the properties of RECORD begin."""
+    (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
+    extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
+    at = RECONSUME_TIMES_AT + extra + _MIDDLE.size
+    at += int(_INT.unpack_from(record, at - _INT.size)[0])
+    if _INT.unpack_from(record, _INT.size)[0] == MAGIC_V1:
+        return at + 1 + record[at] + _SHORT.size
+    return at + 2 + int(_SHORT.unpack_from(record, at)[0]) + _SHORT.size
 
 
 def decode_record(buffer: Buffer, at: int = 0) -> Record:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
 from ...proto.topics import check_group
+from ..pop.pops import Pops
 from ..topics import Topics
 from .coordinator import Coordinator
 from .fence import Fence
@@ -37,6 +38,11 @@ class Coordination:
         self._topics = topics
         self._shapes = self._shape()
         topics.on_change.append(self._topics_changed)
+
+    def keep_apart(self, pops: Pops) -> None:
+        """Have groups share queues or pop, and not both."""
+        pops.has_members = self.coordinator.has_members
+        self.coordinator.check_join = pops.check_not_popped
 
     def methods(self) -> MethodTable:
         """Return the methods of members, and the one that tells of them."""

@@ -20,6 +20,7 @@ Bounds: `group_members_max` members of one group, `members_max` in all.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from ...proto.errors import (
     InvalidArgument,
@@ -55,6 +56,8 @@ class Coordinator:
         self._sessions = Purgatory(timers, limit=config.members_max + 1)
         #: How many members there are in all.
         self._count = 0
+        #: Raises GroupInUse for a group that reads in another way.
+        self.check_join: Callable[[str], None] = lambda group: None
 
     def __len__(self) -> int:
         """Return how many members there are."""
@@ -68,6 +71,11 @@ class Coordinator:
         """Return group NAME, if anybody ever joined it here."""
         group = self._groups.get(name)
         return group.membership if group is not None else None
+
+    def has_members(self, name: str) -> bool:
+        """Is anybody in group NAME?"""
+        group = self._groups.get(name)
+        return group is not None and bool(group.membership.members)
 
     def topics_changed(self, topics: set[str]) -> None:
         """Begin a new generation of every group that reads one of TOPICS."""
@@ -96,6 +104,7 @@ class Coordinator:
     def join(self, seat: MemberStream, join: pb.Join) -> Group:
         """Take in who says JOIN at SEAT, or take it back; return its group."""
         member = member_of(join, seat.peer, self._timers.now_ms())
+        self.check_join(join.group)
         config = self._configs.ensure(join.group)
         group = self._groups.get(join.group) or Group(join.group, self._config, self._timers)
         membership = group.membership

@@ -13,27 +13,16 @@ import heapq
 from collections import deque
 from typing import Final
 
-from ...proto.properties import NAME_END, PAIR_END, SHARDING_KEY
-from ...proto.record import property_string
+from ...proto.properties import SHARDING_KEY
+from ...proto.record import property_value
 from .entries import Entry
 
-_NAME: Final = f"{SHARDING_KEY}{NAME_END}".encode()
-_INNER_NAME: Final = f"{PAIR_END}{SHARDING_KEY}{NAME_END}".encode()
-_PAIR_END: Final = PAIR_END.encode()
+_SHARDING_KEY: Final = SHARDING_KEY.encode()
 
 
 def message_group(record: bytes) -> bytes:
     """Return the message group of RECORD; empty if it has none: all those of a queue keep their order too."""
-    string = property_string(record)
-    at = string.rfind(_INNER_NAME)
-    if at >= 0:
-        at += len(_INNER_NAME)
-    elif string.startswith(_NAME):
-        at = len(_NAME)
-    else:
-        return b""
-    end = string.find(_PAIR_END, at)
-    return string[at:] if end < 0 else string[at:end]
+    return property_value(record, _SHARDING_KEY)
 
 
 class Lane:

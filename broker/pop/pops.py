@@ -17,9 +17,11 @@ Bounds: `pop_in_flight_max` messages in flight, `fetches_waiting_max` receives t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from ...proto.errors import NotReadable, Overloaded
+from ...proto.errors import GroupInUse, NotReadable, Overloaded, PocketMQError
+from ...proto.topics import RETRY_PREFIX, retry_topic
 from ...store.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
 from ..filters.filters import Filters
@@ -28,6 +30,7 @@ from ..topics import TYPE_ATTRIBUTE, Topics
 from ..waiting import Purgatory
 from .asked import Asked, Popped
 from .changes import Change, Forgotten, Found
+from .classic_retries import RetryTable
 from .entries import Entry
 from .handles import decode_handle, encode_handle, finished
 from .ordered import OrderedTable
@@ -36,6 +39,8 @@ from .receive import Receive
 from .table import Table, times_of
 
 BATCH_MAX: Final = 32
+#: A group pops for so long after its last receive began.
+POPS_MS: Final = 60_000
 #: Waits of _LONG_WAIT_MS or more end in bunches: each is shorter than asked for by less than this part of it.
 _WAIT_PARTS: Final = 64
 _LONG_WAIT_MS: Final = 10_000
@@ -67,8 +72,10 @@ class Pops:
         #: The groups whose receives of a topic wait.
         self._waiting: dict[str, set[tuple[str, str]]] = {}
         self._of_client: dict[str, dict[Receive, None]] = {}
-        #: Raises GroupInUse for a group whose members share queues.
-        self.check_pops: Callable[[str], None] = lambda group: None
+        #: When a group popped last.
+        self._popped_ms: dict[str, int] = {}
+        #: Has a group members that share queues?
+        self.has_members: Callable[[str], bool] = lambda group: False
 
     # --- beginning and ending
 
@@ -99,7 +106,8 @@ class Pops:
         Overloaded if too many wait already. What goes wrong later DONE is told.
         """
         self._checked(asked)
-        self.check_pops(asked.group)
+        self._check_alone(asked.group)
+        self._popped_ms[asked.group] = self._leases.wall_ms()
         receive = Receive(self, asked, done)
         if receive.try_complete():
             # What it has put away may have been in the way of others.
@@ -122,7 +130,8 @@ class Pops:
                 field="fetches_waiting_max",
                 limit=limit,
             )
-        deadline_ms = _together(self._leases.wall_ms() + asked.wait_ms, asked.wait_ms)
+        wait_ms = min(asked.wait_ms, self._config.fetch_wait_max_ms)
+        deadline_ms = _together(self._leases.wall_ms() + wait_ms, wait_ms)
         key = (asked.group, asked.topic)
         receive.waiting = self._purgatory.watch(receive, key, deadline_ms)
         self._waiting.setdefault(asked.topic, set()).add(key)
@@ -133,7 +142,33 @@ class Pops:
         group, topic = self._checked(asked)
         table = self._table(asked.group, asked.topic, group.consume_message_orderly)
         table.turn += 1
-        return table.take(asked, _rules_of(group, topic, table.turn))
+        rules = _rules_of(group, topic, table.turn)
+        retries = self._retries(asked.group)
+        if retries is None or retries is table:
+            return table.take(asked, rules)
+        first = retries.take(asked, rules._replace(queues=range(self._queues(retries.topic))))
+        room = asked.batch - len(first.deliveries) - first.buried
+        if room <= 0:
+            return first
+        try:
+            then = table.take(replace(asked, batch=room), rules)
+        except PocketMQError:
+            if first.deliveries:
+                return first
+            raise
+        return Taken([*first.deliveries, *then.deliveries], first.buried + then.buried, then.more)
+
+    def _retries(self, group: str) -> Table | None:
+        """Return the table of GROUP's retry topic, if there is anything of it to deliver or to look at."""
+        topic = retry_topic(group)
+        queues = self._queues(topic)
+        if not queues:
+            return None
+        return self._table(group, topic, False)
+
+    def _queues(self, topic: str) -> int:
+        """Return how many queues TOPIC has; 0 if there is none."""
+        return self._topics.get(topic).read_queues if self._topics.has_queue(topic, 0) else 0
 
     def look_on(self, receive: Receive) -> None:
         """Have RECEIVE, which found nothing yet, look on in a later turn of the loop."""
@@ -167,21 +202,58 @@ class Pops:
     def _table(self, group: str, topic: str, ordered: bool) -> Table:
         """Return the table of GROUP and TOPIC, made or made anew if it is to be ORDERED and is not, or the reverse."""
         table = self._tables.get((group, topic))
+        if topic == retry_topic(group):
+            ordered = False
         if table is None or table.is_ordered != ordered:
-            made = (OrderedTable if ordered else Table)(self._parts, group, topic)
+            made = _kind_of(group, topic, ordered)(self._parts, group, topic)
             if table is not None:
                 made.take_over(table)
             table = self._tables[group, topic] = made
         return table
 
+    # --- one group, one way
+
+    def _check_alone(self, group: str) -> None:
+        """Raise GroupInUse if members of GROUP share queues: they would finish what is in flight."""
+        if self.has_members(group):
+            raise GroupInUse(
+                f"group {group!r} has members that share its queues, and cannot pop as well: stop them, or use another"
+                " group",
+                group=group,
+            )
+
+    def check_not_popped(self, group: str) -> None:
+        """Raise GroupInUse if GROUP pops: its queues cannot be shared as well."""
+        popped_ms = self._popped_ms.get(group)
+        if popped_ms is None:
+            return
+        left_ms = popped_ms + POPS_MS - self._leases.wall_ms()
+        if left_ms > 0:
+            raise GroupInUse(
+                f"group {group!r} pops (ReceiveMessage), and cannot share queues as well: stop its consumers and try"
+                f" again in {left_ms} ms, or use another group",
+                group=group,
+            )
+        del self._popped_ms[group]
+
     # --- waking
 
     def arrived(self, topic: str) -> None:
         """Hear that messages of TOPIC were stored: who waits for them tries again."""
+        if topic.startswith(RETRY_PREFIX):
+            self._wake_group(topic.removeprefix(RETRY_PREFIX))
         for key in list(self._waiting.get(topic, ())):
             self._wake(key)
 
+    def _wake_group(self, group: str) -> None:
+        for keys in list(self._waiting.values()):
+            for key in [key for key in keys if key[0] == group]:
+                self._wake(key)
+
     def _wake(self, key: tuple[str, str]) -> None:
+        if key[1] == retry_topic(key[0]) and key[1] not in self._waiting:
+            self._wake_group(key[0])
+            return
         self._purgatory.notify_in_turn(key)
         waiting = self._waiting.get(key[1])
         if waiting is not None and not self._purgatory.is_watched(key):
@@ -226,7 +298,11 @@ class Pops:
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[Table, Entry | None]:
         found = decode_handle(handle)
-        table = self._tables.get((group, topic)) or Table(self._parts, group, topic)
+        if found.is_retry:
+            topic = retry_topic(group)
+        table = self._tables.get((group, topic)) or _kind_of(group, topic, False)(
+            self._parts, group, topic
+        )
         entry = table.find(found)
         # Only what is there may make a table.
         return self._tables.setdefault((group, topic), table), entry
@@ -253,6 +329,7 @@ class Pops:
     def forget_group(self, group: str) -> None:
         """Forget what is in flight for GROUP, which is deleted."""
         self._forget([key for key in self._tables if key[0] == group])
+        self._popped_ms.pop(group, None)
         self._journal.note(Forgotten(group, ""))
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
@@ -266,9 +343,20 @@ class Pops:
         for table in self._tables.values():
             table.retain()
 
+    def moved(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Hear that somebody has put GROUP at OFFSET of QUEUE."""
+        if (group, topic) in self._tables:
+            self.move(group, topic, queue, offset)
+
     def move(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Have GROUP go on at OFFSET of QUEUE: everything below is finished, nothing is in flight."""
         self._table(group, topic, self._groups.is_ordered(group)).move(queue, offset)
+
+
+def _kind_of(group: str, topic: str, ordered: bool) -> type[Table]:
+    if topic == retry_topic(group):
+        return RetryTable
+    return OrderedTable if ordered else Table
 
 
 def _rules_of(group: GroupConfig, topic: TopicConfig, turn: int) -> Rules:

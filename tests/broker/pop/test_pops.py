@@ -9,7 +9,9 @@ import pytest
 
 from pocketmq.broker.filters.choice import choice_of
 from pocketmq.broker.pop.asked import Popped
+from pocketmq.broker.pop.pops import POPS_MS
 from pocketmq.proto.errors import (
+    GroupInUse,
     InvalidReceiptHandle,
     NotReadable,
     Overloaded,
@@ -629,3 +631,71 @@ class TestChangesOfOthers:
         assert len(broker.timers) == 0
         await broker.restart()
         assert broker.pops._tables == {}
+
+    async def test_a_group_that_was_put_elsewhere_by_hand_goes_on_there(
+        self, broker: Popping
+    ) -> None:
+        broker.send(b"1", b"2")
+        broker.pop()
+
+        broker.pops.moved(GROUP, TOPIC, 0, 1)
+        broker.pops.moved("stranger", TOPIC, 0, 1)
+
+        assert bodies(broker.pop()) == [b"2"]
+        assert len(broker.pops._tables) == 1
+
+    async def test_what_retention_has_taken_is_finished(self, broker: Popping) -> None:
+        for _ in range(5):
+            broker.send(b"x" * 300_000)
+        one, *_ = broker.pop()
+        low = _delete_oldest_files(broker)
+
+        broker.pops.retain()
+
+        assert broker.committed() == low > 0
+        assert broker.pops._parts.in_flight == 5 - low
+        broker.ack(one)
+
+    async def test_what_retention_has_taken_does_not_come_again(self, broker: Popping) -> None:
+        for _ in range(5):
+            broker.send(b"x" * 300_000)
+        broker.send(b"6")
+        count = len(broker.pop())
+        assert count == 6
+        low = _delete_oldest_files(broker)
+        await broker.clock.advance(INVISIBLE_MS)
+
+        assert [one.offset for one in broker.pop()] == list(range(low, 6))
+        assert broker.committed() == low
+
+
+def _delete_oldest_files(broker: Popping) -> int:
+    """Delete the oldest file of the log, as retention does, and return where the queue begins now."""
+    broker.store.log.files.delete_leading(1)
+    broker.store.queues.delete_expired(broker.store.min_log_offset)
+    return broker.store.queue_bounds(TOPIC, 0)[0]
+
+
+class TestOneWay:
+    """A group either pops or shares queues."""
+
+    async def test_a_group_with_members_does_not_pop(self, broker: Popping) -> None:
+        broker.pops.has_members = lambda group: group == GROUP
+
+        with pytest.raises(GroupInUse, match="has members"):
+            broker.pop()
+        assert broker.pop(group="other") == []
+
+    async def test_a_group_that_pops_is_not_shared_until_a_while_after(
+        self, broker: Popping
+    ) -> None:
+        broker.pops.check_not_popped(GROUP)
+        broker.wait()
+        await broker.clock.advance(POPS_MS - 1)
+
+        with pytest.raises(GroupInUse, match="again in 1 ms"):
+            broker.pops.check_not_popped(GROUP)
+        await broker.clock.advance(1)
+
+        broker.pops.check_not_popped(GROUP)
+        assert broker.pops._popped_ms == {}
