@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -28,7 +28,9 @@ from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from .certificates import Certificates
 from .config import BrokerConfig
+from .figures import figures
 from .front import Front, is_loopback
+from .metrics_page import Figure, MetricsPage
 from .network import GRPC, Network
 from .parts import Parts, assemble
 from .registration import Registration
@@ -214,7 +216,14 @@ class Broker:
             parts.wall_timers,
             connections_max=self._config.connections_max,
             direct_port=self._config.direct_port,
+            page=MetricsPage(self._figures, parts.client_metrics),
         )
+
+    def _figures(self) -> Iterator[Figure]:
+        assert self._running is not None, "asked while running"
+        carrier = self._running.carrier
+        connections = carrier.connections if isinstance(carrier, Front) else 0
+        return figures(self._running.parts, self._status(), connections)
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""

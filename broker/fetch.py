@@ -52,9 +52,12 @@ class Fetches:
         self._filters = filters
         #: Renews the lease of group, topic and queue; raises LeaseLost where they are not held under the token.
         self.renew_lease: Callable[[str, str, int, int], None] | None = None
+        #: How many fetches were asked for.
+        self.asked = 0
 
     def fetch(self, request: pb.FetchRequest, done: Done) -> Waiting | None:
         """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
+        self.asked += 1
         try:
             self._check(request)
             fetch = self._operation(request, done)

@@ -34,6 +34,7 @@ from .fetch import Fetches
 from .filters.filters import Filters
 from .groups import Groups
 from .lookup import Lookups
+from .metrics import ClientMetrics
 from .offsets import Offsets
 from .pop.changes import Unkept
 from .pop.handles import serials_from
@@ -77,6 +78,7 @@ class Parts:
     clients: Clients
     service_v2: ServiceV2
     pops: Pops
+    client_metrics: ClientMetrics
 
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
@@ -203,6 +205,16 @@ def assemble(
         pops=pops,
         clients=clients,
         service_v2=ServiceV2([clients]),
+        client_metrics=ClientMetrics(wall.now_ms),
+    )
+
+
+def _waits(store: MessageStore, transactions: Transactions, now_ms: Callable[[], int]) -> Waits:
+    return Waits(
+        now_ms=now_ms,
+        slot_count=store.timers.count,
+        prepare=prepare,
+        check_room=transactions.check_room,
     )
 
 

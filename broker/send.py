@@ -79,6 +79,15 @@ class Waits:
     check_room: Callable[[int], None]
 
 
+@dataclass(slots=True)
+class SendCounts:
+    """Numbers that only grow: runs that were answered, stored or not, and the messages of the former."""
+
+    stored: int = 0
+    messages: int = 0
+    failed: int = 0
+
+
 class Sends:
     """Takes runs. Whoever listens to APPENDS is told of those that were stored. TIMERS go by the machine's time."""
 
@@ -106,6 +115,7 @@ class Sends:
         #: What this turn of the loop has brought so far.
         self._arrived: list[Sending] = []
         self._waiting = 0
+        self.counts = SendCounts()
         #: Set while the broker stops: every further send is refused with it.
         self.refusal: PocketMQError | None = None
 
@@ -122,6 +132,7 @@ class Sends:
             logger.debug(
                 "send refused topic=%s queue=%d reason=%s", run.topic, run.queue, error.message
             )
+            self.counts.failed += 1
             done(pb.ProduceReply(run_id=run.run_id, error=to_wire(error)))
             return
         self._waiting += send.to_disk
@@ -366,7 +377,10 @@ class Sends:
         reply = send.reply
         if error is None:
             reply.durability = pb.DISK if send.to_disk else pb.MEMORY
+            self.counts.stored += 1
+            self.counts.messages += send.count
         else:
+            self.counts.failed += 1
             reply.error.CopyFrom(to_wire(error))
         done(reply)
 

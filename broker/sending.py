@@ -64,6 +64,11 @@ class Sending:
         return len(self._sent.records)
 
     @property
+    def count(self) -> int:
+        """Return how many messages it has."""
+        return len(self._sent.columns)
+
+    @property
     def is_repeated(self) -> bool:
         """Is some of it stored already?"""
         return self.numbered is not None and self.numbered.rows is not None

@@ -93,6 +93,11 @@ class Pops:
         """Keep what is in flight."""
         self._journal.close()
 
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages are delivered and not finished."""
+        return self._parts.in_flight
+
     def _changes(self) -> Iterator[Change]:
         for table in self._tables.values():
             yield from table.changes()

@@ -152,3 +152,26 @@ async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path) -> Non
         for host in hosts:
             async with grpc.aio.insecure_channel(f"{host}:{port}", options=LOCAL) as channel:
                 await Peer(channel).ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
+
+
+async def test_metrics_are_shown_on_the_same_port(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path)) as (server, peer):
+        await peer.create_topic()
+        await peer.produce(run_of([b"a", b"b"]))
+        await peer.refusal(run_of([b"a"], queue=99))
+        await peer.fetch()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        page = (await reader.read()).decode()
+        writer.close()
+        await writer.wait_closed()
+
+    assert page.startswith("HTTP/1.1 200 OK\r\n")
+    lines = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[:1].islower())
+    expected = {"sends": 1, "sent_messages": 2, "sends_failed": 1, "fetches": 1}
+    for name, value in expected.items():
+        assert float(lines[f"pocketmq_broker_{name}_total"]) == value, name
+    assert float(lines["pocketmq_broker_connections"]) == 2
+    assert float(lines["pocketmq_store_writable"]) == 1
+    assert float(lines["pocketmq_store_appended_bytes_total"]) > 0
+    assert float(lines["process_resident_memory_bytes"]) > 1 << 20

@@ -1,0 +1,104 @@
+"""What a broker says of itself on `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from .metrics_page import Figure
+from .parts import Parts
+
+
+def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Iterator[Figure]:
+    """Yield the figures of a broker with PARTS and STATUS, at CONNECTIONS through its relay."""
+    who = (
+        ("broker", status.broker_name),
+        ("cluster", status.cluster),
+        ("version", status.version),
+    )
+    yield Figure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
+    yield from _process(status)
+    yield from _traffic(parts, connections)
+    yield from _tables(parts, status)
+    yield from _store(status)
+
+
+def _process(status: pb.BrokerStatusReply) -> Iterator[Figure]:
+    yield Figure(
+        "gauge",
+        "pocketmq_broker_start_time_seconds",
+        "When it started, by the messages' time.",
+        status.started_ms / 1000,
+    )
+    yield Figure(
+        "counter", "process_cpu_seconds_total", "CPU time of the process.", status.cpu_seconds
+    )
+    yield Figure(
+        "gauge",
+        "process_resident_memory_bytes",
+        "Resident memory of the process.",
+        status.rss_bytes,
+    )
+
+
+def _traffic(parts: Parts, connections: int) -> Iterator[Figure]:
+    sends, fetches = parts.sends.counts, parts.fetches
+    rows: list[tuple[str, str, float]] = [
+        ("sends", "Runs of messages that were sent and stored.", sends.stored),
+        ("sent_messages", "Messages in them.", sends.messages),
+        (
+            "sends_failed",
+            "Runs of messages that were refused, or not stored in time.",
+            sends.failed,
+        ),
+        ("fetches", "Fetches that were asked for.", fetches.asked),
+    ]
+    for name, what, value in rows:
+        yield Figure("counter", f"pocketmq_broker_{name}_total", what, value)
+    rows = [
+        ("connections", "Connections through the relay.", connections),
+        ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
+        ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
+    ]
+    for name, what, value in rows:
+        yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
+
+
+def _tables(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
+    topics = len(parts.topics.all(include_system=True))
+    rows: list[tuple[str, str, float]] = [
+        ("topics", "Topics, those of the system included.", topics),
+        ("groups", "Groups of consumers.", len(parts.groups.all())),
+        ("timers", "What waits for its time in memory.", len(parts.timers)),
+        ("delayed_waiting", "Messages that wait for their time.", status.delayed_waiting),
+        ("transactions_open", "Transactions without an outcome.", status.transactions_open),
+        (
+            "pop_in_flight",
+            "Messages that consumers have popped and not finished.",
+            parts.pops.in_flight,
+        ),
+    ]
+    for name, what, value in rows:
+        yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
+
+
+def _store(status: pb.BrokerStatusReply) -> Iterator[Figure]:
+    yield Figure(
+        "counter",
+        "pocketmq_store_appended_bytes_total",
+        "Bytes that the log has ever had.",
+        status.max_log_offset,
+    )
+    rows: list[tuple[str, str, float]] = [
+        ("log_begin_bytes", "Log offset of the oldest byte that is kept.", status.min_log_offset),
+        ("flushed_bytes", "Log offset up to which all is on the device.", status.flushed_offset),
+        (
+            "dispatched_bytes",
+            "Log offset up to which all is in its queue.",
+            status.dispatched_offset,
+        ),
+        ("disk_used_ratio", "How full the device is.", status.disk_used_ratio),
+        ("writable", "Does it take messages?", status.writable),
+    ]
+    for name, what, value in rows:
+        yield Figure("gauge", f"pocketmq_store_{name}", what, value)

@@ -1,0 +1,161 @@
+"""What clients of Apache RocketMQ 5 measure, kept for the broker's `/metrics`.
+
+Such a client sends its histograms once a minute: how long its sends took, how old messages were when they came, how
+long they waited for a listener, and how long that took; a push consumer says besides how much it holds. A series is one
+name with one set of labels: client, topic, group, language, and the status of what was measured.
+
+Bounds: `SERIES_MAX` series; beyond, the one that was not heard of for longest is dropped, which is counted. One that
+was not heard of for `SERIES_AGE_MS` is dropped when somebody asks. A histogram has at most `BUCKETS_MAX` bounds, a
+label at most `LABEL_LENGTH_MAX` characters, the rest is cut off. What is no such histogram is not kept: `False`.
+
+Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+SERIES_MAX: Final = 1_000
+SERIES_AGE_MS: Final = 900_000
+BUCKETS_MAX: Final = 32
+LABEL_LENGTH_MAX: Final = 255
+_COUNT_MAX: Final = 1 << 63
+
+#: What a client calls a label, and what `/metrics` does.
+LABELS: Final = {
+    "client_id": "client",
+    "topic": "topic",
+    "consumer_group": "group",
+    "language": "language",
+    "invocation_status": "status",
+}
+HISTOGRAMS: Final = {
+    "rocketmq_send_cost_time": "How long sends took, in milliseconds, as clients measured it.",
+    "rocketmq_delivery_latency": "How long messages travelled from the broker to the client, in milliseconds.",
+    "rocketmq_await_time": "How long messages waited at the client for a listener, in milliseconds.",
+    "rocketmq_process_time": "How long listeners took for a message, in milliseconds.",
+}
+GAUGES: Final = {
+    "rocketmq_consumer_cached_messages": "Messages that a push consumer has received and not finished.",
+    "rocketmq_consumer_cached_bytes": "Their bytes.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many values lay up to each of BOUNDS, which ascend, and in the last of COUNTS above them all; their TOTAL."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        """Return how many values there were."""
+        return sum(self.counts)
+
+    def is_sound(self) -> bool:
+        """Is it within the bounds, and a histogram?"""
+        bounds = self.bounds
+        return (
+            len(bounds) <= BUCKETS_MAX
+            and len(self.counts) == len(bounds) + 1
+            and all(math.isfinite(bound) for bound in bounds)
+            and all(low < high for low, high in pairwise(bounds))
+            and all(0 <= count < _COUNT_MAX for count in self.counts)
+            and math.isfinite(self.total)
+        )
+
+    def plus(self, other: Histogram) -> Histogram:
+        """Return both together; OTHER alone if it has other bounds."""
+        if other.bounds != self.bounds:
+            return other
+        counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
+        return replace(self, counts=counts, total=self.total + other.total)
+
+
+#: The values of LABELS, in their order; "" for one that was not given.
+LabelValues = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    value: Histogram | float
+    heard_ms: int
+
+
+class ClientMetrics:
+    """The latest that clients have said. NOW_MS is the machine's time."""
+
+    def __init__(self, now_ms: Callable[[], int], *, series_max: int = SERIES_MAX) -> None:
+        self._now_ms = now_ms
+        self._series_max = series_max
+        #: The one that was heard of last is last.
+        self._series: dict[tuple[str, LabelValues], _Kept] = {}
+        #: Series that others took the place of.
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def note(
+        self, name: str, labels: Mapping[str, str], histogram: Histogram, *, is_delta: bool = False
+    ) -> bool:
+        """Keep HISTOGRAM under NAME and LABELS, which are as the client calls them; return whether it could be kept.
+
+        IS_DELTA: it is to be added to what is kept; else it says all since the client began.
+        """
+        if name not in HISTOGRAMS or not histogram.is_sound():
+            return False
+        key = (name, _values(labels))
+        known = self._series.get(key)
+        if is_delta and known is not None and isinstance(known.value, Histogram):
+            histogram = known.value.plus(histogram)
+        self._keep(key, histogram)
+        return True
+
+    def note_gauge(self, name: str, labels: Mapping[str, str], value: float) -> bool:
+        """Keep VALUE under NAME and LABELS; return whether it could be kept."""
+        if name not in GAUGES or not math.isfinite(value):
+            return False
+        self._keep((name, _values(labels)), value)
+        return True
+
+    def _keep(self, key: tuple[str, LabelValues], value: Histogram | float) -> None:
+        self._series.pop(key, None)
+        self._series[key] = _Kept(value, self._now_ms())
+        if len(self._series) > self._series_max:
+            del self._series[next(iter(self._series))]
+            self.dropped += 1
+
+    def histograms(self, name: str) -> Iterator[tuple[LabelValues, Histogram]]:
+        """Yield the series of NAME."""
+        for labels, value in self._of(name):
+            if isinstance(value, Histogram):
+                yield labels, value
+
+    def gauges(self, name: str) -> Iterator[tuple[LabelValues, float]]:
+        """Yield the series of NAME."""
+        for labels, value in self._of(name):
+            if not isinstance(value, Histogram):
+                yield labels, value
+
+    def _of(self, name: str) -> Sequence[tuple[LabelValues, Histogram | float]]:
+        self._forget_old()
+        return [(key[1], kept.value) for key, kept in self._series.items() if key[0] == name]
+
+    def _forget_old(self) -> None:
+        oldest_ms = self._now_ms() - SERIES_AGE_MS
+        while self._series:
+            key = next(iter(self._series))
+            if self._series[key].heard_ms >= oldest_ms:
+                return
+            del self._series[key]
+
+
+def _values(labels: Mapping[str, str]) -> LabelValues:
+    return tuple(labels.get(name, "")[:LABEL_LENGTH_MAX] for name in LABELS)

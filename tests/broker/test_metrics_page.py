@@ -1,0 +1,102 @@
+"""`GET /metrics`: an answer in plain HTTP, in a format that Prometheus reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pocketmq.broker.metrics import ClientMetrics, Histogram
+from pocketmq.broker.metrics_page import Figure, MetricsPage
+from pocketmq.proto.clock import VirtualClock
+
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:8081\r\nAccept: */*"
+
+
+def page(*figures: Figure) -> tuple[MetricsPage, ClientMetrics]:
+    clients = ClientMetrics(VirtualClock(0).now_ms)
+    return MetricsPage(lambda: figures, clients), clients
+
+
+def answered(page: MetricsPage, head: bytes = REQUEST) -> tuple[str, dict[str, str], str]:
+    """Return status, headers and body of the answer to HEAD."""
+    top, _, body = page(head).decode().partition("\r\n\r\n")
+    status, *lines = top.split("\r\n")
+    return status, dict(line.split(": ", 1) for line in lines), body
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families: Any = text_string_to_metric_families(text)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_figures_are_read_back() -> None:
+    found, _ = page(
+        Figure("counter", "a_total", "A.", 7),
+        Figure("gauge", "b_ratio", "B.", 0.25, (("broker", 'with "quotes"\n'),)),
+    )
+
+    status, headers, body = answered(found)
+
+    assert status == "HTTP/1.1 200 OK"
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    assert (headers["Content-Length"], headers["Connection"]) == (str(len(body)), "close")
+    values = samples(body)
+    assert values["a_total", frozenset()] == 7
+    assert values["b_ratio", frozenset({("broker", 'with "quotes"\n')})] == 0.25
+    assert "python_info" not in body
+
+
+def test_histograms_of_clients_count_up_to_each_bound() -> None:
+    found, clients = page()
+    labels = {"client_id": "c", "topic": "T", "language": "GO", "invocation_status": "success"}
+    clients.note("rocketmq_send_cost_time", labels, Histogram((1.0, 5.0), (3, 2, 1), 20.5))
+    clients.note_gauge("rocketmq_consumer_cached_bytes", labels, 9)
+
+    values = samples(answered(found)[2])
+
+    who = {
+        ("client", "c"),
+        ("topic", "T"),
+        ("group", ""),
+        ("language", "GO"),
+        ("status", "success"),
+    }
+    name = "rocketmq_send_cost_time"
+    buckets = {
+        bound: values[f"{name}_bucket", frozenset(who | {("le", bound)})]
+        for bound in ("1.0", "5.0", "+Inf")
+    }
+    assert buckets == {"1.0": 3, "5.0": 5, "+Inf": 6}
+    assert values[f"{name}_count", frozenset(who)] == 6
+    assert values[f"{name}_sum", frozenset(who)] == 20.5
+    assert values["rocketmq_consumer_cached_bytes", frozenset(who)] == 9
+    assert values["pocketmq_broker_client_series_dropped_total", frozenset()] == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /metrics?name=x HTTP/1.0", "HTTP/1.1 200 OK"),
+        (b"GET / HTTP/1.1\r\n", "HTTP/1.1 404 Not Found"),
+        (b"GET /metrics/x HTTP/1.1", "HTTP/1.1 404 Not Found"),
+        (b"GET", "HTTP/1.1 404 Not Found"),
+        (b"GARBAGE\xff /metrics HTTP/1.1", "HTTP/1.1 405 Method Not Allowed"),
+    ],
+)
+def test_only_the_page_is_answered(head: bytes, status: str) -> None:
+    assert answered(page()[0], head)[0] == status
+
+
+def test_who_asks_for_the_head_gets_the_head() -> None:
+    found, _ = page(Figure("gauge", "a", "A.", 1))
+
+    status, headers, body = answered(found, b"HEAD /metrics HTTP/1.1")
+
+    assert (status, body) == ("HTTP/1.1 200 OK", "")
+    assert int(headers["Content-Length"]) == len(answered(found)[2])
