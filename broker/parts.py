@@ -261,15 +261,6 @@ def _coordination(
     )
 
 
-def _waits(store: MessageStore, transactions: Transactions, now_ms: Callable[[], int]) -> Waits:
-    return Waits(
-        now_ms=now_ms,
-        slot_count=store.timers.count,
-        prepare=prepare,
-        check_room=transactions.check_room,
-    )
-
-
 def _producers(config: BrokerConfig, store: MessageStore, now_ms: Callable[[], int]) -> Producers:
     return Producers(
         store,
