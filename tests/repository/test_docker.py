@@ -1,0 +1,90 @@
+"""What stands in docker/ fits the project, as far as can be told without Docker."""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.nameserver.config import NameServerConfig
+from pocketmq.tools.settings import load_settings
+from tests.repository.source_tree import ROOT
+
+DOCKER = ROOT / "docker"
+OFFICIAL = ROOT / "tests" / "interop" / "official"
+
+
+def instructions(name: str) -> list[str]:
+    text = (DOCKER / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+    return [line.removeprefix(name).strip() for line in text.splitlines() if line.startswith(name)]
+
+
+def compose() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text("utf-8"))
+    return document
+
+
+def test_every_copied_path_is_there() -> None:
+    sources = [line.split()[0] for line in instructions("COPY ")]
+
+    assert sources
+    assert all((ROOT / source).exists() for source in sources)
+
+
+def test_the_container_serves_with_settings_that_hold() -> None:
+    settings = load_settings(DOCKER / "pocketmq.yaml")
+
+    (command,) = (ast.literal_eval(line) for line in instructions("CMD "))
+    assert command == ["serve", "--config", "/etc/pocketmq.yaml"]
+    assert instructions("COPY ")[-1].split() == ["docker/pocketmq.yaml", command[-1]]
+    assert settings.store.path == "/store"
+    ports = {str(settings.broker.port), str(settings.nameserver.port)}
+    assert set(instructions("EXPOSE ")[0].split()) == ports
+    assert ports == {str(BrokerConfig().port), str(NameServerConfig().port)}
+
+
+def test_the_services_name_each_other_and_files_that_are_there() -> None:
+    services = compose()["services"]
+
+    for service in services.values():
+        assert set(service.get("depends_on", ())) <= set(services)
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert not source.startswith(".") or (DOCKER / source).is_dir()
+        for script in re.findall(r"/clients/(\S+)", str(service.get("command", ""))):
+            assert (DOCKER / "clients" / script).is_file()
+    assert load_settings(DOCKER / "pocketmq.yaml").broker.advertised_address == "pocketmq:8081"
+
+
+def test_the_clients_are_those_that_are_tested() -> None:
+    commands = str(compose()["services"])
+    (python,) = (
+        line
+        for line in (OFFICIAL / "python" / "requirements.txt").read_text("utf-8").splitlines()
+        if line.startswith("rocketmq-python-client")
+    )
+    node = json.loads((OFFICIAL / "node" / "package.json").read_text("utf-8"))["dependencies"]
+
+    assert python in commands
+    assert f"rocketmq-client-nodejs@{node['rocketmq-client-nodejs']}" in commands
+
+
+def test_the_topics_of_the_services_are_made_by_a_command_that_there_is() -> None:
+    from pocketmq.tools.topic import topic
+
+    command = compose()["services"]["topic"]["command"]
+    options = {word for word in command if word.startswith("--")}
+
+    shown = CliRunner().invoke(topic, ["create", "--help"]).output
+
+    assert command[:2] == ["topic", "create"]
+    assert all(option in shown for option in options)
+
+
+def test_scripts_are_well_formed() -> None:
+    for script in Path(DOCKER / "clients").glob("*.py"):
+        ast.parse(script.read_text("utf-8"))
