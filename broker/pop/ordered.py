@@ -193,7 +193,7 @@ class OrderedTable(Table):
         for entry in queue.entries.values():
             data = self.read(entry)
             lane = entry.lane = lanes.of(b"" if data is None else message_group(data))
-            if entry.attempt:
+            if entry.attempt or entry.lease is not None:
                 lane.batch.append(entry)
             else:
                 lanes.hold(entry, lane)

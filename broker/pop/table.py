@@ -91,6 +91,8 @@ class Table(Holdings):
                 return False
             queue = self.queues.get(number) or self._begin(number, rules.from_oldest)
             before = queue.next_offset
+            if before >= self.parts.store.queue_bounds(self.topic, number)[1]:
+                continue
             more |= self._look(queue, asked, taken)
             if queue.next_offset > before:
                 looked.append(queue)

@@ -312,6 +312,17 @@ class TestRestart:
 
         assert seen(broker.pop()) == [(b"a1", 2), (b"a3", 1)]
 
+    async def test_a_suspended_message_is_not_given_to_another(self, broker: Popping) -> None:
+        send(broker, "a1", "a2")
+        (one,) = broker.pop(1)
+        broker.pops.change_invisible(GROUP, TOPIC, one.handle, 1_000, suspend=True)
+
+        await broker.restart()
+
+        assert broker.pop() == []
+        await broker.clock.advance(1_000)
+        assert seen(broker.pop()) == [(b"a1", 1), (b"a2", 1)]
+
     async def test_a_group_that_begins_to_keep_order_does_so_with_what_is_in_flight(
         self, tmp_path: Path
     ) -> None:

@@ -627,7 +627,7 @@ class TestChangesOfOthers:
         else:
             broker.pops.forget_group(GROUP)
 
-        assert broker.pops._parts.in_flight == 0
+        assert broker.pops.in_flight == 0
         assert len(broker.timers) == 0
         await broker.restart()
         assert broker.pops._tables == {}
@@ -653,7 +653,7 @@ class TestChangesOfOthers:
         broker.pops.retain()
 
         assert broker.committed() == low > 0
-        assert broker.pops._parts.in_flight == 5 - low
+        assert broker.pops.in_flight == 5 - low
         broker.ack(one)
 
     async def test_what_retention_has_taken_does_not_come_again(self, broker: Popping) -> None:
