@@ -49,6 +49,7 @@ from .service_v2.service import ServiceV2
 from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
+from .transactions.listeners import Listeners
 from .transactions.transactions import Transactions
 from .waiting import Purgatory
 
@@ -181,7 +182,7 @@ def assemble(
     pop_parts = _pop_parts(config, store, offsets, retries, timers, wall, random)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
-    clients = _clients(config, store, topics, groups, wall_timers, pops)
+    clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
     coordination.keep_apart(pops)
     return Parts(
         store=store,
@@ -229,6 +230,7 @@ def _clients(
     topics: Topics,
     groups: Groups,
     timers: Timers,
+    listeners: Listeners,
     pops: Pops,
 ) -> Clients:
     host = f"[{config.host}]" if ":" in config.host else config.host
@@ -236,7 +238,7 @@ def _clients(
     def own() -> str:
         return config.advertised_address or f"{host}:{store.host.port}"
 
-    clients = Clients(config, store.config, topics, groups, timers, own)
+    clients = Clients(config, store.config, topics, groups, timers, own, listeners)
     clients.sessions.on_alive.append(pops.client_alive)
     clients.sessions.on_gone.append(pops.client_gone)
     return clients

@@ -12,6 +12,8 @@ from ..config import BrokerConfig
 from ..groups import Groups
 from ..timers import Timers
 from ..topics import Topics
+from ..transactions.listeners import Listeners
+from .check_commands import CheckCommands
 from .endpoints import Reach
 from .heartbeats import Heartbeats
 from .routes import Routes
@@ -21,7 +23,10 @@ from .telemetry import Telemetry
 
 
 class Clients:
-    """Routes, streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address."""
+    """Routes, streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address.
+
+    LISTENERS get the producers among them, who are asked about transactions.
+    """
 
     def __init__(
         self,
@@ -31,6 +36,7 @@ class Clients:
         groups: Groups,
         timers: Timers,
         own: Callable[[], str],
+        listeners: Listeners,
     ) -> None:
         reach = Reach(config.v2_endpoints, own)
         self.sessions = Sessions(timers, limit=config.clients_max)
@@ -38,6 +44,7 @@ class Clients:
         rules = SettingsRules(groups, store_config.delay_levels_ms)
         self._telemetry = Telemetry(self.sessions, rules, reach, timers)
         self._heartbeats = Heartbeats(self.sessions)
+        self.checks = CheckCommands(self.sessions, listeners, limit=config.transactions_open_max)
 
     def start(self) -> None:
         """Begin to look for clients that are gone."""

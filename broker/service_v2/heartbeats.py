@@ -13,7 +13,7 @@ from typing import Final
 
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, MethodTable
-from .names import group_name
+from .checks import group_name
 from .service import CLIENT_ID, client_id, service, unary
 from .sessions import LANGUAGE, Session, Sessions
 from .statuses import OK

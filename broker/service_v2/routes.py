@@ -21,24 +21,15 @@ from ...proto.rpc import Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
 from ...store.state_tables import TopicConfig
 from ..groups import Groups
-from ..topics import TYPE_ATTRIBUTE, Topics
+from ..topics import Topics
+from .checks import group_name, topic_name
 from .endpoints import Reach
-from .names import group_name, topic_name
+from .message_types import accepted_types
 from .service import service, unary
 from .statuses import OK, Refused
 
 #: The queue that stands for all queues of a broker.
 ALL_QUEUES: Final = -1
-#: What topics take, by their type; one without a type takes what is nothing special.
-_ACCEPTED: Final[dict[str, tuple[v2.MessageType, ...]]] = {
-    "NORMAL": (v2.NORMAL,),
-    "FIFO": (v2.FIFO,),
-    "DELAY": (v2.DELAY,),
-    "TRANSACTION": (v2.TRANSACTION,),
-    "MIXED": (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
-    "LITE": (v2.LITE,),
-    "PRIORITY": (v2.PRIORITY,),
-}
 
 
 class Routes:
@@ -121,11 +112,6 @@ class Routes:
             return self._groups.get(group).consume_message_orderly
         except GroupNotFound:
             return False
-
-
-def accepted_types(topic: TopicConfig) -> tuple[v2.MessageType, ...]:
-    """Return the types of message that TOPIC takes; NORMAL alone if it does not say."""
-    return _ACCEPTED.get(topic.attributes.get(TYPE_ATTRIBUTE, ""), (v2.NORMAL,))
 
 
 def _queues(topic: TopicConfig) -> Iterator[tuple[int, v2.Permission]]:

@@ -21,12 +21,11 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.state_tables import GroupConfig
 from ..groups import Groups
-from .names import group_name, topic_name
+from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 
 RECEIVE_BATCH: Final = 32
 LONG_POLLING_MS: Final = 20_000
 LITE_TOPICS_MAX: Final = 2_000
-LITE_TOPIC_LENGTH_MAX: Final = 64
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
 #: The attribute of a group that consumes the light topics of one topic.
 LITE_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"

@@ -3,13 +3,12 @@
 A half message is checked first `transaction_timeout_ms` after it was stored (or after its own time,
 CHECK_IMMUNITY_TIME_IN_SECONDS), then every `transaction_check_interval_ms`, `transaction_checks_max` times. A check
 stores the half message again at the end of the half queue, with TRANSACTION_CHECK_TIMES one higher, marks the older one
-as resolved, and asks one listener of the group, each in turn, those first that named the topic. The count goes on if
-nobody listens. One interval after the last check the message goes to TRANS_CHECK_MAX_TIME_TOPIC, as does one that has
-lain for longer than the store keeps messages. Times are the broker's: a sender whose clock is wrong changes nothing.
+as resolved, and asks one listener of the group (listeners.py). The count goes on if nobody listens. One interval after
+the last check the message goes to TRANS_CHECK_MAX_TIME_TOPIC, as does one that has lain for longer than the store keeps
+messages. Times are the broker's: a sender whose clock is wrong changes nothing.
 
-Bounds: `_CHUNK` half messages, or as many as make `_CHUNK_BYTES`, in one turn of the loop; `_QUEUED_BYTES_MAX` bytes on
-their way to one listener, who is passed over beyond that. One timer serves all; an open half message costs an entry of
-100 bytes here.
+Bounds: `_CHUNK` half messages, or as many as make `_CHUNK_BYTES`, in one turn of the loop. One timer serves all; an
+open half message costs an entry of 100 bytes here.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...proto.clock import Clock
-from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
-from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, check_group
+from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from ...store.run import Run
 from ..config import BrokerConfig
 from ..timers import Timers
@@ -32,6 +31,7 @@ from ..timing_wheel import Timer
 from ..topics import Topics
 from .half_messages import HalfCopies
 from .half_queue import HalfQueue
+from .listeners import Listener, Listeners
 from .open_halves import OpenHalf
 from .outcomes import Outcome, Outcomes
 
@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 256
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-_QUEUED_BYTES_MAX: Final = 1024 * 1024
-#: Topics that one listener may name.
-_TOPICS_MAX: Final = 10_000
 #: Entries of half messages that have an outcome by now go when they are more than the open ones, and than this.
 _STALE_MIN: Final = 1_000
 
@@ -66,7 +63,7 @@ class Checks:
         self._outcomes = outcomes
         self._timers = timers
         self._clock = clock
-        self._listeners = Listeners()
+        self.listeners = Listeners()
         self._due: list[tuple[int, int, OpenHalf]] = []
         self._timer: Timer | None = None
         #: The next chunk of what is due already.
@@ -89,14 +86,9 @@ class Checks:
             self._clock.release()
             self._going_on = None
 
-    @property
-    def listening(self) -> int:
-        """How many listen."""
-        return len(self._listeners)
-
     def stream(self, stream: Stream) -> Listener:
         """Take in somebody who answers checks."""
-        return Listener(stream, self._listeners)
+        return Listener(stream, self.listeners)
 
     # --- when
 
@@ -236,7 +228,7 @@ class Checks:
         return [half for half, _ in there], [record for _, record in there]
 
     def _send(self, half: OpenHalf) -> None:
-        listener = self._listeners.choose(half.group, half.topic)
+        listener = self.listeners.choose(half.group, half.topic, half.transaction_id)
         if listener is None:
             return
         record = self._store.read_at(half.log_offset, half.size)
@@ -251,82 +243,3 @@ class Checks:
                     record=record,
                 )
             )
-
-
-class Listener:
-    """One open stream of a producer that answers checks."""
-
-    def __init__(self, stream: Stream, listeners: Listeners) -> None:
-        self._stream = stream
-        self._listeners = listeners
-        self.group = ""
-        self.topics: frozenset[str] = frozenset()
-
-    def on_message(self, message: pb.TransactionListener) -> None:
-        """Listen for a group, from now on; a later message changes the topics."""
-        check_group(message.group)
-        if self.group and message.group != self.group:
-            raise InvalidArgument(
-                f"this stream listens for group {self.group!r}: open another for {message.group[:64]!r}",
-                field="group",
-                value=message.group[:64],
-            )
-        if len(message.topics) > _TOPICS_MAX:
-            raise InvalidArgument(
-                f"topics: {len(message.topics)} of one listener, the limit is {_TOPICS_MAX}: name fewer, or none for"
-                " all of the group",
-                field="topics",
-                limit=_TOPICS_MAX,
-                value=len(message.topics),
-            )
-        self.topics = frozenset(message.topics)
-        if not self.group:
-            self.group = message.group
-            self._listeners.add(self)
-
-    @property
-    def has_room(self) -> bool:
-        """Does it take what it is sent? Then it may be sent more."""
-        return self._stream.queued_bytes < _QUEUED_BYTES_MAX
-
-    def send(self, check: pb.TransactionCheck) -> None:
-        self._stream.send(check)
-
-    def on_end(self) -> None:
-        self._listeners.remove(self)
-        self._stream.finish()
-
-    def on_close(self) -> None:
-        self._listeners.remove(self)
-
-
-class Listeners:
-    """Those who answer checks, by group; each has his turn."""
-
-    def __init__(self) -> None:
-        self._by_group: dict[str, list[Listener]] = {}
-
-    def __len__(self) -> int:
-        return sum(len(listeners) for listeners in self._by_group.values())
-
-    def add(self, listener: Listener) -> None:
-        self._by_group.setdefault(listener.group, []).append(listener)
-
-    def remove(self, listener: Listener) -> None:
-        listeners = self._by_group.get(listener.group, [])
-        if listener in listeners:
-            listeners.remove(listener)
-        if not listeners:
-            self._by_group.pop(listener.group, None)
-
-    def choose(self, group: str, topic: str) -> Listener | None:
-        """Return who of GROUP is asked next about a message for TOPIC; None: nobody listens, or nobody has room."""
-        listeners = self._by_group.get(group, [])
-        ready = [listener for listener in listeners if listener.has_room]
-        chosen = next((one for one in ready if not one.topics or topic in one.topics), None)
-        if chosen is None and ready:
-            chosen = ready[0]
-        if chosen is not None:
-            listeners.remove(chosen)
-            listeners.append(chosen)
-        return chosen

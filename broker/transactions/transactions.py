@@ -44,6 +44,7 @@ from ..topics import Topics
 from .checks import Checks
 from .decisions import Decisions, resolved_already
 from .half_queue import HalfQueue
+from .listeners import Listeners
 from .open_halves import OpenHalf
 from .outcomes import Outcomes
 
@@ -90,7 +91,12 @@ class Transactions:
     @property
     def listening(self) -> int:
         """How many producers answer checks."""
-        return self._checks.listening
+        return len(self.listeners)
+
+    @property
+    def listeners(self) -> Listeners:
+        """Those who answer checks."""
+        return self._checks.listeners
 
     def start(self) -> None:
         """Find what is open, and begin to check. Before the first half message arrives; on a running loop."""

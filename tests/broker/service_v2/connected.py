@@ -14,6 +14,7 @@ from pocketmq.broker.service_v2.clients import Clients
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import TYPE_ATTRIBUTE, Topics
+from pocketmq.broker.transactions.listeners import Listeners
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.config import StoreConfig
@@ -81,7 +82,10 @@ class Connected:
             self._file(folder, "subscriptionGroup.json"), config, self.clock.now_ms
         )
         store = StoreConfig(path=str(folder))
-        self.clients = Clients(config, store, self.topics, self.groups, self.timers, lambda: OWN)
+        self.listeners = Listeners()
+        self.clients = Clients(
+            config, store, self.topics, self.groups, self.timers, lambda: OWN, self.listeners
+        )
         self.sessions = self.clients.sessions
         self.clients.start()
         self._methods = ServiceV2([self.clients]).methods()
