@@ -36,8 +36,8 @@ from .groups import Groups
 from .lookup import Lookups
 from .metrics import ClientMetrics
 from .offsets import Offsets
-from .pop.changes import Unkept
 from .pop.handles import serials_from
+from .pop.journal import Journal
 from .pop.leases import Leases
 from .pop.parts import PopParts
 from .pop.pops import Pops
@@ -179,7 +179,7 @@ def assemble(
     waits = _waits(store, transactions, now_ms)
     producers = _producers(config, store, now_ms)
     retries = Retries(store, topics, groups, appends, rules, now_ms, random)
-    pop_parts = _pop_parts(config, store, offsets, retries, timers, wall, random)
+    pop_parts = _pop_parts(config, store, offsets, retries, (timers, wall_timers), random)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
     clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
@@ -277,15 +277,15 @@ def _pop_parts(
     store: MessageStore,
     offsets: Offsets,
     retries: Retries,
-    timers: Timers,
-    wall: Clock,
+    both_timers: tuple[Timers, Timers],
     random: Random,
 ) -> PopParts:
+    timers, wall_timers = both_timers
     return PopParts(
         store=store,
         offsets=offsets,
-        leases=Leases(timers, wall.now_ms),
-        journal=Unkept(),
+        leases=Leases(timers, wall_timers.now_ms),
+        journal=Journal(store, wall_timers),
         serials=serials_from(random),
         bury=retries.bury,
         in_flight_max=config.pop_in_flight_max,

@@ -62,9 +62,9 @@ class Background:
         self._timers = timers
         self._checkpoint = parts.checkpoint
         self._disk = parts.disk
-        self._log_flusher = Flusher("pocketmq-flush-log")
+        self.log_flusher = Flusher("pocketmq-flush-log")
         self._rest_flusher = Flusher("pocketmq-flush-queues")
-        self.group = GroupCommit(self._collect_log, self._log_flusher)
+        self.group = GroupCommit(self._collect_log, self.log_flusher)
         self.group.flushed_offset = self._log.max_offset
         self.group.on_failed = health.fail
         self.group.on_flushed.append(self._note_log)
@@ -96,14 +96,14 @@ class Background:
     def start(self, call_owner: CallOwner) -> None:
         """Start both threads; CALL_OWNER runs a function in the owner's thread (`loop.call_soon_threadsafe`)."""
         self.group.call_owner = call_owner
-        self._log_flusher.start()
+        self.log_flusher.start()
         self._rest_flusher.start()
 
     def stop(self) -> None:
         """End both threads, after what was submitted; a failure counts at once, its report may still be on its way."""
-        self._log_flusher.stop()
+        self.log_flusher.stop()
         self._rest_flusher.stop()
-        if error := self._log_flusher.error or self._rest_flusher.error:
+        if error := self.log_flusher.error or self._rest_flusher.error:
             self.group.fail(error)
 
     def tick(self, now_ms: int) -> None:

@@ -25,7 +25,7 @@ from .background import Background
 from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
 from .disk import Disk, Lock
-from .flush import CallOwner, Waiter
+from .flush import CallOwner, Flusher, Waiter
 from .health import Health
 from .log_writer import LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
@@ -160,6 +160,16 @@ class MessageStore(Reader):
     def start(self, call_owner: CallOwner) -> None:
         """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
         self._background.start(call_owner)
+
+    @property
+    def flusher(self) -> Flusher:
+        """The thread that syncs what answers wait for: the log, and what parts above keep beside it."""
+        return self._background.log_flusher
+
+    @property
+    def call_owner(self) -> CallOwner:
+        """Runs a function in the owner's thread, from any thread, soon; before `start`, at once."""
+        return self._background.group.call_owner
 
     def close(self) -> None:
         """Stop cleanly: everything dispatched and on the device, then `abort` goes. Twice is once.

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
+from ...proto.errors import PocketMQError
+
 
 class PopKey(NamedTuple):
     """A queue of a topic, as a group has it."""
@@ -40,10 +42,11 @@ class InFlight(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The message at OFFSET is finished."""
+    """The message at OFFSET is finished; with a LOG_END if the log reaches that far: its dead letter lies before."""
 
     key: PopKey
     offset: int
+    log_end: int = 0
 
 
 class Looked(NamedTuple):
@@ -69,41 +72,8 @@ class Forgotten(NamedTuple):
 
 Change: TypeAlias = InFlight | Finished | Looked | Moved | Forgotten
 
-
-class PopJournal(Protocol):
-    """Keeps changes over a restart. The event loop owns it."""
-
-    def note(self, change: Change) -> None:
-        """Keep CHANGE, soon; in the order of the calls."""
-        ...
-
-    def replay(self) -> Iterable[Change]:
-        """Return what was kept before this start: as many changes as it takes, the latest last."""
-        ...
-
-    def start(self, everything: Callable[[], Iterator[Change]]) -> None:
-        """Begin to keep; EVERYTHING returns the changes that make the tables as they are, whenever it is called."""
-        ...
-
-    def close(self) -> None:
-        """Keep nothing any more; what was noted is kept."""
-        ...
-
-
-class Unkept:
-    """Keeps nothing: after a restart everything that is not finished comes again."""
-
-    def note(self, change: Change) -> None:
-        """Do nothing."""
-
-    def replay(self) -> Iterable[Change]:
-        return ()
-
-    def start(self, everything: Callable[[], Iterator[Change]]) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+#: Told of None, or of the error that keeps what was noted from being safe.
+Safe: TypeAlias = Callable[[PocketMQError | None], None]
 
 
 class FoundQueue:
@@ -145,3 +115,31 @@ class Found:
         for key in list(self.queues):
             if change.group in ("", key.group) and change.topic in ("", key.topic):
                 del self.queues[key]
+
+
+class PopJournal(Protocol):
+    """Keeps changes over a restart. The event loop owns it."""
+
+    def note(self, change: Change) -> None:
+        """Keep CHANGE, soon; in the order of the calls."""
+        ...
+
+    def write(self) -> None:
+        """Have what was noted outlive this process, now."""
+        ...
+
+    def when_safe(self, done: Safe) -> None:
+        """Call DONE once what was noted is as safe as the store's setting promises, or with the error."""
+        ...
+
+    def replay(self) -> Found:
+        """Return what was kept before this start."""
+        ...
+
+    def start(self, everything: Callable[[], Iterator[Change]]) -> None:
+        """Begin to keep; EVERYTHING returns the changes that make the tables as they are, whenever it is called."""
+        ...
+
+    def close(self) -> None:
+        """Keep nothing any more; what was noted is kept."""
+        ...

@@ -40,13 +40,13 @@ class Holdings:
         """Let nobody have ENTRY any more."""
         self.parts.leases.release(entry)
 
-    def finish(self, entry: Entry) -> None:
-        """Note that ENTRY is finished."""
+    def finish(self, entry: Entry, log_end: int = 0) -> None:
+        """Note that ENTRY is finished; with a LOG_END if the log reaches that far: its dead letter lies before."""
         queue = entry.queue
         self.release(entry)
         del queue.entries[entry.offset]
         self.parts.in_flight -= 1
-        self.parts.journal.note(Finished(queue.key, entry.offset))
+        self.parts.journal.note(Finished(queue.key, entry.offset, log_end))
         if entry.offset == queue.low:
             self.settle(queue)
 
@@ -157,9 +157,10 @@ class Holdings:
             queue.check()
 
     def changes(self) -> Iterator[Change]:
-        """Return the changes that make the table as it is."""
-        for queue in self.queues.values():
-            for entry in queue.entries.values():
+        """Return the changes that make the table as it is, queue by queue. It may change while they are taken."""
+        for queue in list(self.queues.values()):
+            looked = Looked(queue.key, queue.next_offset)
+            for entry in list(queue.entries.values()):
                 if entry.acknowledged:
                     continue
                 lease = entry.lease
@@ -169,4 +170,4 @@ class Holdings:
                 yield InFlight(
                     queue.key, entry.offset, entry.attempt, until_ms, owner, entry.serial, renews
                 )
-            yield Looked(queue.key, queue.next_offset)
+            yield looked

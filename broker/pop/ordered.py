@@ -135,10 +135,10 @@ class OrderedTable(Table):
         if lease is not None and not lease.live:
             self._attempts.pop(lease.attempt_id, None)
 
-    def finish(self, entry: Entry) -> None:
+    def finish(self, entry: Entry, log_end: int = 0) -> None:
         lane, number = _lane_of(entry), entry.queue.key.queue
         self.release(entry)
-        self.parts.journal.note(Finished(entry.queue.key, entry.offset))
+        self.parts.journal.note(Finished(entry.queue.key, entry.offset, log_end))
         entry.acknowledged = True
         if entry not in lane.batch:
             self._lanes[number].remove(entry)

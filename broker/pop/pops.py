@@ -29,7 +29,7 @@ from ..groups import Groups
 from ..topics import TYPE_ATTRIBUTE, Topics
 from ..waiting import Purgatory
 from .asked import Asked, Popped
-from .changes import Change, Forgotten, Found
+from .changes import Change, Forgotten, Safe
 from .classic_retries import RetryTable
 from .entries import Entry
 from .handles import decode_handle, encode_handle, finished
@@ -81,7 +81,7 @@ class Pops:
 
     def start(self) -> None:
         """Find again what is in flight."""
-        found = Found(self._journal.replay())
+        found = self._journal.replay()
         clean = self._parts.store.recovery.clean
         for key, queue in found.queues.items():
             if self._topics.has_queue(key.topic, key.queue):
@@ -99,7 +99,7 @@ class Pops:
         return self._parts.in_flight
 
     def _changes(self) -> Iterator[Change]:
-        for table in self._tables.values():
+        for table in list(self._tables.values()):
             yield from table.changes()
 
     # --- receiving
@@ -144,6 +144,12 @@ class Pops:
 
     def take(self, asked: Asked) -> Taken:
         """Deliver what there is for ASKED."""
+        taken = self._take(asked)
+        # Whoever has a handle may use it after a kill, too.
+        self._journal.write()
+        return taken
+
+    def _take(self, asked: Asked) -> Taken:
         group, topic = self._checked(asked)
         table = self._table(asked.group, asked.topic, group.consume_message_orderly)
         table.turn += 1
@@ -299,7 +305,14 @@ class Pops:
         data = table.read(entry)
         if data is not None:
             self._parts.bury(data, group, reason, times_of(entry, data))
-        table.finish(entry)
+        table.finish(entry, self._parts.store.max_log_offset)
+
+    def when_safe(self, done: Safe) -> None:
+        """Call DONE, with None or the error, once all that was done is as safe as the store's setting promises.
+
+        At once where memory is enough: then it outlives a kill of the process. Nothing may be answered before.
+        """
+        self._journal.when_safe(done)
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[Table, Entry | None]:
         found = decode_handle(handle)

@@ -188,7 +188,7 @@ class Table(Holdings):
             self.release(entry)
             self.parts.leases.grant([entry], until_ms, "", self.lapsed)
             return False
-        self.finish(entry)
+        self.finish(entry, self.parts.store.max_log_offset)
         return True
 
     # --- what becomes of deliveries

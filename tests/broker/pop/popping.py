@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
@@ -12,8 +13,9 @@ from pocketmq.broker.filters.filters import Filters
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.asked import Asked, Delivery, Popped
-from pocketmq.broker.pop.changes import Change, Found, FoundQueue
+from pocketmq.broker.pop.changes import Change, Found, FoundQueue, PopJournal, Safe
 from pocketmq.broker.pop.handles import serials_from
+from pocketmq.broker.pop.journal import Journal
 from pocketmq.broker.pop.leases import Leases
 from pocketmq.broker.pop.parts import PopParts
 from pocketmq.broker.pop.pops import Pops
@@ -24,6 +26,7 @@ from pocketmq.broker.topics import Topics
 from pocketmq.broker.waiting import Purgatory
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record
+from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -46,8 +49,14 @@ class Remembered:
     def note(self, change: Change) -> None:
         self.changes.append(change)
 
-    def replay(self) -> Iterable[Change]:
-        return list(self.changes)
+    def write(self) -> None:
+        """All is kept."""
+
+    def when_safe(self, done: Safe) -> None:
+        done(None)
+
+    def replay(self) -> Found:
+        return Found(self.changes)
 
     def start(self, everything: Callable[[], Iterator[Change]]) -> None:
         self.everything = everything
@@ -60,19 +69,36 @@ class Remembered:
 class Popping:
     """Pops over a small store; `restart` begins again with what a restart leaves."""
 
-    def __init__(self, path: Path, *, queues: int = 1, **settings: object) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        queues: int = 1,
+        make_journal: Callable[[MessageStore, Timers], PopJournal] | None = None,
+        disk: Disk | None = None,
+        flush: Literal["async", "sync"] = "async",
+        **settings: object,
+    ) -> None:
+        """MAKE_JOURNAL is asked for the journal at each start; without it there is one in memory."""
         self.clock = VirtualClock()
         self.path = path
         self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
-        self.journal = Remembered()
+        self.disk = disk or OsDisk()
+        self.flush = flush
+        self.random = Random(7)
+        self.remembered = Remembered()
+        self.make_journal = make_journal or (lambda store, timers: self.remembered)
         self._begin()
-        self.topics.create(
-            TopicConfig(name=TOPIC, read_queues=queues, write_queues=queues), update=False
-        )
+        if not self.topics.has_queue(TOPIC, 0):
+            self.topics.create(
+                TopicConfig(name=TOPIC, read_queues=queues, write_queues=queues), update=False
+            )
 
     def _begin(self) -> None:
-        disk, root, now_ms = OsDisk(), str(self.path / "store"), self.clock.now_ms
-        store_config = small_config(self.path / "store", log_file_size_bytes=1 << 20)
+        disk, root, now_ms = self.disk, str(self.path / "store"), self.clock.now_ms
+        store_config = small_config(
+            self.path / "store", log_file_size_bytes=1 << 20, flush=self.flush
+        )
         self.store = MessageStore.open(store_config, disk=disk, now_ms=now_ms)
         self.topics = Topics(StateFile(disk, root, "topics.json"), self.config, now_ms)
         self.groups = Groups(StateFile(disk, root, "subscriptionGroup.json"), self.config, now_ms)
@@ -84,12 +110,13 @@ class Popping:
         retries = Retries(
             self.store, self.topics, self.groups, self.appends, RULES, now_ms, Random(1)
         )
+        self.journal = self.make_journal(self.store, self.timers)
         parts = PopParts(
             store=self.store,
             offsets=self.offsets,
             leases=Leases(self.timers, now_ms),
             journal=self.journal,
-            serials=serials_from(Random(len(self.journal.changes))),
+            serials=serials_from(self.random),
             bury=retries.bury,
             in_flight_max=self.config.pop_in_flight_max,
             bytes_max=self.config.fetch_bytes_max,
@@ -109,6 +136,8 @@ class Popping:
             self.offsets.save()
             self.store.close()
         else:
+            if isinstance(self.journal, Journal):
+                self.journal._stop()  # A killed process does nothing more.
             self.store._close_files()
 
     async def restart(self, *, clean: bool = True) -> None:
@@ -174,8 +203,8 @@ class Popping:
         """Assert what always holds, and that a snapshot is worth as much as the journal."""
         for table in self.pops._tables.values():
             table.check()
-        mine = Found(self.journal.changes).queues
-        for key, found in Found(self.journal.everything()).queues.items():
+        mine = Found(self.remembered.changes).queues
+        for key, found in Found(self.remembered.everything()).queues.items():
             if key in mine:
                 assert _entries(mine[key]) == _entries(found)
 

@@ -552,7 +552,7 @@ class TestRestart:
     ) -> None:
         broker.send(b"1", b"2", b"3")
         broker.ack(broker.pop()[0])
-        broker.journal.changes.clear()
+        broker.remembered.changes.clear()
 
         await broker.restart()
 

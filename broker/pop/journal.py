@@ -1,0 +1,346 @@
+"""The journal of deliveries: what is in flight outlives the process and, as the store's setting says, the machine.
+
+Files, bytes and what a reader makes of them: journal_files.py, journal_format.py.
+
+    note          keeps in memory; at the end of the turn, at the latest, all that was noted is written as one frame
+    write         now: with write(2), so that it outlives a kill
+    when_safe     flush=async: once it is written. flush=sync: once it is on the device, many in one sync
+    sync          in any case so often as the store flushes; at once for what says that groups begin anew
+
+Bounds: a journal file has FILE_BYTES; with more than SNAPSHOT_BYTES of them since the last snapshot, and SNAPSHOT_RATIO
+times as much as that has, the next snapshot is made, in steps between which the loop turns. What is older is deleted.
+
+A journal that cannot be written (a full disk) is deleted, for an old one must not be taken for a true one; the broker
+serves on, and begins a new one RETRY_MS later. A restart meanwhile delivers again what is not finished in
+consumerOffset.json. The event loop owns it; the store's flushing thread syncs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from ...proto.errors import PocketMQError, StoreError
+from ...store.disk import Mapping
+from ...store.flush import Flusher, GroupCommit, sync_all
+from ...store.mapped_files import FolderSync, Syncable
+from ...store.message_store import MessageStore
+from ..producers.snapshot import log_tail
+from ..timers import Timers
+from ..timing_wheel import Timer
+from .changes import Change, Forgotten, Found, Moved, Safe
+from .journal_files import JOURNAL_PREFIX, Listing, believed, folder_in, read
+from .journal_format import (
+    FRAME_SIZE,
+    HEAD_SIZE,
+    JOURNAL,
+    Encoder,
+    LogMark,
+    end,
+    frame,
+    head,
+    log_mark,
+)
+from .journal_snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+FILE_BYTES: Final = 4 << 20
+SNAPSHOT_BYTES: Final = 8 << 20
+SNAPSHOT_RATIO: Final = 4
+RETRY_MS: Final = 10_000
+#: What keeps the journal from being written: OSError where somebody took its folder away.
+_FAILURES: Final = (StoreError, OSError)
+
+
+class Journal:
+    """The journal of STORE; TIMERS are of the machine's time."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        timers: Timers,
+        *,
+        file_bytes: int = FILE_BYTES,
+        snapshot_bytes: int = SNAPSHOT_BYTES,
+    ) -> None:
+        self._store = store
+        self._disk = store.disk
+        self._timers = timers
+        self._folder = folder_in(store.config.own_folder)
+        self._file_bytes = file_bytes
+        self._snapshot_bytes = snapshot_bytes
+        self._everything: Callable[[], Iterator[Change]] = lambda: iter(())
+        self._encoder = Encoder()
+        self._noted: list[Change] = []
+        #: Is a write asked for at the end of this turn?
+        self._asked: asyncio.Handle | None = None
+        self._file: Mapping | None = None
+        self._number = 0
+        #: Of the next frame, and where it goes.
+        self._frame = 1
+        self._at = 0
+        self._dirty: list[Syncable] = []
+        #: Bytes that were ever written: what one waits for to be synced.
+        self._written = 0
+        #: As of the latest snapshot.
+        self._snapshot_at = self._snapshot_size = 0
+        self._snapshot: Snapshot | None = None
+        self._step: asyncio.Handle | None = None
+        self._tick_timer: Timer | None = None
+        self._mark: LogMark | None = None
+        self._is_open = False
+        self._group = self._new_group()
+
+    def _new_group(self) -> GroupCommit:
+        group = GroupCommit(self._collect, self._store.flusher)
+        group.flushed_offset = self._written
+        group.call_owner = self._store.call_owner
+        return group
+
+    # --- beginning and ending
+
+    def replay(self) -> Found:
+        """Return what was kept before this start, as far as it can be believed."""
+        store = self._store
+        kept = read(self._disk, self._folder, store.max_log_offset)
+        return believed(
+            kept,
+            clean=store.recovery.clean,
+            knows_log=lambda end, tail: log_tail(store.log, end) == tail,
+        )
+
+    def start(self, everything: Callable[[], Iterator[Change]]) -> None:
+        """Begin to keep: with a snapshot of EVERYTHING, on the device before anything else happens."""
+        self._everything = everything
+        self._noted.clear()
+        try:
+            self._open()
+            changes = self._encoder.begin_at(everything())
+            snapshot = self._begin_snapshot(changes)
+            while snapshot.step():
+                pass
+            snapshot.finish(Flusher("not started: works at once"), lambda function: function())
+        except _FAILURES as error:
+            self._fail(error)
+
+    def _open(self) -> None:
+        self._disk.make_folders(self._folder)
+        self._number = Listing.of(self._disk, self._folder).last
+        self._group = self._new_group()
+        self._is_open = True
+
+    def close(self) -> None:
+        """Keep what was noted, on the device, and nothing any more."""
+        if self._is_open:
+            try:
+                self.write()
+                self._put(end())
+                if (error := sync_all(self._take_dirty())) is not None:
+                    raise error
+            except _FAILURES as error:
+                self._fail(error)
+        self._stop()
+
+    def _stop(self) -> None:
+        self._is_open = False
+        self._noted.clear()
+        for handle in (self._asked, self._step):
+            if handle is not None:
+                handle.cancel()
+        self._asked = self._step = None
+        if self._tick_timer is not None:
+            self._timers.cancel(self._tick_timer)
+            self._tick_timer = None
+        if self._snapshot is not None:
+            self._snapshot.abandon()
+            self._snapshot = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._dirty.clear()
+
+    def _fail(self, error: Exception) -> None:
+        """Give up this journal, and try another one later."""
+        if self._is_open:
+            reason = error.message if isinstance(error, PocketMQError) else error
+            logger.error(
+                "journal of deliveries not written, a restart delivers more again reason=%s", reason
+            )
+        self._stop()
+        for path in Listing.of(self._disk, self._folder).all():
+            try:
+                self._disk.delete(path)
+            except _FAILURES as also:
+                logger.error("journal of deliveries not deleted path=%s reason=%s", path, also)
+        self._tick_timer = self._timers.after(RETRY_MS, self._begin_again)
+        if isinstance(error, StoreError):
+            self._group.fail(error)
+
+    def _begin_again(self) -> None:
+        self._tick_timer = None
+        try:
+            self._open()
+            self._begin_snapshot(self._everything())
+        except _FAILURES as error:
+            self._fail(error)
+            return
+        self._step = asyncio.get_running_loop().call_soon(self._go_on)
+
+    # --- noting
+
+    def note(self, change: Change) -> None:
+        """Keep CHANGE: it is written at the end of this turn of the loop, with all others."""
+        if not self._noted and self._asked is None and self._is_open:
+            self._asked = asyncio.get_running_loop().call_soon(self._write_soon)
+        self._noted.append(change)
+
+    def _write_soon(self) -> None:
+        self._asked = None
+        self.write()
+
+    def write(self) -> None:
+        """Write what was noted, as one frame."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        if not self._is_open:
+            return
+        try:
+            self._put(self._encoder.encode(noted))
+            if self._is_long:
+                self._begin_snapshot(self._everything())
+                self._step = asyncio.get_running_loop().call_soon(self._go_on)
+        except _FAILURES as error:
+            self._fail(error)
+            return
+        if self._tick_timer is None:
+            self._tick_timer = self._timers.after(self._store.config.flush_interval_ms, self._tick)
+        if any(isinstance(change, Moved | Forgotten) for change in noted):
+            self._group.flush_up_to(self._written)
+
+    def when_safe(self, done: Safe) -> None:
+        """Call DONE once what was noted is written, and for a store that flushes synchronously on the device."""
+        needed = self._log_end_needed() if self._store.config.flush == "sync" else 0
+        self.write()
+        if self._store.config.flush != "sync" or not self._is_open:
+            done(None)
+            return
+
+        def on_device(error: StoreError | None) -> None:
+            if error is None:
+                self._group.wait_for(written, done)
+            else:
+                done(error)
+
+        written = self._written
+        self._store.request_sync(needed, on_device)
+
+    def _log_end_needed(self) -> int:
+        """Return up to where the log must be on the device for what was noted to be true."""
+        return max((getattr(change, "log_end", 0) for change in self._noted), default=0)
+
+    # --- files
+
+    def _put(self, changes: bytes) -> None:
+        """Write CHANGES as the next frame."""
+        size = FRAME_SIZE + len(changes)
+        if self._file is None or self._at + size > self._file.size:
+            self._roll(size)
+        assert self._file is not None, "rolled"
+        self._file.write(self._at, frame(self._frame, changes))
+        self._at += size
+        self._frame += 1
+        self._written += size
+        if self._file not in self._dirty:
+            self._dirty.append(self._file)
+
+    def _roll(self, size: int) -> None:
+        """Go on with the next file, which has room for a frame of SIZE bytes."""
+        self._number += 1
+        path = f"{self._folder}/{JOURNAL_PREFIX}{self._number:08d}"
+        room = max(self._file_bytes, HEAD_SIZE + size)
+        old, self._file = self._file, self._disk.open_map(path, size=room, create=True)
+        if old is not None and old not in self._dirty:
+            old.close()
+        self._file.write(0, head(JOURNAL, self._number))
+        self._at, self._frame = HEAD_SIZE, 1
+        self._dirty.append(FolderSync(self._disk, self._folder))
+
+    def _collect(self) -> tuple[int, list[Syncable]]:
+        return self._written, self._take_dirty()
+
+    def _take_dirty(self) -> list[Syncable]:
+        dirty, self._dirty = self._dirty, []
+        return dirty
+
+    def _tick(self) -> None:
+        """Say where the log stands, and sync, some time after something was written."""
+        self._tick_timer = None
+        try:
+            self._put_mark()
+        except _FAILURES as error:
+            self._fail(error)
+            return
+        self._group.flush_up_to(self._written)
+
+    def _put_mark(self) -> None:
+        log_end = self._store.max_log_offset
+        if self._mark is not None and self._mark.end == log_end:
+            return
+        tail = log_tail(self._store.log, log_end)
+        if tail is not None:
+            self._mark = LogMark(log_end, tail)
+            self._put(log_mark(self._mark))
+
+    # --- snapshots
+
+    @property
+    def _is_long(self) -> bool:
+        """Is it time for a snapshot?"""
+        least = max(self._snapshot_bytes, SNAPSHOT_RATIO * self._snapshot_size)
+        return self._snapshot is None and self._written - self._snapshot_at > least
+
+    def _begin_snapshot(self, changes: Iterator[Change]) -> Snapshot:
+        """Begin a file of the journal, and a snapshot of what CHANGES say, which it goes on from."""
+        self._roll(0)
+        self._snapshot_at = self._written
+
+        def done(error: Exception | None) -> None:
+            if self._snapshot is snapshot:
+                self._end_snapshot(snapshot, error)
+
+        snapshot = Snapshot(self._disk, self._folder, self._number, changes, done)
+        self._snapshot = snapshot
+        return snapshot
+
+    def _go_on(self) -> None:
+        self._step = None
+        snapshot = self._snapshot
+        assert snapshot is not None, "a step of a snapshot"
+        try:
+            if snapshot.step():
+                self._step = asyncio.get_running_loop().call_soon(self._go_on)
+            else:
+                snapshot.finish(self._store.flusher, self._store.call_owner)
+        except _FAILURES as error:
+            self._fail(error)
+
+    def _end_snapshot(self, snapshot: Snapshot, error: Exception | None) -> None:
+        """Delete what SNAPSHOT, which is on the device, stands for."""
+        self._snapshot = None
+        try:
+            if error is not None:
+                raise error
+            listing = Listing.of(self._disk, self._folder)
+            for number, path in (*listing.journals.items(), *listing.snapshots.items()):
+                if number < snapshot.number:
+                    self._disk.delete(path)
+            for path in listing.drafts:
+                self._disk.delete(path)
+        except _FAILURES as failure:
+            self._fail(failure)
+            return
+        self._snapshot_size = snapshot.size

@@ -1,0 +1,309 @@
+"""The bytes of the journal of deliveries: frames, each with its length and CRC, and the changes in them. Pure.
+
+A file is a head and then frames, one behind the other; zeros behind the last one. Everything is big-endian.
+
+    head    4s "PMPJ"   u16 version (1)   u16 kind: 1 journal, 2 snapshot   u64 number of the file
+    frame   4s "PMpf"   u32 size of its changes   u32 its number in the file, from 1 on
+            u32 CRC-32 of size, number and changes   then its changes
+
+What was written at once is one frame: it is there as a whole or not at all. A change begins with its kind, a byte:
+
+     1 key        u32 queue   u16 and u16 lengths   group and topic: what the changes behind it, in this frame, are of
+     2 owner      u16 length   client id: whose the deliveries behind it are, until the next key
+     3 in flight  i64 offset   i32 attempt   i64 until, ms   u64 serial   u8 does it renew?
+     4 finished   i64 offset
+     5 buried     i64 offset   i64 log end: finished, if the log reaches that far (its dead letter lies before it)
+     6 looked     i64 from   i64 offset: [from, offset) was looked at; from -1: everything below offset was
+     7 moved      i64 offset
+     8 forgotten  u16 and u16 lengths   group and topic, "" for every one
+     9 log        i64 log end   u32 CRC-32 of what lies before it, TAIL_BYTES at most: by which the log is known again
+    10 end        of a snapshot: it is complete; of a journal: the broker stopped cleanly
+
+The froms make a chain for each key: where a frame was lost, the next one that looked on says so.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from .changes import Change, Finished, Forgotten, InFlight, Looked, Moved, PopKey
+
+VERSION: Final = 1
+JOURNAL: Final = 1
+SNAPSHOT: Final = 2
+
+_HEAD: Final = struct.Struct(">4sHHQ")
+_HEAD_MAGIC: Final = b"PMPJ"
+_FRAME: Final = struct.Struct(">4sIII")
+_FRAME_MAGIC: Final = b"PMpf"
+_GUARDED: Final = struct.Struct(">II")
+HEAD_SIZE: Final = _HEAD.size
+FRAME_SIZE: Final = _FRAME.size
+
+_KEY, _OWNER, _IN_FLIGHT, _FINISHED, _BURIED, _LOOKED, _MOVED, _FORGOTTEN, _LOG, _END = range(1, 11)
+_KEY_HEAD: Final = struct.Struct(">BIHH")
+_OWNER_HEAD: Final = struct.Struct(">BH")
+_IN_FLIGHT_FORM: Final = struct.Struct(">BqiqQ?")
+_OFFSET_FORM: Final = struct.Struct(">Bq")
+_PAIR_FORM: Final = struct.Struct(">Bqq")
+_FORGOTTEN_HEAD: Final = struct.Struct(">BHH")
+_LOG_FORM: Final = struct.Struct(">BqI")
+_END_FORM: Final = bytes((_END,))
+#: From: everything below.
+_ALL: Final = -1
+
+
+class Span(NamedTuple):
+    """Everything in [START, OFFSET) was looked at; START -1: everything below OFFSET."""
+
+    key: PopKey
+    start: int
+    offset: int
+
+
+class LogMark(NamedTuple):
+    """The log reached to END; TAIL is the CRC of what lay before it."""
+
+    end: int
+    tail: int
+
+
+class End(NamedTuple):
+    """Nothing follows."""
+
+
+#: What a frame may say besides changes.
+Said: TypeAlias = InFlight | Finished | Span | Moved | Forgotten | LogMark | End
+
+
+def head(kind: int, number: int) -> bytes:
+    """Return the head of file NUMBER."""
+    return _HEAD.pack(_HEAD_MAGIC, VERSION, kind, number)
+
+
+def is_readable(data: bytes) -> bool:
+    """Does DATA begin as a file that this version reads?"""
+    return len(data) >= HEAD_SIZE and _HEAD.unpack_from(data)[:2] == (_HEAD_MAGIC, VERSION)
+
+
+def frame(number: int, changes: bytes) -> bytes:
+    """Return frame NUMBER of its file, of the encoded CHANGES."""
+    guarded = _GUARDED.pack(len(changes), number)
+    crc = zlib.crc32(changes, zlib.crc32(guarded))
+    return _FRAME.pack(_FRAME_MAGIC, len(changes), number, crc) + changes
+
+
+class Damage(NamedTuple):
+    """BYTES that are no frame, at AT; TORN: nothing follows them. LOST: how many frames are missing with them."""
+
+    at: int
+    bytes: int
+    torn: bool
+    lost: int
+
+
+def frames(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
+    """Yield the changes of each sound frame of the file DATA; what lies between them is added to DAMAGE."""
+    at, count = HEAD_SIZE, 0
+    while at < len(data):
+        size = _sound(data, at)
+        if size is not None:
+            count = int(_FRAME.unpack_from(data, at)[2])
+            yield data[at + FRAME_SIZE : at + FRAME_SIZE + size]
+            at += FRAME_SIZE + size
+            continue
+        following = _next_sound(data, at + 1)
+        if following is None:
+            torn = len(data[at:].rstrip(b"\0"))
+            if torn:
+                damage.append(Damage(at, torn, True, 1))
+            return
+        lost = max(1, int(_FRAME.unpack_from(data, following)[2]) - count - 1)
+        damage.append(Damage(at, following - at, False, lost))
+        at = following
+
+
+def _sound(data: bytes, at: int) -> int | None:
+    """Return how long the changes of the frame at AT are; None if there is no sound one."""
+    if len(data) - at < FRAME_SIZE or not data.startswith(_FRAME_MAGIC, at):
+        return None
+    _, size, number, crc = _FRAME.unpack_from(data, at)
+    start = at + FRAME_SIZE
+    if size > len(data) - start:
+        return None
+    content = memoryview(data)[start : start + size]
+    return size if zlib.crc32(content, zlib.crc32(_GUARDED.pack(size, number))) == crc else None
+
+
+def _next_sound(data: bytes, at: int) -> int | None:
+    while (at := data.find(_FRAME_MAGIC, at)) >= 0:
+        if _sound(data, at) is not None:
+            return at
+        at += 1
+    return None
+
+
+# --- encoding
+
+
+class Encoder:
+    """Changes to bytes. It knows up to where each key was said to be looked at: a journal has one for all its files."""
+
+    def __init__(self) -> None:
+        self._looked: dict[PopKey, int] = {}
+
+    def encode(self, changes: Iterable[Change], *, absolute: bool = False) -> bytes:
+        """Return CHANGES as one frame has them; ABSOLUTE: what was looked at is told without the chain."""
+        parts: list[bytes] = []
+        add = parts.append
+        key: PopKey | None = None
+        owner = ""
+        for change in changes:
+            if isinstance(change, Forgotten):
+                self._forget(change)
+                add(_forgotten(change))
+                continue
+            if change.key is not key:
+                key, owner = change.key, ""
+                add(_key(key))
+            if isinstance(change, InFlight):
+                if change.owner != owner:
+                    owner = change.owner
+                    add(_owner(owner))
+                _, offset, attempt, until_ms, _, serial, renews = change
+                add(_IN_FLIGHT_FORM.pack(_IN_FLIGHT, offset, attempt, until_ms, serial, renews))
+            elif isinstance(change, Finished):
+                add(_finished(change))
+            else:
+                add(self._reached(change, absolute=absolute))
+        return b"".join(parts)
+
+    def _reached(self, change: Looked | Moved, *, absolute: bool) -> bytes:
+        key, offset = change
+        if absolute:
+            return _PAIR_FORM.pack(_LOOKED, _ALL, offset)
+        start = self._looked.get(key, _ALL)
+        self._looked[key] = offset
+        if isinstance(change, Moved):
+            return _OFFSET_FORM.pack(_MOVED, offset)
+        return _PAIR_FORM.pack(_LOOKED, start, offset)
+
+    def _forget(self, change: Forgotten) -> None:
+        for key in [key for key in self._looked if is_meant(change, key)]:
+            del self._looked[key]
+
+    def begin_at(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """Yield CHANGES; the chain goes on from where they say that was looked at."""
+        for change in changes:
+            if isinstance(change, Looked):
+                self._looked[change.key] = change.offset
+            yield change
+
+
+def is_meant(change: Forgotten, key: PopKey) -> bool:
+    """Is KEY among what CHANGE says is forgotten?"""
+    return change.group in ("", key.group) and change.topic in ("", key.topic)
+
+
+def log_mark(mark: LogMark) -> bytes:
+    """Return the change that says where the log stands."""
+    return _LOG_FORM.pack(_LOG, *mark)
+
+
+def end() -> bytes:
+    """Return the change that ends a file."""
+    return _END_FORM
+
+
+def _key(key: PopKey) -> bytes:
+    group, topic = key.group.encode(), key.topic.encode()
+    return _KEY_HEAD.pack(_KEY, key.queue, len(group), len(topic)) + group + topic
+
+
+def _owner(owner: str) -> bytes:
+    data = owner.encode()[:0xFFFF]
+    return _OWNER_HEAD.pack(_OWNER, len(data)) + data
+
+
+def _finished(change: Finished) -> bytes:
+    if change.log_end:
+        return _PAIR_FORM.pack(_BURIED, change.offset, change.log_end)
+    return _OFFSET_FORM.pack(_FINISHED, change.offset)
+
+
+def _forgotten(change: Forgotten) -> bytes:
+    group, topic = change.group.encode(), change.topic.encode()
+    return _FORGOTTEN_HEAD.pack(_FORGOTTEN, len(group), len(topic)) + group + topic
+
+
+# --- decoding
+
+
+class Decoder:
+    """Bytes to changes; equal keys and owners are one object each."""
+
+    def __init__(self) -> None:
+        self._keys: dict[PopKey, PopKey] = {}
+        self._owners: dict[str, str] = {}
+
+    def decode(self, data: bytes) -> list[Said]:
+        """Return what the frame DATA says. Raises ValueError for what no version 1 wrote."""
+        try:
+            return list(self._decode(data))
+        except struct.error as error:
+            raise ValueError(str(error)) from error
+
+    def _decode(self, data: bytes) -> Iterator[Said]:
+        at = 0
+        key = PopKey("", "", 0)
+        owner = ""
+        while at < len(data):
+            kind = data[at]
+            if kind == _IN_FLIGHT:
+                _, offset, attempt, until_ms, serial, renews = _IN_FLIGHT_FORM.unpack_from(data, at)
+                yield InFlight(key, offset, attempt, until_ms, owner, serial, renews)
+                at += _IN_FLIGHT_FORM.size
+            elif kind == _KEY:
+                _, queue, *sizes = _KEY_HEAD.unpack_from(data, at)
+                group, topic, at = _names(data, at + _KEY_HEAD.size, sizes)
+                key = PopKey(group, topic, queue)
+                key = self._keys.setdefault(key, key)
+                owner = ""
+            elif kind == _OWNER:
+                size = _OWNER_HEAD.unpack_from(data, at)[1]
+                at += _OWNER_HEAD.size + size
+                owner = data[at - size : at].decode("utf-8", "replace")
+                owner = self._owners.setdefault(owner, owner)
+            else:
+                said, at = _other(kind, key, data, at)
+                yield said
+
+
+def _other(kind: int, key: PopKey, data: bytes, at: int) -> tuple[Said, int]:
+    """Return what the change of KIND at AT says, and where the next one is."""
+    if kind == _END:
+        return End(), at + 1
+    if kind == _FORGOTTEN:
+        _, *sizes = _FORGOTTEN_HEAD.unpack_from(data, at)
+        group, topic, at = _names(data, at + _FORGOTTEN_HEAD.size, sizes)
+        return Forgotten(group, topic), at
+    if kind == _LOG:
+        return LogMark(*_LOG_FORM.unpack_from(data, at)[1:]), at + _LOG_FORM.size
+    if kind in (_BURIED, _LOOKED):
+        _, first, second = _PAIR_FORM.unpack_from(data, at)
+        at += _PAIR_FORM.size
+        return (Finished if kind == _BURIED else Span)(key, first, second), at
+    if kind in (_FINISHED, _MOVED):
+        offset = _OFFSET_FORM.unpack_from(data, at)[1]
+        return (Finished if kind == _FINISHED else Moved)(key, offset), at + _OFFSET_FORM.size
+    raise ValueError(f"there is no change of kind {kind}")
+
+
+def _names(data: bytes, at: int, sizes: list[int]) -> tuple[str, str, int]:
+    """Return group and topic at AT, of SIZES bytes, and where they end."""
+    middle = at + sizes[0]
+    stop = middle + sizes[1]
+    return data[at:middle].decode(), data[middle:stop].decode(), stop

@@ -1,0 +1,263 @@
+"""The journal of deliveries on disk: what a restart finds after a clean stop and a kill, and how it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pocketmq.broker.pop.changes import Forgotten
+from pocketmq.broker.pop.journal import RETRY_MS, Journal
+from pocketmq.broker.timers import Timers
+from pocketmq.proto.errors import InvalidReceiptHandle
+from pocketmq.store.message_store import MessageStore
+
+from ...fakes import FaultyDisk
+from .journals import end_of, files, make, newest
+from .popping import GROUP, INVISIBLE_MS, TOPIC, bodies, seen
+
+
+def small(store: MessageStore, timers: Timers) -> Journal:
+    return Journal(store, timers, file_bytes=4_096, snapshot_bytes=8_192)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+class TestRestart:
+    async def test_acknowledged_messages_do_not_come_again(
+        self, tmp_path: Path, clean: bool
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c", b"d")
+        _, b, _, d = broker.pop()
+        broker.ack(b, d)
+        broker.pops.when_safe(lambda error: None)
+
+        await broker.restart(clean=clean)
+
+        assert broker.pop() == []
+        await broker.clock.advance(INVISIBLE_MS)
+        assert seen(broker.pop()) == [(b"a", 2), (b"c", 2)]
+        await broker.stop()
+
+    async def test_handles_of_before_are_good(self, tmp_path: Path, clean: bool) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c")
+        a, _, c = broker.pop(invisible_ms=10_000)
+        changed = broker.pops.change_invisible(GROUP, TOPIC, c.handle, 60_000)
+        broker.pops.when_safe(lambda error: None)
+
+        await broker.restart(clean=clean)
+
+        broker.ack(a)
+        with pytest.raises(InvalidReceiptHandle):
+            broker.ack(c)
+        broker.pops.acknowledge(GROUP, TOPIC, changed)
+        await broker.clock.advance(10_000)
+        assert seen(broker.pop()) == [(b"b", 2)]
+        await broker.stop()
+
+    async def test_a_lease_ends_when_it_would_have(self, tmp_path: Path, clean: bool) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a")
+        broker.pop(invisible_ms=10_000)
+        await broker.clock.advance(4_000)
+
+        await broker.restart(clean=clean)
+
+        broker.wait(20_000)
+        await broker.clock.advance(5_999)
+        assert broker.answers == []
+        await broker.clock.advance(1)
+        assert seen(broker.answer().deliveries) == [(b"a", 2)]
+        await broker.stop()
+
+    async def test_owners_go_after_a_restart_too(self, tmp_path: Path, clean: bool) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a")
+        broker.pop(auto_renew=True, client_id="one")
+
+        await broker.restart(clean=clean)
+
+        broker.pops.client_gone("one")
+        await broker.clock.advance(1_000)
+        assert seen(broker.pop()) == [(b"a", 2)]
+        await broker.stop()
+
+    async def test_it_holds_over_many_restarts(self, tmp_path: Path, clean: bool) -> None:
+        broker = make(tmp_path)
+        broker.send(*(b"%d" % number for number in range(8)))
+        (first, *_) = broker.pop(4)
+
+        for number in range(3):
+            await broker.restart(clean=clean)
+            (one,) = broker.pop(1)
+            assert bodies([one]) == [b"%d" % (4 + number)]
+            broker.ack(one)
+            broker.pops.when_safe(lambda error: None)
+
+        await broker.restart(clean=clean)
+        broker.ack(first)
+        assert bodies(broker.pop()) == [b"7"]
+        assert broker.committed() == 1
+        assert len(files(tmp_path)) <= 3
+        await broker.stop()
+
+    async def test_a_topic_that_was_deleted_begins_anew(self, tmp_path: Path, clean: bool) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b")
+        broker.pop()
+        broker.pops.forget_topic(TOPIC)
+        broker.offsets.forget_topic(TOPIC)
+        broker.pops.when_safe(lambda error: None)
+        broker.offsets.save()
+
+        await broker.restart(clean=clean)
+
+        assert seen(broker.pop()) == [(b"a", 1), (b"b", 1)]
+        await broker.stop()
+
+    async def test_a_group_that_was_moved_goes_on_from_there(
+        self, tmp_path: Path, clean: bool
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c")
+        broker.ack(*broker.pop())
+        broker.pops.move(GROUP, TOPIC, 0, 1)
+        broker.pops.when_safe(lambda error: None)
+        broker.offsets.save()
+
+        await broker.restart(clean=clean)
+
+        assert bodies(broker.pop()) == [b"b", b"c"]
+        await broker.stop()
+
+
+class TestBounds:
+    async def test_a_long_journal_becomes_a_snapshot(self, tmp_path: Path) -> None:
+        broker = make(tmp_path, make_journal=small)
+        held = None
+        for number in range(600):
+            broker.send(b"%d" % number)
+            (one,) = broker.pop(1, invisible_ms=3_600_000)
+            if number == 5:
+                held = one
+            else:
+                broker.ack(one)
+            await asyncio.sleep(0)
+            assert sum(file.stat().st_size for file in files(tmp_path)) < 40_000
+
+        await broker.restart(clean=False)
+
+        assert held is not None
+        assert broker.committed() == 5
+        broker.ack(held)
+        assert broker.committed() == 600
+        await broker.stop()
+
+    async def test_a_snapshot_is_made_between_turns(self, tmp_path: Path) -> None:
+        broker = make(tmp_path, make_journal=small)
+        broker.send(*(b"%d" % number for number in range(3_000)))
+        held = []
+        while got := broker.pop(invisible_ms=3_600_000):
+            held += got
+        broker.ack(*held[::2])
+        turns = 0
+        while broker.journal._snapshot is not None:  # type: ignore[attr-defined]
+            broker.ack(held[2 * turns + 1])
+            await asyncio.sleep(0)
+            turns += 1
+
+        await broker.restart(clean=False)
+
+        assert turns > 3
+        broker.ack(*held[2 * turns + 1 :: 2])
+        assert broker.committed() == 3_000
+        await broker.stop()
+
+
+class TestFailure:
+    async def test_a_journal_that_cannot_be_written_goes_and_another_follows(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        disk = FaultyDisk()
+        broker = make(tmp_path, disk=disk)
+        broker.send(b"a", b"b", b"c")
+        a, b, _ = broker.pop()
+        disk.run_full("/pop/")
+        broker.ack(a)
+        told: list[object] = []
+        broker.pops.when_safe(told.append)
+
+        assert told == [None]
+        assert files(tmp_path) == []
+        assert "journal of deliveries not written" in caplog.text
+        await broker.clock.advance(RETRY_MS)
+        disk.heal()
+        broker.ack(b)
+        await broker.clock.advance(RETRY_MS)
+        await asyncio.sleep(0.01)
+        assert len(files(tmp_path)) == 2
+        await broker.restart(clean=False)
+        await broker.clock.advance(INVISIBLE_MS)
+        assert seen(broker.pop()) == [(b"c", 2)]
+        await broker.stop()
+
+    async def test_a_broker_starts_without_a_journal(self, tmp_path: Path) -> None:
+        disk = FaultyDisk()
+        disk.run_full("/pop/")
+
+        broker = make(tmp_path, disk=disk)
+
+        broker.send(b"a")
+        broker.ack(*broker.pop())
+        assert broker.committed() == 1
+        await broker.stop()
+
+
+class TestSafety:
+    async def test_memory_is_enough_at_once(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a")
+        before = end_of(newest(tmp_path)) if files(tmp_path, "journal-") else 0
+        broker.pop()
+        told: list[object] = []
+
+        broker.pops.when_safe(told.append)
+
+        assert told == [None]
+        assert end_of(newest(tmp_path)) > before
+        await broker.stop()
+
+    async def test_with_flush_sync_it_is_on_the_device(self, tmp_path: Path) -> None:
+        disk = FaultyDisk()
+        broker = make(tmp_path, disk=disk, flush="sync")
+        broker.send(b"a")
+        broker.ack(*broker.pop())
+        disk.break_syncs("/pop/journal")
+        told: list[object] = []
+
+        broker.pops.when_safe(told.append)
+
+        assert "cannot sync" in str(told)
+        disk.heal()
+        await broker.stop()
+
+    async def test_what_was_noted_is_written_at_the_end_of_the_turn(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.journal.note(Forgotten("a", "b"))
+        before = end_of(newest(tmp_path))
+
+        await asyncio.sleep(0)
+
+        assert end_of(newest(tmp_path)) > before
+        await broker.stop()
+
+    async def test_an_idle_journal_has_no_timer(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a")
+        broker.ack(*broker.pop())
+        await broker.clock.advance(2_000)
+
+        assert len(broker.timers) == 0
+        await broker.stop()

@@ -1,0 +1,187 @@
+"""What a reader makes of a journal of deliveries that is damaged, torn, lost, or of another store."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pocketmq.broker.pop.journal_format import HEAD_SIZE
+from pocketmq.proto.errors import InvalidReceiptHandle
+
+from .journals import FILES, end_of, files, make, newest
+from .popping import INVISIBLE_MS, Popping, bodies, seen
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0xFF
+    file.write_bytes(data)
+
+
+class TestLoss:
+    """Whatever is lost of the journal, what is not finished comes again."""
+
+    @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+    async def test_without_the_folder_offsets_say_what_is_finished(
+        self, tmp_path: Path, clean: bool
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c", b"d")
+        a, b, c, _ = broker.pop()
+        broker.ack(a, c)
+        broker.offsets.save()
+        await broker.stop(clean=clean)
+        shutil.rmtree(tmp_path / "store/pocketmq")
+
+        broker._begin()
+
+        assert seen(broker.pop()) == [(b"b", 1), (b"c", 1), (b"d", 1)]
+        with pytest.raises(InvalidReceiptHandle):
+            broker.ack(b)
+        await broker.stop()
+
+    async def test_every_cut_leads_to_redelivery(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(*(b"%d" % number for number in range(9)))
+        one, _, three = (broker.pop(3) for _ in range(3))
+        broker.ack(*one[1:], *three[:2])
+        await broker.stop(clean=False)
+        whole = newest(tmp_path).read_bytes()
+        size = end_of(newest(tmp_path))
+        for cut in range(0, size, 7):
+            copy = tmp_path / f"{cut}"
+            shutil.copytree(tmp_path / "store", copy / "store")
+            newest(copy).write_bytes(whole[:cut])
+
+            again = make(copy)
+
+            await again.clock.advance(INVISIBLE_MS)
+            got = bodies(again.pop())
+            assert {b"0", b"3", b"4", b"5", b"8"} <= set(got)
+            assert len(set(got)) == len(got)
+            await again.stop(clean=False)
+            shutil.rmtree(copy)
+        assert "journal of deliveries ends torn" in caplog.text
+
+    async def test_every_damage_leads_to_redelivery(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(*(b"%d" % number for number in range(9)))
+        one, _, three = (broker.pop(3) for _ in range(3))
+        broker.ack(*one[1:])
+        await asyncio.sleep(0)
+        broker.ack(*three[:2])
+        await broker.stop(clean=False)
+        whole = newest(tmp_path).read_bytes()
+        for at in range(HEAD_SIZE, end_of(newest(tmp_path)), 11):
+            copy = tmp_path / f"{at}"
+            shutil.copytree(tmp_path / "store", copy / "store")
+            newest(copy).write_bytes(whole)
+            flip(newest(copy), at)
+
+            again = make(copy)
+
+            await again.clock.advance(INVISIBLE_MS)
+            got = bodies(again.pop())
+            assert {b"0", b"3", b"4", b"5", b"8"} <= set(got)
+            assert len(set(got)) == len(got)
+            await again.stop(clean=False)
+            shutil.rmtree(copy)
+        assert "journal of deliveries damaged" in caplog.text
+
+    async def test_a_damaged_acknowledgement_costs_itself_alone(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c", b"d")
+        a, b, c, _ = broker.pop()
+        ends = []
+        for delivery in (a, b, c):
+            broker.ack(delivery)
+            broker.pops.when_safe(lambda error: None)
+            ends.append(end_of(newest(tmp_path)))
+        await broker.stop(clean=False)
+        flip(newest(tmp_path), ends[1] - 1)
+
+        broker._begin()
+
+        await broker.clock.advance(INVISIBLE_MS)
+        assert seen(broker.pop()) == [(b"b", 2), (b"d", 2)]
+        await broker.stop()
+
+    async def test_a_damaged_snapshot_is_as_none(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c")
+        _, b, c = broker.pop()
+        broker.ack(b)
+        await broker.restart(clean=False)
+        broker.ack(c)
+        broker.offsets.save()
+        await broker.stop(clean=False)
+        (snapshot,) = files(tmp_path, "snapshot-")
+        flip(snapshot, HEAD_SIZE + 20)
+
+        broker._begin()
+
+        assert seen(broker.pop()) == [(b"a", 1), (b"b", 1), (b"c", 1)]
+        assert "snapshot of deliveries is damaged" in caplog.text
+        await broker.stop()
+
+
+class TestOthers:
+    """Another broker ran on the store, which knows nothing of the journal."""
+
+    async def test_a_stop_that_was_not_ours_makes_it_void(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b")
+        broker.ack(broker.pop()[1])
+        broker.offsets.save()
+        await broker.stop(clean=False)
+        Popping(tmp_path).store.close()
+
+        broker._begin()
+
+        assert seen(broker.pop()) == [(b"a", 1), (b"b", 1)]
+        assert "another broker ran on the store since" in caplog.text
+        await broker.stop()
+
+    async def test_another_log_makes_it_void(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b")
+        broker.ack(*broker.pop())
+        await broker.clock.advance(1_000)
+        await broker.stop(clean=False)
+        other = make(tmp_path / "other")
+        other.send(b"x", b"y", b"z")
+        await other.stop(clean=False)
+        shutil.rmtree(tmp_path / "other" / FILES)
+        shutil.move(tmp_path / FILES, tmp_path / "other" / FILES)
+
+        other._begin()
+
+        assert bodies(other.pop()) == [b"x", b"y", b"z"]
+        assert "it is of another log" in caplog.text
+        await other.stop()
+
+    async def test_offsets_that_somebody_moved_back_count(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b", b"c")
+        broker.ack(*broker.pop())
+        await broker.stop()
+        offsets = tmp_path / "store/config/consumerOffset.json"
+        offsets.write_text(offsets.read_text().replace("0:3", "0:1"))
+
+        broker._begin()
+
+        assert bodies(broker.pop()) == [b"b", b"c"]
+        await broker.stop()
