@@ -45,6 +45,7 @@ from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends, Waits
 from .service_v2.clients import Clients
+from .service_v2.consumers import Consumers
 from .service_v2.service import ServiceV2
 from .timers import Timers
 from .topics import Topics
@@ -184,6 +185,7 @@ def assemble(
     appends.on_arrival.append(pops.arrived)
     clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
     coordination.keep_apart(pops)
+    consumers = Consumers(pops, topics, groups, store.config, wall.now_ms)
     return Parts(
         store=store,
         topics=topics,
@@ -205,7 +207,7 @@ def assemble(
         coordination=coordination,
         pops=pops,
         clients=clients,
-        service_v2=ServiceV2([clients]),
+        service_v2=ServiceV2([clients, consumers]),
         client_metrics=ClientMetrics(wall.now_ms),
     )
 

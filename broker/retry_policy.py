@@ -52,14 +52,24 @@ def intervals_of(policy: Object) -> tuple[int, ...]:
     return ()
 
 
+def announced_intervals_of(policy: Object) -> tuple[int, ...]:
+    """Return what clients of `apache.rocketmq.v2` make of POLICY: as `intervals_of`, but they use all of a list."""
+    if policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
+        return _listed(policy.get("customizedRetryPolicy"))
+    return intervals_of(policy)
+
+
 def _customized(bean: object) -> tuple[int, ...]:
+    intervals = _listed(bean)
+    return intervals[_UNUSED:] or intervals[-1:]
+
+
+def _listed(bean: object) -> tuple[int, ...]:
     listed = bean.get("next") if isinstance(bean, dict) else None
-    if not isinstance(listed, list) or not listed:
+    if not isinstance(listed, list):
         return ()
-    intervals = [_natural(value, -1) for value in listed]
-    if -1 in intervals:
-        return ()
-    return tuple(intervals[_UNUSED:] or intervals[-1:])
+    intervals = tuple(_natural(value, -1) for value in listed)
+    return () if -1 in intervals else intervals
 
 
 def _exponential(bean: object) -> tuple[int, ...]:

@@ -294,6 +294,15 @@ class Pops:
         is_retry = table.topic != topic
         return encode_handle(is_retry, entry.queue.key.queue, entry.offset, serial)
 
+    def renewed_attempt(self, group: str, topic: str, handle: str) -> int:
+        """Return which attempt the delivery of HANDLE is, if its lease renews; 0 otherwise.
+
+        Raises InvalidReceiptHandle.
+        """
+        _, entry = self._find(group, topic, handle)
+        lease = entry.lease if entry is not None else None
+        return entry.attempt if entry is not None and lease is not None and lease.ends_ms else 0
+
     def forward_to_dead_letters(self, group: str, topic: str, handle: str, reason: str) -> None:
         """Finish what HANDLE means as a dead letter, because of REASON; again is fine, and makes no second copy.
 

@@ -1,0 +1,155 @@
+"""What becomes of a delivery: AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
+
+The receipt handle says which delivery is meant; the message id of a request is an echo. A handle is good for the group
+and the topic that it came from, until its time is over or a newer one takes its place. Acknowledging what is finished
+already is fine, and so is forwarding it. A push consumer that hands a message back too soon, in less than
+PUSHED_LEAST_MS, as those of Node.js do, gets it again after the group's back-off instead: simple consumers may say 0.
+
+Source: v2-protocol.md §3.5, §4.5; fixtures v2/ack and v2/dead-letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...proto.errors import PocketMQError
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.rpc import Call, MethodTable
+from ...proto.rpc import unary as plain_unary
+from ..groups import Groups
+from ..pop.pops import Pops
+from ..retry_policy import announced_intervals_of
+from ..topics import Topics
+from .checks import checked_group, checked_topic, milliseconds
+from .service import client_id, service, unary
+from .statuses import OK, Refused, status_of, status_of_bug
+
+INVISIBLE_MAX_MS: Final = 12 * 3_600_000
+#: What push consumers get back sooner comes after the group's back-off.
+PUSHED_LEAST_MS: Final = 1_000
+
+
+class Acknowledging:
+    """Finishes and hands back what POPS delivered. RETRY_DELAYS_MS: of groups without a policy of their own."""
+
+    def __init__(
+        self, pops: Pops, topics: Topics, groups: Groups, retry_delays_ms: Sequence[int]
+    ) -> None:
+        self._pops = pops
+        self._topics = topics
+        self._groups = groups
+        self._retry_delays_ms = retry_delays_ms
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {
+                "AckMessage": unary(v2.AckMessageRequest, v2.AckMessageResponse, self.acknowledge),
+                "ChangeInvisibleDuration": plain_unary(
+                    v2.ChangeInvisibleDurationRequest,
+                    v2.ChangeInvisibleDurationResponse,
+                    self.change,
+                ),
+                "ForwardMessageToDeadLetterQueue": unary(
+                    v2.ForwardMessageToDeadLetterQueueRequest,
+                    v2.ForwardMessageToDeadLetterQueueResponse,
+                    self.forward,
+                ),
+            }
+        )
+
+    def acknowledge(self, request: v2.AckMessageRequest, call: Call) -> v2.AckMessageResponse:
+        """Finish what each entry of REQUEST means; the reply has an entry for each, in order."""
+        group, topic = self._names(request.group, request.topic)
+        reply = v2.AckMessageResponse()
+        finish, add = self._pops.acknowledge, reply.entries.add
+        failed: dict[int, v2.Status] = {}
+        count = 0
+        for entry in request.entries:
+            handle, status = entry.receipt_handle, OK
+            try:
+                finish(group, topic, handle)
+            except PocketMQError as error:
+                status = status_of(error)
+                failed.setdefault(status.code, status)
+            add(message_id=entry.message_id, receipt_handle=handle, status=status)
+            count += status is OK
+        reply.status.MergeFrom(_status_of_all(count, failed))
+        return reply
+
+    def change(
+        self, request: v2.ChangeInvisibleDurationRequest, call: Call
+    ) -> v2.ChangeInvisibleDurationResponse:
+        """Have a message come again when REQUEST says; the reply always has a handle, which clients go on with."""
+        handle, status = request.receipt_handle, OK
+        try:
+            client_id(call)
+            handle = self._change(request)
+        except PocketMQError as error:
+            status = status_of(error)
+        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+            status = status_of_bug("ChangeInvisibleDurationRequest", bug)
+        return v2.ChangeInvisibleDurationResponse(status=status, receipt_handle=handle)
+
+    def _change(self, request: v2.ChangeInvisibleDurationRequest) -> str:
+        group, topic = self._names(request.group, request.topic)
+        handle = request.receipt_handle
+        invisible_ms = milliseconds(request.invisible_duration)
+        if not 0 <= invisible_ms <= INVISIBLE_MAX_MS:
+            raise Refused(
+                v2.ILLEGAL_INVISIBLE_TIME,
+                f"invisible_duration is {invisible_ms} ms: must be 0 (at once) to {INVISIBLE_MAX_MS} ms, 12 h",
+                field="invisible_duration",
+                limit=INVISIBLE_MAX_MS,
+                value=invisible_ms,
+            )
+        suspend = request.suspend
+        if invisible_ms < PUSHED_LEAST_MS and not suspend:
+            attempt = self._pops.renewed_attempt(group, topic, handle)
+            if attempt:
+                invisible_ms = self._back_off_ms(group, attempt)
+        return self._pops.change_invisible(group, topic, handle, invisible_ms, suspend=suspend)
+
+    def _back_off_ms(self, group: str, attempt: int) -> int:
+        """Return how long a message of GROUP waits after ATTEMPT failed."""
+        listed = announced_intervals_of(self._groups.get(group).retry_policy)
+        delays_ms = listed or self._retry_delays_ms
+        return max(delays_ms[min(attempt, len(delays_ms)) - 1], PUSHED_LEAST_MS)
+
+    def forward(
+        self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: Call
+    ) -> v2.ForwardMessageToDeadLetterQueueResponse:
+        """Put what REQUEST means among the dead letters of its group."""
+        group, topic = self._names(request.group, request.topic)
+        reason = (
+            f"its consumer gave up after attempt {request.delivery_attempt}"
+            f" of {request.max_delivery_attempts}"
+        )
+        self._pops.forward_to_dead_letters(group, topic, request.receipt_handle, reason)
+        return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _names(self, group: v2.Resource, topic: v2.Resource) -> tuple[str, str]:
+        """Return the names of GROUP and of TOPIC, which exists; raise Refused or TopicNotFound."""
+        group_name, topic_name = checked_group(group.name), checked_topic(topic.name)
+        self._topics.get(topic_name)
+        return group_name, topic_name
+
+
+def _status_of_all(good: int, failed: dict[int, v2.Status]) -> v2.Status:
+    """Return the status of a reply with so many GOOD entries, and those that FAILED, one of each code."""
+    if not failed:
+        if good:
+            return OK
+        raise Refused(
+            v2.INTERNAL_SERVER_ERROR,
+            "no entry: give the receipt handle of at least one message",
+            field="entries",
+        )
+    if good or len(failed) > 1:
+        return v2.Status(
+            code=v2.MULTIPLE_RESULTS,
+            message="not all entries have the same outcome: each has its own status",
+        )
+    (status,) = failed.values()
+    return status

@@ -1,0 +1,36 @@
+"""What consumers ask of a broker, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+
+from ...proto.rpc import MethodTable
+from ...store.config import StoreConfig
+from ..groups import Groups
+from ..pop.pops import Pops
+from ..topics import Topics
+from .acknowledging import Acknowledging
+from .receiving import Receiving
+
+
+class Consumers:
+    """Receives, and what becomes of deliveries. NOW_MS is the machine's time."""
+
+    def __init__(
+        self,
+        pops: Pops,
+        topics: Topics,
+        groups: Groups,
+        store_config: StoreConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._receiving = Receiving(pops, now_ms)
+        delays_ms = store_config.delay_levels_ms
+        self._acknowledging = Acknowledging(pops, topics, groups, delays_ms)
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        faces = (self._receiving, self._acknowledging)
+        return reduce(or_, (face.methods() for face in faces))

@@ -1,0 +1,266 @@
+"""ReceiveMessage: messages are delivered as soon as there are some, or none when the wait is over.
+
+    status   message …   delivery_timestamp
+
+A receive waits for as long as it asks, but between POLLING_LEAST_MS and POLLING_MOST_MS, and is over half a second
+before its caller gives up. Which queue it names does not matter: it gets what there is of the topic, BATCH_MAX messages
+at most. A wait has no task: the handler keeps its stream. What a stream that breaks has not carried is handed back.
+
+Source: v2-protocol.md §3.9, §4.3; fixture v2/receive.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from ...proto.errors import InvalidReceiptHandle, InvalidRecord, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.rpc import MethodTable, Stream, server_stream
+from ..filters.choice import Choice, choice_of
+from ..pop.asked import Asked, Delivery, Popped
+from ..pop.pops import BATCH_MAX, Pops
+from .acknowledging import INVISIBLE_MAX_MS
+from .checks import checked_group, checked_topic, milliseconds
+from .messages import delivered
+from .service import client_id, service
+from .statuses import OK, Refused, status_of, status_of_bug
+
+logger = logging.getLogger(__name__)
+
+POLLING_LEAST_MS: Final = 5_000
+POLLING_MOST_MS: Final = 20_000
+#: A receive is over so long before its caller's deadline.
+_SPARE_MS: Final = 500
+#: Of the time that a caller gives without saying how long to wait, so much is for the answer: half a usual time-out.
+_REQUEST_SHARE_MS: Final = 1_500
+#: What a broken stream did not carry comes again after this.
+_HANDED_BACK_MS: Final = 1_000
+_VERSION: Final = "x-mq-client-version"
+#: Clients before this one do not know ILLEGAL_POLLING_TIME.
+_POLLING_TIME_SINCE: Final = (5, 0, 3)
+
+_NOTHING_NEW: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
+_NOTHING_MATCHES: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no match message")
+_ALL_IS_WELL: Final = v2.ReceiveMessageResponse(status=OK)
+
+
+class Receiving:
+    """Answers receives from POPS; NOW_MS tells when a delivery leaves."""
+
+    def __init__(self, pops: Pops, now_ms: Callable[[], int]) -> None:
+        self._pops = pops
+        self._now_ms = now_ms
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {
+                "ReceiveMessage": server_stream(
+                    v2.ReceiveMessageRequest, v2.ReceiveMessageResponse, self.receive
+                )
+            }
+        )
+
+    def receive(self, request: v2.ReceiveMessageRequest, stream: Stream) -> None:
+        """Deliver what there is, now or later."""
+        try:
+            client = client_id(stream)
+        except Refused as error:
+            stream.send(v2.ReceiveMessageResponse(status=status_of(error)))
+            stream.finish()
+            return
+        try:
+            asked = _asked(request, stream, client)
+            answer = _Answer(self, asked, request.message_queue.topic, stream)
+            if not asked.batch:
+                self.nothing(stream, _NOTHING_NEW)
+                return
+            waiting = self._pops.receive(asked, answer.popped)
+            if waiting is not None:
+                stream.on_cancel(waiting.cancel)
+        except PocketMQError as error:
+            self.nothing(stream, status_of(error))
+        except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
+            self.nothing(stream, status_of_bug("ReceiveMessageRequest", bug))
+
+    def nothing(self, stream: Stream, status: v2.Status) -> None:
+        """Answer with STATUS, and no message."""
+        stream.send(v2.ReceiveMessageResponse(status=status))
+        self.end(stream)
+
+    def end(self, stream: Stream) -> None:
+        """Say when the answer left, and end it."""
+        last = v2.ReceiveMessageResponse()
+        last.delivery_timestamp.FromMilliseconds(self._now_ms())
+        stream.send(last)
+        stream.finish()
+
+    def hand_back(self, asked: Asked, handles: Sequence[str]) -> None:
+        """Have what nobody got come again soon. That counts: what no client can take must not come for ever."""
+        for handle in handles:
+            try:
+                self._pops.change_invisible(asked.group, asked.topic, handle, _HANDED_BACK_MS)
+            except InvalidReceiptHandle:
+                continue  # It comes again already.
+
+
+class _Answer:
+    """What a receive, which may wait, is answered with."""
+
+    __slots__ = ("_asked", "_receiving", "_stream", "_topic")
+
+    def __init__(
+        self, receiving: Receiving, asked: Asked, topic: v2.Resource, stream: Stream
+    ) -> None:
+        self._receiving = receiving
+        self._asked = asked
+        self._topic = topic
+        self._stream = stream
+
+    def popped(self, popped: Popped) -> None:
+        """Send what was POPPED."""
+        try:
+            self._send(popped)
+        except Exception as bug:  # The edge: others wait for the same event.
+            self._receiving.nothing(self._stream, status_of_bug("ReceiveMessageRequest", bug))
+
+    def _send(self, popped: Popped) -> None:
+        receiving, stream = self._receiving, self._stream
+        messages = list(self._messages(popped.deliveries))
+        if messages:
+            self._deliver(messages)
+        elif popped.error is not None:
+            receiving.nothing(stream, status_of(popped.error))
+        else:
+            receiving.nothing(stream, _NOTHING_MATCHES if popped.filtered_only else _NOTHING_NEW)
+
+    def _messages(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[str, v2.Message]]:
+        """Yield handle and message of each of DELIVERIES that is one."""
+        topic = self._topic
+        for one in deliveries:
+            handle = one.handle
+            try:
+                yield (
+                    handle,
+                    delivered(
+                        one.record,
+                        topic,
+                        handle=handle,
+                        attempt=one.attempt,
+                        invisible_ms=one.invisible_ms,
+                    ),
+                )
+            except InvalidRecord as error:
+                # Its attempts count, and it ends among the dead letters.
+                logger.error(
+                    "record cannot be delivered topic=%s queue=%d offset=%d problem=%s",
+                    one.topic,
+                    one.queue,
+                    one.offset,
+                    error.message,
+                )
+
+    def _deliver(self, messages: Sequence[tuple[str, v2.Message]]) -> None:
+        stream = self._stream
+        send = stream.send
+        send(_ALL_IS_WELL)
+        #: Handles, and how much the stream has taken up to the end of each message.
+        ends: list[tuple[str, int]] = []
+        for handle, message in messages:
+            send(v2.ReceiveMessageResponse(message=message))
+            ends.append((handle, stream.queued_bytes))
+        self._receiving.end(stream)
+        stream.on_cancel(partial(self._broken, ends, stream.queued_bytes))
+
+    def _broken(self, ends: Sequence[tuple[str, int]], taken_bytes: int) -> None:
+        """Hand back what had not left when the stream broke."""
+        left_bytes = taken_bytes - self._stream.queued_bytes
+        lost = [handle for handle, end in ends if end > left_bytes or not taken_bytes]
+        self._receiving.hand_back(self._asked, lost)
+
+
+def _asked(request: v2.ReceiveMessageRequest, stream: Stream, client: str) -> Asked:
+    """Return what REQUEST asks of pop; raise Refused."""
+    group = checked_group(request.group.name)
+    topic = checked_topic(request.message_queue.topic.name)
+    wait_ms = _wait_ms(request, stream)
+    batch = request.batch_size
+    if batch < 0:
+        raise Refused(
+            v2.INTERNAL_SERVER_ERROR,
+            f"batch_size is {batch}: must be 1 to {BATCH_MAX}",
+            field="batch_size",
+            limit=BATCH_MAX,
+            value=batch,
+        )
+    invisible_ms, auto_renew = 0, request.auto_renew
+    if not auto_renew:
+        invisible_ms = milliseconds(request.invisible_duration)
+        if not 0 < invisible_ms <= INVISIBLE_MAX_MS:
+            raise Refused(
+                v2.ILLEGAL_INVISIBLE_TIME,
+                f"invisible_duration is {invisible_ms} ms: must be 1 to {INVISIBLE_MAX_MS} ms, 12 h, or auto_renew set",
+                field="invisible_duration",
+                limit=INVISIBLE_MAX_MS,
+                value=invisible_ms,
+            )
+    return Asked(
+        group=group,
+        topic=topic,
+        client_id=client,
+        batch=min(batch, BATCH_MAX),
+        invisible_ms=invisible_ms,
+        wait_ms=wait_ms,
+        auto_renew=auto_renew,
+        attempt_id=request.attempt_id,
+        choice=wanted(request.filter_expression),
+    )
+
+
+def _wait_ms(request: v2.ReceiveMessageRequest, stream: Stream) -> int:
+    """Return how long a receive may wait; raise Refused for a caller that gives less than the shortest wait."""
+    left_ms = stream.deadline_ms
+    if left_ms is not None and left_ms < POLLING_LEAST_MS:
+        knows = _version(stream.metadata.get(_VERSION, "")) >= _POLLING_TIME_SINCE
+        raise Refused(
+            v2.ILLEGAL_POLLING_TIME if knows else v2.BAD_REQUEST,
+            f"{left_ms} ms are left until the deadline of this call, and the shortest wait for messages is"
+            f" {POLLING_LEAST_MS} ms: give it a later deadline, of the polling time and some seconds",
+            field="long_polling_timeout",
+            limit=POLLING_LEAST_MS,
+            value=left_ms,
+        )
+    if request.HasField("long_polling_timeout"):
+        asked_ms = milliseconds(request.long_polling_timeout)
+    elif left_ms is not None:
+        asked_ms = left_ms - _REQUEST_SHARE_MS
+    else:
+        asked_ms = POLLING_MOST_MS
+    wait_ms = min(max(asked_ms, POLLING_LEAST_MS), POLLING_MOST_MS)
+    return wait_ms if left_ms is None else min(wait_ms, left_ms - _SPARE_MS)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a client's version; the newest for one that is not known."""
+    parts = text.strip().lstrip("v").split("-")[0].split(".")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        return (1 << 31,)
+    return tuple(map(int, parts))
+
+
+def wanted(expression: v2.FilterExpression) -> Choice | None:
+    """Return the filter EXPRESSION at work, None for every message; raise InvalidFilter or Refused."""
+    text = expression.expression
+    if expression.type != v2.SQL:
+        return choice_of(pb.Filter(kind=pb.Filter.TAG, expression=text))
+    if not text.strip():
+        raise Refused(
+            v2.ILLEGAL_FILTER_EXPRESSION,
+            "the SQL expression is empty: write one, or '*' as a TAG for every message",
+            field="expression",
+        )
+    return choice_of(pb.Filter(kind=pb.Filter.SQL, expression=text))
