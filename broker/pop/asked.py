@@ -15,7 +15,7 @@ class Asked:
     """One receive. CHOICE is a filter at work (filters/choice.py), None for every message.
 
     BATCH messages at most; each is invisible to others for INVISIBLE_MS, or, with AUTO_RENEW, while the client lives.
-    A receive of an ordered group that repeats an ATTEMPT_ID gets the same messages, while they are not finished.
+    A receive that repeats an ATTEMPT_ID gets the same messages, while they are not finished.
     WAIT_MS: how long it waits where there is nothing.
     """
 

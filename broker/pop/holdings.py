@@ -11,7 +11,7 @@ from .entries import Entry, PopQueue
 from .leases import Lease
 from .parts import PopParts
 
-#: A lease that renews lasts so long after a restart without a word of its owner.
+#: A lease that would be renewed lasts so long after a restart.
 _RESTORED_MS: Final = 30_000
 
 
@@ -26,6 +26,8 @@ class Holdings:
         self.parts = parts
         self.queues: dict[int, PopQueue] = {}
         self.due: deque[Entry] = deque()
+        #: What is leased, by the id of the attempt that got it.
+        self.attempts: dict[str, Lease] = {}
         #: Receives so far: each begins with another queue.
         self.turn = 0
 
@@ -38,7 +40,11 @@ class Holdings:
 
     def release(self, entry: Entry) -> None:
         """Let nobody have ENTRY any more."""
-        self.parts.leases.release(entry)
+        lease = entry.lease
+        if lease is not None:
+            self.parts.leases.release(entry)
+            if lease.attempt_id and not lease.live:
+                self.attempts.pop(lease.attempt_id, None)
 
     def finish(self, entry: Entry, log_end: int = 0) -> None:
         """Note that ENTRY is finished; with a LOG_END if the log reaches that far: its dead letter lies before."""
@@ -52,6 +58,7 @@ class Holdings:
 
     def lapsed(self, lease: Lease) -> None:
         """Hear that the time of LEASE is over."""
+        self.attempts.pop(lease.attempt_id, None)
         lapsed = [entry for entry in lease.entries if entry.lease is lease]
         for entry in lapsed:
             entry.lease = None
@@ -86,8 +93,9 @@ class Holdings:
     def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:
         """Go on with queue NUMBER as the journal FOUND it.
 
-        What the offsets say is finished is; what the log has lost is not looked at yet. After a CLEAN stop offsets that
-        are behind the journal were moved there by somebody else, and count.
+        What the offsets say is finished is; what the log has lost is not looked at yet. Leases renew no more, whether
+        or not their owners live: they may never have got the answer. After a CLEAN stop offsets that are behind the
+        journal were moved there by somebody else, and count.
         """
         queue = self._begin(number, from_oldest=True)
         if clean and queue.low < min(found.in_flight, default=found.looked):
@@ -107,8 +115,9 @@ class Holdings:
             if renews:
                 until_ms = max(until_ms, now_ms + _RESTORED_MS)
             if until_ms > now_ms:
+                renews_ms = until_ms if renews else 0
                 grant = self.parts.leases.grant
-                grant(entries, until_ms, owner, self.lapsed, renews=renews)
+                grant(entries, until_ms, owner, self.lapsed, renews_until_ms=renews_ms)
             else:
                 self.lapse(entries)
         self.settle(queue)

@@ -59,14 +59,17 @@ class Leases:
         owner: str,
         lapsed: Callable[[Lease], None],
         *,
-        renews: bool = False,
+        renews_until_ms: int = 0,
     ) -> Lease:
-        """Lend ENTRIES to OWNER until DEADLINE_MS, or for as long as it lives; LAPSED is called at the end."""
+        """Lend ENTRIES to OWNER until DEADLINE_MS; LAPSED is called at the end.
+
+        With RENEWS_UNTIL_MS while it lives, until then at most; and it ends when its owner goes.
+        """
         lease = Lease(entries, deadline_ms, owner)
         for entry in entries:
             entry.lease = lease
-        if renews:
-            lease.ends_ms = self.now_ms() + RENEWED_MAX_MS
+        if renews_until_ms:
+            lease.ends_ms = renews_until_ms
             self._by_owner.setdefault(owner, {})[lease] = None
             self._heard_ms[owner] = self.wall_ms()
         lease.timer = self._timers.at(deadline_ms, partial(self._fire, lease, lapsed))

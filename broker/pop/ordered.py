@@ -5,9 +5,6 @@ delivered; other message groups of the queue go on. When nothing of it is leased
 the first message on that is not acknowledged: also those behind that one that are, as with Apache's ordered groups.
 (Apache's brokers hold back the whole queue.) Messages without a message group keep the order of their queue.
 
-A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with new handles and
-without counting: its answer was lost.
-
 What lies behind a batch is looked at for other message groups, HELD_MAX messages of a queue at most; from then on
 the queue waits.
 """
@@ -16,11 +13,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from .asked import Asked, Delivery
+from .asked import Asked
 from .changes import Finished, FoundQueue, InFlight
 from .entries import Entry, PopQueue
 from .lanes import Lane, Lanes, message_group
-from .leases import Lease
 from .parts import PopParts, Rules, Taken
 from .table import Table, exhausted
 
@@ -38,36 +34,16 @@ class OrderedTable(Table):
     def __init__(self, parts: PopParts, group: str, topic: str) -> None:
         super().__init__(parts, group, topic)
         self._lanes: dict[int, Lanes] = {}
-        #: What is leased under an attempt's id.
-        self._attempts: dict[str, Lease] = {}
         self._is_taking = False
 
     # --- delivering
 
-    def take(self, asked: Asked, rules: Rules) -> Taken:
-        again = self._repeated(asked)
-        if again:
-            return Taken(again, 0, False)
+    def take_new(self, asked: Asked, rules: Rules) -> Taken:
         self._is_taking = True
         try:
-            return super().take(asked, rules)
+            return super().take_new(asked, rules)
         finally:
             self._is_taking = False
-
-    def _repeated(self, asked: Asked) -> list[Delivery]:
-        """Deliver once more what ASKED's attempt has got already, and what is not finished of it."""
-        before = self._attempts.get(asked.attempt_id) if asked.attempt_id else None
-        if before is None:
-            return []
-        found = []
-        for entry in [entry for entry in before.entries if entry.lease is before]:
-            data = self.read(entry)
-            if data is None:
-                self.finish(entry)
-                continue
-            self.release(entry)
-            found.append((entry, data))
-        return self.lend(found, asked, again=True) if found else []
 
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[Entry, bytes]]) -> int:
         buried = 0
@@ -123,17 +99,7 @@ class OrderedTable(Table):
         lane.turn = self.turn
         taken.append((entry, data))
 
-    def granted(self, lease: Lease) -> None:
-        if lease.attempt_id:
-            self._attempts[lease.attempt_id] = lease
-
     # --- what becomes of deliveries
-
-    def release(self, entry: Entry) -> None:
-        lease = entry.lease
-        super().release(entry)
-        if lease is not None and not lease.live:
-            self._attempts.pop(lease.attempt_id, None)
 
     def finish(self, entry: Entry, log_end: int = 0) -> None:
         lane, number = _lane_of(entry), entry.queue.key.queue
@@ -178,10 +144,6 @@ class OrderedTable(Table):
         for lane, number in lanes.values():
             if lane.batch and not lane.is_leased:
                 self._lanes[number].take_back(lane)
-
-    def lapsed(self, lease: Lease) -> None:
-        self._attempts.pop(lease.attempt_id, None)
-        super().lapsed(lease)
 
     # --- beginning, and being moved
 

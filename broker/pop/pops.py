@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from ...proto.errors import GroupInUse, NotReadable, Overloaded, PocketMQError
-from ...proto.topics import RETRY_PREFIX, retry_topic
+from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
+from ...proto.topics import retry_topic
 from ...store.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
 from ..filters.filters import Filters
 from ..groups import Groups
-from ..topics import TYPE_ATTRIBUTE, Topics
+from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from ..waiting import Purgatory
 from .asked import Asked, Popped
 from .changes import Change, Forgotten, Safe
@@ -37,13 +37,11 @@ from .ordered import OrderedTable
 from .parts import PopParts, Rules, Taken
 from .receive import Receive
 from .table import Table, times_of
+from .waits import PopWaits
 
 BATCH_MAX: Final = 32
 #: A group pops for so long after its last receive began.
 POPS_MS: Final = 60_000
-#: Waits of _LONG_WAIT_MS or more end in bunches: each is shorter than asked for by less than this part of it.
-_WAIT_PARTS: Final = 64
-_LONG_WAIT_MS: Final = 10_000
 _PRIORITY: Final = "PRIORITY"
 
 
@@ -59,19 +57,17 @@ class Pops:
         purgatory: Purgatory,
         parts: PopParts,
     ) -> None:
-        self._config = config
         self._topics = topics
         self._groups = groups
         self._filters = filters
-        self._purgatory = purgatory
         self._parts = parts
         self._journal = parts.journal
         self._leases = parts.leases
-        parts.wake = self._wake
+        self._waits = waits = PopWaits(config, purgatory, parts.leases.wall_ms)
+        parts.wake = waits.wake
+        #: Hears of topics with new messages.
+        self.arrived = waits.arrived
         self._tables: dict[tuple[str, str], Table] = {}
-        #: The groups whose receives of a topic wait.
-        self._waiting: dict[str, set[tuple[str, str]]] = {}
-        self._of_client: dict[str, dict[Receive, None]] = {}
         #: When a group popped last.
         self._popped_ms: dict[str, int] = {}
         #: Has a group members that share queues?
@@ -113,40 +109,23 @@ class Pops:
         self._checked(asked)
         self._check_alone(asked.group)
         self._popped_ms[asked.group] = self._leases.wall_ms()
-        receive = Receive(self, asked, done)
+        receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
             # What it has put away may have been in the way of others.
-            self._wake((asked.group, asked.topic))
+            self._waits.wake((asked.group, asked.topic))
             return None
         if asked.wait_ms <= 0:
             receive.on_deadline()
             return None
-        self._watch(receive)
+        self._waits.watch(receive)
         return receive
-
-    def _watch(self, receive: Receive) -> None:
-        """Have RECEIVE wait."""
-        asked = receive.asked
-        limit = self._config.fetches_waiting_max
-        if len(self._purgatory) >= limit:
-            raise Overloaded(
-                f"{len(self._purgatory)} receives and fetches wait, the limit is {limit}: use fewer consumers, or raise"
-                " broker.fetches_waiting_max",
-                field="fetches_waiting_max",
-                limit=limit,
-            )
-        wait_ms = min(asked.wait_ms, self._config.fetch_wait_max_ms)
-        deadline_ms = _together(self._leases.wall_ms() + wait_ms, wait_ms)
-        key = (asked.group, asked.topic)
-        receive.waiting = self._purgatory.watch(receive, key, deadline_ms)
-        self._waiting.setdefault(asked.topic, set()).add(key)
-        self._of_client.setdefault(asked.client_id, {})[receive] = None
 
     def take(self, asked: Asked) -> Taken:
         """Deliver what there is for ASKED."""
         taken = self._take(asked)
-        # Whoever has a handle may use it after a kill, too.
-        self._journal.write()
+        if taken.deliveries:
+            # Whoever has a handle may use it after a kill, too.
+            self._journal.write()
         return taken
 
     def _take(self, asked: Asked) -> Taken:
@@ -185,23 +164,15 @@ class Pops:
         """Have RECEIVE, which found nothing yet, look on in a later turn of the loop."""
         self._filters.go_on(receive.look_on)
 
-    def try_again(self, receive: Receive) -> bool:
-        """Have RECEIVE try again; return whether it was still there."""
-        return receive.waiting is not None and self._purgatory.try_again(receive.waiting)
-
-    def over(self, receive: Receive) -> None:
-        """Hear that RECEIVE, which may have waited, is over."""
-        client_id = receive.asked.client_id
-        owned = self._of_client.get(client_id)
-        if owned is None or receive not in owned:
-            return
-        del owned[receive]
-        if not owned:
-            del self._of_client[client_id]
-
     def _checked(self, asked: Asked) -> tuple[GroupConfig, TopicConfig]:
         """Return group and topic of ASKED, if it may be served."""
         topic = self._topics.for_reading(asked.topic, 0)
+        if topic.attributes.get(QUEUE_TYPE_ATTRIBUTE) == "BatchCQ":
+            raise NotServed(
+                f"topic {topic.name!r} has batch queues ({QUEUE_TYPE_ATTRIBUTE}=BatchCQ), whose messages are not"
+                " acknowledged one by one: use a topic with plain queues",
+                topic=topic.name,
+            )
         group = self._groups.ensure(asked.group)
         if not group.consume_enable:
             raise NotReadable(
@@ -246,31 +217,6 @@ class Pops:
                 group=group,
             )
         del self._popped_ms[group]
-
-    # --- waking
-
-    def arrived(self, topic: str) -> None:
-        """Hear that messages of TOPIC were stored: who waits for them tries again."""
-        if topic.startswith(RETRY_PREFIX):
-            self._wake_group(topic.removeprefix(RETRY_PREFIX))
-        for key in list(self._waiting.get(topic, ())):
-            self._wake(key)
-
-    def _wake_group(self, group: str) -> None:
-        for keys in list(self._waiting.values()):
-            for key in [key for key in keys if key[0] == group]:
-                self._wake(key)
-
-    def _wake(self, key: tuple[str, str]) -> None:
-        if key[1] == retry_topic(key[0]) and key[1] not in self._waiting:
-            self._wake_group(key[0])
-            return
-        self._purgatory.notify_in_turn(key)
-        waiting = self._waiting.get(key[1])
-        if waiting is not None and not self._purgatory.is_watched(key):
-            waiting.discard(key)
-            if not waiting:
-                del self._waiting[key[1]]
 
     # --- finishing
 
@@ -342,8 +288,7 @@ class Pops:
 
     def client_gone(self, client_id: str) -> None:
         """Hear that CLIENT_ID has gone: its receives end, and what it got with auto-renewal comes again in a second."""
-        for receive in list(self._of_client.get(client_id, ())):
-            receive.end()
+        self._waits.end_of(client_id)
         self._leases.gone(client_id)
 
     # --- what is deleted, or taken by retention
@@ -395,14 +340,3 @@ def _rules_of(group: GroupConfig, topic: TopicConfig, turn: int) -> Rules:
         first = turn % queues
         order = [*range(first, queues), *range(first)]
     return Rules(max(1, group.retry_times_max + 1), order, group.consume_from_min_enable)
-
-
-def _together(deadline_ms: int, wait_ms: int) -> int:
-    """Return an instant at or before DEADLINE_MS, if WAIT_MS is long: one at which others of that length end as well.
-
-    Idle receives are answered, and come again, in bunches then. Before and not after: whoever asked has a deadline too.
-    """
-    if wait_ms < _LONG_WAIT_MS:
-        return deadline_ms
-    step_ms = wait_ms // _WAIT_PARTS
-    return deadline_ms // step_ms * step_ms

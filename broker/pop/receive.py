@@ -11,7 +11,7 @@ from .asked import Asked, Popped
 from .parts import Taken
 
 
-class Desk(Protocol):
+class Server(Protocol):
     """Who serves receives."""
 
     def take(self, asked: Asked) -> Taken:
@@ -21,6 +21,10 @@ class Desk(Protocol):
     def look_on(self, receive: Receive) -> None:
         """Have RECEIVE look on in a later turn of the loop."""
         ...
+
+
+class Waits(Protocol):
+    """Where receives wait."""
 
     def try_again(self, receive: Receive) -> bool:
         """Have RECEIVE try again; return whether it was still there."""
@@ -32,12 +36,15 @@ class Desk(Protocol):
 
 
 class Receive:
-    """What ASKED says, at DESK; DONE is told the end, once."""
+    """What ASKED says, by SERVER, among WAITS; DONE is told the end, once."""
 
-    __slots__ = ("_desk", "_done", "_is_looking_on", "asked", "waiting")
+    __slots__ = ("_done", "_is_looking_on", "_server", "_waits", "asked", "waiting")
 
-    def __init__(self, desk: Desk, asked: Asked, done: Callable[[Popped], None]) -> None:
-        self._desk = desk
+    def __init__(
+        self, server: Server, waits: Waits, asked: Asked, done: Callable[[Popped], None]
+    ) -> None:
+        self._server = server
+        self._waits = waits
         self._done = done
         #: Does a later turn look on? Then nothing else does.
         self._is_looking_on = False
@@ -48,7 +55,7 @@ class Receive:
         if self._is_looking_on:
             return False
         try:
-            taken = self._desk.take(self.asked)
+            taken = self._server.take(self.asked)
         except PocketMQError as error:
             self._answer(Popped(error=error))
             return True
@@ -57,7 +64,7 @@ class Receive:
             return True
         if taken.more:
             self._is_looking_on = True
-            self._desk.look_on(self)
+            self._server.look_on(self)
         return False
 
     def on_deadline(self) -> None:
@@ -66,7 +73,7 @@ class Receive:
     def look_on(self) -> bool:
         """Look on; return whether that was still asked for."""
         self._is_looking_on = False
-        return self._desk.try_again(self)
+        return self._waits.try_again(self)
 
     def end(self) -> None:
         """Answer with nothing, if it waits."""
@@ -76,8 +83,8 @@ class Receive:
     def cancel(self) -> None:
         """Let it go without an answer."""
         if self.waiting is not None and self.waiting.cancel():
-            self._desk.over(self)
+            self._waits.over(self)
 
     def _answer(self, popped: Popped) -> None:
-        self._desk.over(self)
+        self._waits.over(self)
         self._done(popped)

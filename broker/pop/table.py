@@ -8,6 +8,9 @@
 A message is delivered from the place where it lies, every time. One that was delivered as often as the group allows
 goes to the dead letters when it would be delivered again. One that retention has taken meanwhile is finished.
 
+A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with new handles and
+without counting: its answer was lost.
+
 The event loop owns it. A delivery costs some 5 µs beside reading, an acknowledgement as much.
 """
 
@@ -24,7 +27,7 @@ from .changes import InFlight, Looked
 from .entries import Entry, PopQueue
 from .handles import Handle, encode_handle
 from .holdings import Holdings
-from .leases import RENEWED_MS, Lease
+from .leases import RENEWED_MAX_MS, RENEWED_MS
 from .parts import Rules, Taken
 from .scan import read_one, scan
 
@@ -40,10 +43,28 @@ class Table(Holdings):
     # --- delivering
 
     def take(self, asked: Asked, rules: Rules) -> Taken:
-        """Deliver what there is for ASKED; what is due first, then what was not looked at yet.
+        """Deliver what there is for ASKED: what its attempt got before; or what is due, then what nobody looked at yet.
 
         Raises Overloaded if too much is in flight, and what the store raises.
         """
+        again = self._repeated(asked) if asked.attempt_id in self.attempts else None
+        return Taken(again, 0, False) if again else self.take_new(asked, rules)
+
+    def _repeated(self, asked: Asked) -> list[Delivery]:
+        """Deliver once more what ASKED's attempt has got already, and what is not finished of it."""
+        before = self.attempts[asked.attempt_id]
+        found = []
+        for entry in [entry for entry in before.entries if entry.lease is before]:
+            data = self.read(entry)
+            if data is None:
+                self.finish(entry)
+                continue
+            self.release(entry)
+            found.append((entry, data))
+        return self.lend(found, asked, again=True) if found else []
+
+    def take_new(self, asked: Asked, rules: Rules) -> Taken:
+        """Deliver what is not in flight."""
         taken: list[tuple[Entry, bytes]] = []
         looked: list[PopQueue] = []
         try:
@@ -142,12 +163,18 @@ class Table(Holdings):
         """Lend what was TAKEN to who asked; AGAIN: it is the same delivery as before."""
         parts, owner, renews = self.parts, asked.client_id, asked.auto_renew
         invisible_ms = RENEWED_MS if renews else asked.invisible_ms
-        until_ms = parts.leases.now_ms() + invisible_ms
+        now_ms = parts.leases.now_ms()
+        until_ms = now_ms + invisible_ms
         lease = parts.leases.grant(
-            [entry for entry, _ in taken], until_ms, owner, self.lapsed, renews=renews
+            [entry for entry, _ in taken],
+            until_ms,
+            owner,
+            self.lapsed,
+            renews_until_ms=now_ms + RENEWED_MAX_MS if renews else 0,
         )
-        lease.attempt_id = asked.attempt_id
-        self.granted(lease)
+        if asked.attempt_id:
+            lease.attempt_id = asked.attempt_id
+            self.attempts[asked.attempt_id] = lease
         note, serials, topic = parts.journal.note, parts.serials, asked.topic
         is_retry = topic != self.topic
         deliveries = []
@@ -165,9 +192,6 @@ class Table(Holdings):
                 )
             )
         return deliveries
-
-    def granted(self, lease: Lease) -> None:
-        """Hear of a new LEASE."""
 
     def read(self, entry: Entry) -> bytes | None:
         """Return the record of ENTRY; None if it is gone."""

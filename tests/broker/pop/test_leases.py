@@ -29,8 +29,14 @@ class Desk:
     def grant(self, count: int = 1, *, owner: str = "c", renews: bool = True) -> Lease:
         queue = PopQueue(PopKey("g", "T", 0), 0)
         entries = [Entry(queue, offset) for offset in range(count)]
-        until_ms = self.messages.now_ms() + RENEWED_MS
-        return self.leases.grant(entries, until_ms, owner, self.lapsed.append, renews=renews)
+        now_ms = self.messages.now_ms()
+        return self.leases.grant(
+            entries,
+            now_ms + RENEWED_MS,
+            owner,
+            self.lapsed.append,
+            renews_until_ms=now_ms + RENEWED_MAX_MS if renews else 0,
+        )
 
     def check_nothing_is_left(self) -> None:
         assert len(self.timers) == 0

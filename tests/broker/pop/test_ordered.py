@@ -281,8 +281,7 @@ class TestAttempts:
         broker.pops.change_invisible(GROUP, TOPIC, two.handle, 0)
 
         (table,) = broker.pops._tables.values()
-        assert isinstance(table, ordered.OrderedTable)
-        assert table._attempts == {}
+        assert table.attempts == {}
 
 
 class TestRestart:

@@ -14,6 +14,7 @@ from pocketmq.proto.errors import (
     GroupInUse,
     InvalidReceiptHandle,
     NotReadable,
+    NotServed,
     Overloaded,
     TopicNotFound,
 )
@@ -98,6 +99,9 @@ class TestDelivery:
     async def test_what_cannot_be_popped_is_refused(self, broker: Popping) -> None:
         with pytest.raises(TopicNotFound):
             broker.pop(topic="nowhere")
+        broker.topics._put(TopicConfig(name="B", attributes={"queue.type": "BatchCQ"}))
+        with pytest.raises(NotServed, match="one by one"):
+            broker.pop(topic="B")
         broker.group("off", consume_enable=False)
         with pytest.raises(NotReadable, match="switched off"):
             broker.pop(group="off")
@@ -367,7 +371,7 @@ class TestWaiting:
 
         assert broker.answers == []
         assert bodies(broker.pop()) == [b"1"]
-        assert broker.pops._of_client == {}
+        assert broker.pops._waits._of_client == {}
 
     async def test_too_many_receives_are_refused(self, tmp_path: Path) -> None:
         broker = Popping(tmp_path, fetches_waiting_max=1)
@@ -384,7 +388,31 @@ class TestWaiting:
 
         with pytest.raises(TopicNotFound):
             broker.answer()
-        assert broker.pops._waiting == {}
+        assert broker.pops._waits._waiting == {}
+
+
+class TestAttempts:
+    """A receive whose answer was lost."""
+
+    async def test_the_same_messages_come_at_once_without_counting(self, broker: Popping) -> None:
+        broker.send(b"1", b"2", b"3")
+        first = broker.pop(2, attempt_id="x")
+        broker.ack(first[0])
+
+        again = broker.pop(2, attempt_id="x")
+
+        assert seen(again) == [(b"2", 1)]
+        with pytest.raises(InvalidReceiptHandle):
+            broker.ack(first[1])
+        broker.ack(*again)
+        assert seen(broker.pop(attempt_id="x")) == [(b"3", 1)]
+
+    async def test_an_attempt_that_is_over_is_a_new_one(self, broker: Popping) -> None:
+        broker.send(b"1")
+        broker.pop(attempt_id="x")
+        await broker.clock.advance(INVISIBLE_MS)
+
+        assert seen(broker.pop(attempt_id="x")) == [(b"1", 2)]
 
 
 class TestFilters:
@@ -534,18 +562,29 @@ class TestRestart:
 
         assert seen(broker.pop()) == [(b"1", 2)]
 
-    async def test_a_client_that_comes_back_keeps_what_it_has(self, broker: Popping) -> None:
+    async def test_a_client_that_lives_on_has_half_a_minute_at_least(self, broker: Popping) -> None:
         broker.send(b"1")
         (one,) = broker.pop(auto_renew=True)
         await broker.clock.advance(55_000)
         broker.pops.client_alive("c")
 
         await broker.restart()
-        await broker.clock.advance(20_000)
-        broker.pops.client_alive("c")
-        await broker.clock.advance(20_000)
+        await broker.clock.advance(29_999)
 
         broker.ack(one)
+
+    async def test_what_a_client_may_never_have_got_comes_again_while_it_lives(
+        self, broker: Popping
+    ) -> None:
+        broker.send(b"1")
+        broker.pop(auto_renew=True)
+
+        await broker.restart(clean=False)
+        for _ in range(6):
+            broker.pops.client_alive("c")
+            await broker.clock.advance(10_000)
+
+        assert seen(broker.pop()) == [(b"1", 2)]
 
     async def test_without_a_journal_what_is_not_finished_comes_again(
         self, broker: Popping

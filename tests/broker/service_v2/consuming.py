@@ -31,7 +31,7 @@ def seconds(value: float) -> timedelta:
 class Consuming(Popping):
     """Pops and their face."""
 
-    def __init__(self, path: Path, *, queues: int = 1, **settings: object) -> None:
+    def __init__(self, path: Path, *, queues: int = 1, **settings: Any) -> None:
         super().__init__(path, queues=queues, **settings)
         self.streams: list[FakeStream] = []
 
