@@ -46,6 +46,7 @@ from .retries import Retries
 from .send import Sends, Waits
 from .service_v2.clients import Clients
 from .service_v2.consumers import Consumers
+from .service_v2.offsets import PullConsumers
 from .service_v2.service import ServiceV2
 from .timers import Timers
 from .topics import Topics
@@ -186,6 +187,8 @@ def assemble(
     clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
     coordination.keep_apart(pops)
     consumers = Consumers(pops, topics, groups, store.config, wall.now_ms)
+    check_commit = coordination.fence.check_commit
+    pulls = PullConsumers(store, topics, groups, offsets, fetches, pops, check_commit)
     return Parts(
         store=store,
         topics=topics,
@@ -207,7 +210,7 @@ def assemble(
         coordination=coordination,
         pops=pops,
         clients=clients,
-        service_v2=ServiceV2([clients, consumers]),
+        service_v2=ServiceV2([clients, consumers, pulls]),
         client_metrics=ClientMetrics(wall.now_ms),
     )
 

@@ -11,11 +11,11 @@ Source: v2-protocol.md §3.5, §4.5; fixtures v2/ack and v2/dead-letter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import Call, MethodTable
+from ...proto.rpc import LATER, Call, Later, MethodTable
 from ...proto.rpc import unary as plain_unary
 from ..groups import Groups
 from ..pop.pops import Pops
@@ -25,6 +25,12 @@ from .checks import checked_group, checked_topic, milliseconds
 from .service import client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 
+Reply = TypeVar(
+    "Reply",
+    v2.AckMessageResponse,
+    v2.ChangeInvisibleDurationResponse,
+    v2.ForwardMessageToDeadLetterQueueResponse,
+)
 INVISIBLE_MAX_MS: Final = 12 * 3_600_000
 #: What push consumers get back sooner comes after the group's back-off.
 PUSHED_LEAST_MS: Final = 1_000
@@ -59,7 +65,9 @@ class Acknowledging:
             }
         )
 
-    def acknowledge(self, request: v2.AckMessageRequest, call: Call) -> v2.AckMessageResponse:
+    def acknowledge(
+        self, request: v2.AckMessageRequest, call: Call
+    ) -> v2.AckMessageResponse | Later:
         """Finish what each entry of REQUEST means; the reply has an entry for each, in order."""
         group, topic = self._names(request.group, request.topic)
         reply = v2.AckMessageResponse()
@@ -76,21 +84,24 @@ class Acknowledging:
             add(message_id=entry.message_id, receipt_handle=handle, status=status)
             count += status is OK
         reply.status.MergeFrom(_status_of_all(count, failed))
-        return reply
+        return self._when_safe(reply, call)
 
     def change(
         self, request: v2.ChangeInvisibleDurationRequest, call: Call
-    ) -> v2.ChangeInvisibleDurationResponse:
+    ) -> v2.ChangeInvisibleDurationResponse | Later:
         """Have a message come again when REQUEST says; the reply always has a handle, which clients go on with."""
-        handle, status = request.receipt_handle, OK
         try:
             client_id(call)
             handle = self._change(request)
+            reply = v2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+            return self._when_safe(reply, call)
         except PocketMQError as error:
             status = status_of(error)
         except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
             status = status_of_bug("ChangeInvisibleDurationRequest", bug)
-        return v2.ChangeInvisibleDurationResponse(status=status, receipt_handle=handle)
+        return v2.ChangeInvisibleDurationResponse(
+            status=status, receipt_handle=request.receipt_handle
+        )
 
     def _change(self, request: v2.ChangeInvisibleDurationRequest) -> str:
         group, topic = self._names(request.group, request.topic)
@@ -119,7 +130,7 @@ class Acknowledging:
 
     def forward(
         self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: Call
-    ) -> v2.ForwardMessageToDeadLetterQueueResponse:
+    ) -> v2.ForwardMessageToDeadLetterQueueResponse | Later:
         """Put what REQUEST means among the dead letters of its group."""
         group, topic = self._names(request.group, request.topic)
         reason = (
@@ -127,13 +138,40 @@ class Acknowledging:
             f" of {request.max_delivery_attempts}"
         )
         self._pops.forward_to_dead_letters(group, topic, request.receipt_handle, reason)
-        return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+        return self._when_safe(v2.ForwardMessageToDeadLetterQueueResponse(status=OK), call)
+
+    def _when_safe(self, reply: Reply, call: Call) -> Reply | Later:
+        """Return REPLY if what it says is safe; or else LATER, and CALL is answered once it is, or with the error."""
+        outcome: list[PocketMQError | None] = []
+        waits = False
+
+        def safe(error: PocketMQError | None) -> None:
+            outcome.append(error)
+            if waits:
+                call.reply(_settled(reply, error))
+
+        self._pops.when_safe(safe)
+        if outcome:
+            return _settled(reply, outcome[0])
+        waits = True
+        return LATER
 
     def _names(self, group: v2.Resource, topic: v2.Resource) -> tuple[str, str]:
         """Return the names of GROUP and of TOPIC, which exists; raise Refused or TopicNotFound."""
         group_name, topic_name = checked_group(group.name), checked_topic(topic.name)
         self._topics.get(topic_name)
         return group_name, topic_name
+
+
+def _settled(reply: Reply, error: PocketMQError | None) -> Reply:
+    """Return REPLY as it is, or as ERROR has it: what was to be kept is not safe."""
+    if error is not None:
+        status = status_of(error)
+        reply.status.CopyFrom(status)
+        if isinstance(reply, v2.AckMessageResponse):
+            for entry in reply.entries:
+                entry.status.CopyFrom(status)
+    return reply
 
 
 def _status_of_all(good: int, failed: dict[int, v2.Status]) -> v2.Status:

@@ -20,7 +20,7 @@ from ...proto.errors import InvalidReceiptHandle, InvalidRecord, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
-from ..filters.choice import Choice, choice_of
+from ..filters.choice import choice_of
 from ..pop.asked import Asked, Delivery, Popped
 from ..pop.pops import BATCH_MAX, Pops
 from .acknowledging import INVISIBLE_MAX_MS
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 POLLING_LEAST_MS: Final = 5_000
 POLLING_MOST_MS: Final = 20_000
 #: A receive is over so long before its caller's deadline.
-_SPARE_MS: Final = 500
+DEADLINE_SPARE_MS: Final = 500
 #: Of the time that a caller gives without saying how long to wait, so much is for the answer: half a usual time-out.
 _REQUEST_SHARE_MS: Final = 1_500
 #: What a broken stream did not carry comes again after this.
@@ -43,7 +43,7 @@ _VERSION: Final = "x-mq-client-version"
 #: Clients before this one do not know ILLEGAL_POLLING_TIME.
 _POLLING_TIME_SINCE: Final = (5, 0, 3)
 
-_NOTHING_NEW: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
+NOTHING_NEW: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
 _NOTHING_MATCHES: Final = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no match message")
 _ALL_IS_WELL: Final = v2.ReceiveMessageResponse(status=OK)
 
@@ -77,7 +77,7 @@ class Receiving:
             asked = _asked(request, stream, client)
             answer = _Answer(self, asked, request.message_queue.topic, stream)
             if not asked.batch:
-                self.nothing(stream, _NOTHING_NEW)
+                self.nothing(stream, NOTHING_NEW)
                 return
             waiting = self._pops.receive(asked, answer.popped)
             if waiting is not None:
@@ -136,7 +136,7 @@ class _Answer:
         elif popped.error is not None:
             receiving.nothing(stream, status_of(popped.error))
         else:
-            receiving.nothing(stream, _NOTHING_MATCHES if popped.filtered_only else _NOTHING_NEW)
+            receiving.nothing(stream, _NOTHING_MATCHES if popped.filtered_only else NOTHING_NEW)
 
     def _messages(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[str, v2.Message]]:
         """Yield handle and message of each of DELIVERIES that is one."""
@@ -217,7 +217,7 @@ def _asked(request: v2.ReceiveMessageRequest, stream: Stream, client: str) -> As
         wait_ms=wait_ms,
         auto_renew=auto_renew,
         attempt_id=request.attempt_id,
-        choice=wanted(request.filter_expression),
+        choice=choice_of(filter_of(request.filter_expression)),
     )
 
 
@@ -241,7 +241,7 @@ def _wait_ms(request: v2.ReceiveMessageRequest, stream: Stream) -> int:
     else:
         asked_ms = POLLING_MOST_MS
     wait_ms = min(max(asked_ms, POLLING_LEAST_MS), POLLING_MOST_MS)
-    return wait_ms if left_ms is None else min(wait_ms, left_ms - _SPARE_MS)
+    return wait_ms if left_ms is None else min(wait_ms, left_ms - DEADLINE_SPARE_MS)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -252,15 +252,15 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def wanted(expression: v2.FilterExpression) -> Choice | None:
-    """Return the filter EXPRESSION at work, None for every message; raise InvalidFilter or Refused."""
+def filter_of(expression: v2.FilterExpression) -> pb.Filter:
+    """Return the filter that EXPRESSION asks for; raise Refused for SQL without any."""
     text = expression.expression
     if expression.type != v2.SQL:
-        return choice_of(pb.Filter(kind=pb.Filter.TAG, expression=text))
+        return pb.Filter(kind=pb.Filter.TAG, expression=text)
     if not text.strip():
         raise Refused(
             v2.ILLEGAL_FILTER_EXPRESSION,
             "the SQL expression is empty: write one, or '*' as a TAG for every message",
             field="expression",
         )
-    return choice_of(pb.Filter(kind=pb.Filter.SQL, expression=text))
+    return pb.Filter(kind=pb.Filter.SQL, expression=text)

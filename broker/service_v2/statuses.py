@@ -31,6 +31,7 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.InvalidReceiptHandle: v2.INVALID_RECEIPT_HANDLE,
     errors.QueueNotFound: v2.NOT_FOUND,
     errors.GroupInUse: v2.FORBIDDEN,
+    errors.LeaseLost: v2.FORBIDDEN,
     errors.NotReadable: v2.FORBIDDEN,
     errors.NotWritable: v2.FORBIDDEN,
     errors.Overloaded: v2.TOO_MANY_REQUESTS,

@@ -7,7 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pocketmq.broker.fetch import Fetches
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
+from pocketmq.broker.service_v2.offsets import PullConsumers
 from pocketmq.broker.service_v2.receiving import Receiving
 from pocketmq.broker.service_v2.service import SERVICE, Face, ServiceV2
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -35,10 +37,31 @@ class Consuming(Popping):
         super().__init__(path, queues=queues, **settings)
         self.streams: list[FakeStream] = []
 
+    def check_commit(self, group: str, offsets: object) -> None:
+        """Take any offsets: nobody holds queues here."""
+
     def method(self, name: str) -> Any:
+        fetches = Fetches(
+            self.config,
+            self.topics,
+            self.offsets,
+            self.store,
+            self.purgatory,
+            self.clock.now_ms,
+            self.filters,
+        )
         faces: list[Face] = [
             Receiving(self.pops, self.clock.now_ms),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
+            PullConsumers(
+                self.store,
+                self.topics,
+                self.groups,
+                self.offsets,
+                fetches,
+                self.pops,
+                self.check_commit,
+            ),
         ]
         return ServiceV2(faces).methods()[f"/{SERVICE}/{name}"].handler
 
