@@ -201,19 +201,24 @@ class Broker:
 
     def _carrier(self, table: MethodTable, limits: Limits, parts: Parts) -> Carrier:
         """Return what carries TABLE: a carrier alone, or two behind one port."""
-        plain = self._network.make_carrier([table], limits=limits)
-        make_secure = self._network.make_secure_carrier
-        if make_secure is None or not self._config.tls:
-            return plain
+        make = self._network.make_relayed_carrier
+        if make is None or not self._config.tls:
+            return self._network.make_carrier([table], limits=limits)
+        callers: dict[str, str] = {}
+
+        def caller(peer: str) -> str:
+            return callers.get(peer, peer)
 
         async def secure() -> Carrier:
             await self._certificates.prepare()
-            return make_secure([table], limits=limits, certificate=self._certificates.current)
+            current = self._certificates.current
+            return make([table], limits=limits, caller=caller, certificate=current)
 
         return Front(
-            plain,
+            make([table], limits=limits, caller=caller),
             secure,
             parts.wall_timers,
+            callers=callers,
             connections_max=self._config.connections_max,
             direct_port=self._config.direct_port,
             page=MetricsPage(self._figures, parts.client_metrics),

@@ -64,7 +64,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Front:
-    """Listens before PLAIN and the carrier that MAKE_SECURE makes when it is first needed."""
+    """Listens before PLAIN and the carrier that MAKE_SECURE makes when it is first needed.
+
+    CALLERS tells them who is at the other end: the address of a caller by that of the connection that relays it.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Front:
         make_secure: Callable[[], Awaitable[Carrier]],
         timers: Timers,
         *,
+        callers: dict[str, str],
         connections_max: int,
         direct_port: int = 0,
         page: Page = lambda head: b"",
@@ -80,6 +84,7 @@ class Front:
         self._make_secure = make_secure
         self._wanted_direct_port = direct_port
         self.timers = timers
+        self._callers = callers
         self._connections_max = connections_max
         self.page = page
         self._servers: list[asyncio.Server] = []
@@ -91,6 +96,8 @@ class Front:
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied: asyncio.Future[None] | None = None
         self._was_full = False
+        #: What any connection reads goes here and on at once: a buffer for each read would cost more than the rest.
+        self.buffer = bytearray(BUFFER_BYTES)
         #: Where the plain carrier listens, on loopback.
         self.direct_port = 0
 
@@ -163,6 +170,12 @@ class Front:
 
     # --- what connections ask
 
+    def pass_on(self, count: int, transport: Any) -> None:
+        """Write COUNT bytes of the buffer, which were just read, to TRANSPORT."""
+        transport.write(memoryview(self.buffer)[:count])
+        if transport.get_write_buffer_size():
+            self.buffer = bytearray(BUFFER_BYTES)  # It may hold on to the other one.
+
     def admit(self, connection: _Connection) -> bool:
         """Note CONNECTION as open, if there is room."""
         if len(self._open) >= self._connections_max:
@@ -174,9 +187,15 @@ class Front:
         self._open.add(connection)
         return True
 
+    def joined(self, connection: _Connection) -> None:
+        """Note who is at the other end of CONNECTION, which is relayed from now on."""
+        connection.relayed_from = connection.inner.name("sockname")
+        self._callers[connection.relayed_from] = connection.name("peername")
+
     def closed(self, connection: _Connection) -> None:
         """Forget CONNECTION, both ends of which are closed."""
         self._open.discard(connection)
+        self._callers.pop(connection.relayed_from, None)
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -208,10 +227,11 @@ class Front:
             return self._secure_port
 
 
-class _End(asyncio.Protocol):
+class _End(asyncio.BufferedProtocol):
     """One end of a relayed connection: what it reads is written at the other end."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, front: Front, connection: _Connection) -> None:
+        self._front = front
         self._connection = connection
         self.transport: Any = None
         self.other: Any = None
@@ -223,8 +243,16 @@ class _End(asyncio.Protocol):
         self.transport = transport
         self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
-    def data_received(self, data: bytes) -> None:
-        self.other.transport.write(data)
+    def name(self, side: str) -> str:
+        """Return the address of a SIDE, "sockname" or "peername"."""
+        host, port, *_ = self.transport.get_extra_info(side)
+        return address_of(host.removeprefix("::ffff:"), port)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._front.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._front.pass_on(nbytes, self.other.transport)
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -266,11 +294,12 @@ class _Connection(_End):
     """The end at the client, and all that is known of the connection."""
 
     def __init__(self, front: Front) -> None:
-        super().__init__(self)
-        self._front = front
+        super().__init__(front, self)
         self._timer: Timer | None = None
         self._first = b""
-        self.inner = _Inner(self)
+        self.inner = _Inner(front, self)
+        #: The relay's own address at the carrier, once there is one.
+        self.relayed_from = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -279,11 +308,11 @@ class _Connection(_End):
         else:
             self.transport.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         if self.other is not None:
-            self.other.transport.write(data)
+            self._front.pass_on(nbytes, self.other.transport)
             return
-        self._first += data
+        self._first += self._front.buffer[:nbytes]
         kind = self._first[0]
         if kind in (_TLS, _HTTP2):
             self.transport.pause_reading()
@@ -310,6 +339,7 @@ class _Connection(_End):
             return
         self._unlimit()
         self.inner.other, self.other = self, self.inner
+        self._front.joined(self)
         self.inner.transport.write(self._first)
         self._first = b""
         self.transport.resume_reading()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..proto.carrier_grpcio import GrpcioCarrier
-from ..proto.rpc import MakeCarrier, MakeSecureCarrier
+from ..proto.rpc import MakeCarrier, MakeRelayedCarrier
 from .registration import Dial, dial
 
 
@@ -13,13 +13,13 @@ from .registration import Dial, dial
 class Network:
     """MAKE_CARRIER puts the broker's methods within reach, DIAL opens channels to name servers.
 
-    MAKE_SECURE_CARRIER does the former over TLS; None: this network knows no TLS.
+    MAKE_RELAYED_CARRIER does the former behind a relay, with TLS or without; None: this network has neither.
     """
 
     make_carrier: MakeCarrier = GrpcioCarrier
     dial: Dial = dial
-    make_secure_carrier: MakeSecureCarrier | None = None
+    make_relayed_carrier: MakeRelayedCarrier | None = None
 
 
 #: The real one.
-GRPC = Network(make_secure_carrier=GrpcioCarrier)
+GRPC = Network(make_relayed_carrier=GrpcioCarrier)

@@ -56,8 +56,10 @@ class GrpcioCarrier:
         tables: Iterable[MethodTable],
         *,
         limits: Limits | None = None,
+        caller: Callable[[str], str] = str,
         certificate: Callable[[], Certificate] | None = None,
     ) -> None:
+        """CALLER returns whose connection the one from an address is, where it is not the peer's."""
         self._limits = limits or Limits()
         self._certificate = certificate
         self._methods: dict[str, Method] = {}
@@ -66,7 +68,7 @@ class GrpcioCarrier:
                 assert method.path not in self._methods, f"two tables serve {method.path}"
                 self._methods[method.path] = method
         self._server: aio.Server | None = None
-        self._open = OpenCalls()
+        self._open = OpenCalls(caller)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise ConfigError if that fails."""
@@ -179,7 +181,7 @@ def _unary_behaviour(method: Method, calls: OpenCalls) -> Behaviour:
     is_coroutine = inspect.iscoroutinefunction(handler)
 
     async def behave(data: bytes, context: Any) -> bytes:
-        call = UnaryCall(context)
+        call = UnaryCall(context, calls)
         try:
             reply = handler(decode(data), call)
             if is_coroutine:

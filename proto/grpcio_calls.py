@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,11 +26,12 @@ class _Context:
 
     __slots__ = ()
     _context: Any
+    _calls: OpenCalls
 
     @property
     def peer(self) -> str:
         kind, _, address = unquote(self._context.peer()).partition(":")
-        return address if kind in ("ipv4", "ipv6") else f"{kind}:{address}"
+        return self._calls.caller(address) if kind in ("ipv4", "ipv6") else f"{kind}:{address}"
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -52,11 +53,12 @@ def internal_error(path: str, bug: BaseException) -> PocketMQError:
 class UnaryCall(_Context, Call):
     """A unary call; its future exists only if it is answered later."""
 
-    __slots__ = ("_answer", "_context", "_future")
+    __slots__ = ("_answer", "_calls", "_context", "_future")
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, calls: OpenCalls) -> None:
         super().__init__()
         self._context = context
+        self._calls = calls
         self._answer: Message | PocketMQError | None = None
         self._future: asyncio.Future[None] | None = None
 
@@ -235,7 +237,9 @@ class GrpcioStream(_Context, Stream):
 class OpenCalls:
     """Calls that are answered later and streams, for a graceful stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Callable[[str], str]) -> None:
+        #: Returns whose connection the one from an address is.
+        self.caller = caller
         self._calls: set[UnaryCall | GrpcioStream] = set()
         self._emptied: asyncio.Future[None] | None = None
         self.stopping = False

@@ -320,13 +320,17 @@ class MakeCarrier(Protocol):
     def __call__(self, tables: Iterable[MethodTable], *, limits: Limits) -> Carrier: ...
 
 
-class MakeSecureCarrier(Protocol):
-    """Makes a carrier of TABLES that speaks TLS only; it asks for the CERTIFICATE, on any thread, at each handshake."""
+class MakeRelayedCarrier(Protocol):
+    """Makes a carrier of TABLES behind a relay: CALLER returns whose connection the one from an address is.
+
+    With a CERTIFICATE it speaks TLS, and nothing else; it asks for it at each handshake, on any thread.
+    """
 
     def __call__(
         self,
         tables: Iterable[MethodTable],
         *,
         limits: Limits,
-        certificate: Callable[[], Certificate],
+        caller: Callable[[str], str],
+        certificate: Callable[[], Certificate] | None = None,
     ) -> Carrier: ...

@@ -24,7 +24,7 @@ from pocketmq.broker.front import (
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, StoreFull
-from pocketmq.proto.listening import listen
+from pocketmq.proto.listening import address_of, listen
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HELLO = bytes((0x16, 3, 1, 0, 5))
@@ -82,6 +82,7 @@ class World:
         self.secure = Sockets(talk, b"secure ")
         self.secured = 0
         self.port = 0
+        self.callers: dict[str, str] = {}
 
     async def make_secure(self) -> Sockets:
         self.secured += 1
@@ -94,6 +95,7 @@ class World:
             self.plain,
             self.make_secure,
             self.timers,
+            callers=self.callers,
             connections_max=connections_max,
             direct_port=direct_port,
             page=lambda head: page + head,
@@ -119,6 +121,7 @@ async def running(
         await world.timers.stop()
         assert front.connections == 0
         assert len(world.timers) == 0
+        assert world.callers == {}
 
 
 async def until(fact: Callable[[], bool]) -> None:
@@ -177,6 +180,23 @@ async def test_what_is_of_no_known_kind_is_closed(first: bytes) -> None:
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         await bye(writer)
+
+
+async def test_a_carrier_can_tell_who_calls() -> None:
+    seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def look(reader: Reader, writer: Writer) -> None:
+        await reader.readexactly(1)
+        seen.set_result(address_of(*writer.get_extra_info("peername")))
+        await reader.read()
+
+    world = World(look)
+    async with running(world):
+        _, writer = await world.connect(PREFACE)
+        own = address_of(*writer.get_extra_info("sockname"))
+        assert world.callers[await seen] == own
+        await bye(writer)
+        await until(lambda: world.callers == {})
 
 
 # ---------------------------------------------------------------- how connections end
