@@ -24,7 +24,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from ..proto.errors import ConfigError, PocketMQError
@@ -51,8 +51,8 @@ _HTTP: Final = b"GH"
 _HEAD_BYTES_MAX: Final = 8 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 
-#: Returns the whole answer to the plain HTTP request with this head; b"" for one that is not answered.
-Page = Callable[[bytes], bytes]
+#: Returns the whole answer to the plain HTTP request with this head.
+Page = Callable[[bytes], Awaitable[bytes]]
 
 
 def is_loopback(host: str) -> bool:
@@ -78,7 +78,7 @@ class Front:
         callers: dict[str, str],
         connections_max: int,
         direct_port: int = 0,
-        page: Page = lambda head: b"",
+        page: Page,
     ) -> None:
         self._plain = plain
         self._make_secure = make_secure
@@ -86,7 +86,7 @@ class Front:
         self.timers = timers
         self._callers = callers
         self._connections_max = connections_max
-        self.page = page
+        self._page = page
         self._servers: list[asyncio.Server] = []
         self._inner_host = ""
         self._secure: Carrier | None = None
@@ -201,9 +201,23 @@ class Front:
 
     def relay(self, connection: _Connection, *, secure: bool) -> None:
         """Find CONNECTION its carrier, in the background."""
-        task = asyncio.get_running_loop().create_task(self._connect(connection, secure))
+        self._spawn(self._connect(connection, secure))
+
+    def answer(self, connection: _Connection, head: bytes) -> None:
+        """Have the request with HEAD answered, in the background."""
+        self._spawn(self._answer(connection, head))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, connection: _Connection, head: bytes) -> None:
+        try:
+            connection.end_with(await self._page(head))
+        except Exception:  # The edge: a bug of the page costs its own request.
+            logger.exception("page failed")
+            connection.abort()
 
     async def _connect(self, connection: _Connection, secure: bool) -> None:
         try:
@@ -325,12 +339,19 @@ class _Connection(_End):
             self.transport.abort()
 
     def _answer(self) -> None:
-        """Answer the HTTP request if its head is there, and close."""
+        """Have the HTTP request answered if its head is there."""
         head, end, _ = self._first.partition(_HEAD_END)
-        if end or len(self._first) > _HEAD_BYTES_MAX:
-            self.transport.write(self._front.page(head) if end else b"")
-            self.limit(LAST_BYTES_MS)
-            self.transport.close()
+        if end:
+            self.transport.pause_reading()
+            self._front.answer(self, head)
+        elif len(self._first) > _HEAD_BYTES_MAX:
+            self.transport.abort()
+
+    def end_with(self, answer: bytes) -> None:
+        """Close, once ANSWER has left."""
+        self.transport.write(answer)
+        self.limit(LAST_BYTES_MS)
+        self.transport.close()
 
     def join(self) -> None:
         """Relay: the carrier is there."""

@@ -91,6 +91,11 @@ class World:
     def front(
         self, *, connections_max: int = 100, direct_port: int = 0, page: bytes = b""
     ) -> Front:
+        async def show(head: bytes) -> bytes:
+            if not page:
+                raise ZeroDivisionError("a bug")
+            return page + head
+
         return Front(
             self.plain,
             self.make_secure,
@@ -98,7 +103,7 @@ class World:
             callers=self.callers,
             connections_max=connections_max,
             direct_port=direct_port,
-            page=lambda head: page + head,
+            page=show,
         )
 
     async def connect(self, first: bytes = b"") -> tuple[Reader, Writer]:
@@ -170,6 +175,16 @@ async def test_a_plain_request_is_answered_with_the_page_and_closed() -> None:
         writer.write(b"TP/1.1\r\nHost: a\r\n\r\nrest")
         assert await reader.read() == b"head was GET /metrics HTTP/1.1\r\nHost: a"
         await bye(writer)
+
+
+async def test_a_page_that_fails_costs_its_request_alone() -> None:
+    world = World()
+    async with running(world) as front:
+        reader, writer = await world.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        await bye(writer)
+        await until(lambda: front.connections == 0)
 
 
 @pytest.mark.parametrize("first", [b"\x00", b"SSH-2.0", b"\x17\x03", b"GET /" + b"a" * 9_000])

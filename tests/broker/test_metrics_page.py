@@ -19,9 +19,9 @@ def page(*figures: Figure) -> tuple[MetricsPage, ClientMetrics]:
     return MetricsPage(lambda: figures, clients), clients
 
 
-def answered(page: MetricsPage, head: bytes = REQUEST) -> tuple[str, dict[str, str], str]:
+async def answered(page: MetricsPage, head: bytes = REQUEST) -> tuple[str, dict[str, str], str]:
     """Return status, headers and body of the answer to HEAD."""
-    top, _, body = page(head).decode().partition("\r\n\r\n")
+    top, _, body = (await page(head)).decode().partition("\r\n\r\n")
     status, *lines = top.split("\r\n")
     return status, dict(line.split(": ", 1) for line in lines), body
 
@@ -35,13 +35,13 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_figures_are_read_back() -> None:
+async def test_figures_are_read_back() -> None:
     found, _ = page(
         Figure("counter", "a_total", "A.", 7),
         Figure("gauge", "b_ratio", "B.", 0.25, (("broker", 'with "quotes"\n'),)),
     )
 
-    status, headers, body = answered(found)
+    status, headers, body = await answered(found)
 
     assert status == "HTTP/1.1 200 OK"
     assert headers["Content-Type"].startswith("text/plain; version=")
@@ -52,13 +52,13 @@ def test_figures_are_read_back() -> None:
     assert "python_info" not in body
 
 
-def test_histograms_of_clients_count_up_to_each_bound() -> None:
+async def test_histograms_of_clients_count_up_to_each_bound() -> None:
     found, clients = page()
     labels = {"client_id": "c", "topic": "T", "language": "GO", "invocation_status": "success"}
     clients.note("rocketmq_send_cost_time", labels, Histogram((1.0, 5.0), (3, 2, 1), 20.5))
     clients.note_gauge("rocketmq_consumer_cached_bytes", labels, 9)
 
-    values = samples(answered(found)[2])
+    values = samples((await answered(found))[2])
 
     who = {
         ("client", "c"),
@@ -89,14 +89,14 @@ def test_histograms_of_clients_count_up_to_each_bound() -> None:
         (b"GARBAGE\xff /metrics HTTP/1.1", "HTTP/1.1 405 Method Not Allowed"),
     ],
 )
-def test_only_the_page_is_answered(head: bytes, status: str) -> None:
-    assert answered(page()[0], head)[0] == status
+async def test_only_the_page_is_answered(head: bytes, status: str) -> None:
+    assert (await answered(page()[0], head))[0] == status
 
 
-def test_who_asks_for_the_head_gets_the_head() -> None:
+async def test_who_asks_for_the_head_gets_the_head() -> None:
     found, _ = page(Figure("gauge", "a", "A.", 1))
 
-    status, headers, body = answered(found, b"HEAD /metrics HTTP/1.1")
+    status, headers, body = await answered(found, b"HEAD /metrics HTTP/1.1")
 
     assert (status, body) == ("HTTP/1.1 200 OK", "")
-    assert int(headers["Content-Length"]) == len(answered(found)[2])
+    assert int(headers["Content-Length"]) == len((await answered(found))[2])
