@@ -103,6 +103,8 @@ class BrokerConfig:
     pop_in_flight_max: int = 500_000
     #: Official clients that are known at once; further ones are refused.
     clients_max: int = 20_000
+    #: Do they send what they measure here, for `/metrics`?
+    client_metrics: bool = True
 
     offsets_persist_interval_ms: int = 5_000
     #: How long a stop waits for sends and fetches under way.

@@ -46,6 +46,7 @@ from .retries import Retries
 from .send import Sends, Waits
 from .service_v2.clients import Clients
 from .service_v2.consumers import Consumers
+from .service_v2.measurements import Measurements
 from .service_v2.offsets import PullConsumers
 from .service_v2.service import ServiceV2
 from .timers import Timers
@@ -186,10 +187,7 @@ def assemble(
     appends.on_arrival.append(pops.arrived)
     clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
     coordination.keep_apart(pops)
-    consumers = Consumers(pops, topics, groups, store.config, wall.now_ms)
-    check_commit = coordination.fence.check_commit
-    pulls = PullConsumers(store, topics, groups, offsets, fetches, pops, check_commit)
-    return Parts(
+    parts = Parts(
         store=store,
         topics=topics,
         groups=groups,
@@ -210,9 +208,24 @@ def assemble(
         coordination=coordination,
         pops=pops,
         clients=clients,
-        service_v2=ServiceV2([clients, consumers, pulls]),
+        service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
     )
+    parts.service_v2 = _service_v2(parts, wall.now_ms)
+    return parts
+
+
+def _service_v2(parts: Parts, wall_ms: Callable[[], int]) -> ServiceV2:
+    """Return what official clients call, over PARTS."""
+    store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
+    check_commit = parts.coordination.fence.check_commit
+    faces = (
+        parts.clients,
+        Consumers(pops, topics, groups, store.config, wall_ms),
+        PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
+        Measurements(parts.client_metrics),
+    )
+    return ServiceV2(faces)
 
 
 def _waits(store: MessageStore, transactions: Transactions, now_ms: Callable[[], int]) -> Waits:

@@ -42,7 +42,9 @@ class Clients:
         self.sessions = Sessions(timers, limit=config.clients_max)
         self._routes = Routes(config.name, topics, groups, reach)
         rules = SettingsRules(groups, store_config.delay_levels_ms)
-        self._telemetry = Telemetry(self.sessions, rules, reach, timers)
+        self._telemetry = Telemetry(
+            self.sessions, rules, reach, timers, measured=config.client_metrics
+        )
         self._heartbeats = Heartbeats(self.sessions)
         self.checks = CheckCommands(self.sessions, listeners, limit=config.transactions_open_max)
 

@@ -37,17 +37,22 @@ TakeAnswer = Callable[[str, v2.TelemetryCommand], None]
 
 
 class Telemetry:
-    """The streams of all clients."""
+    """The streams of all clients. MEASURED: they are to send what they measure to the broker."""
 
     def __init__(
-        self, sessions: Sessions, rules: SettingsRules, reach: Reach, timers: Timers
+        self,
+        sessions: Sessions,
+        rules: SettingsRules,
+        reach: Reach,
+        timers: Timers,
+        *,
+        measured: bool,
     ) -> None:
         self.sessions = sessions
         self._rules = rules
         self._reach = reach
         self.timers = timers
-        #: Are clients asked to send their measurements here?
-        self.measured = False
+        self._measured = measured
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -70,7 +75,7 @@ class Telemetry:
 
     def answer(self, settings: v2.Settings) -> v2.TelemetryCommand:
         """Return what a client with SETTINGS is told."""
-        measurements = self._reach.of_settings(settings.access_point) if self.measured else None
+        measurements = self._reach.of_settings(settings.access_point) if self._measured else None
         return v2.TelemetryCommand(status=OK, settings=self._rules.answer(settings, measurements))
 
 

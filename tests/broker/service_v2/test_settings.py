@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from pocketmq.broker.service_v2.endpoints import endpoints_at
 from pocketmq.broker.service_v2.statuses import code_of
 from pocketmq.proto.errors import InvalidArgument, PocketMQError
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.state_tables import GroupConfig, Object
 
-from .connected import PRODUCER, Connected, cases, consumer
+from .connected import OWN, PRODUCER, Connected, cases, consumer
 
 #: Where Apache's proxy in local mode refuses, and ours does not: groups are made when they first receive, pull
 #: consumers are served.
@@ -54,7 +55,26 @@ def test_settings_are_answered_as_apache_answers_them(
         assert caught.value.status == case["grpc_status"]
         return
     recorded = json_format.ParseDict(rest[0]["settings"], v2.Settings())
-    assert peer.say(settings) == recorded
+    answer = peer.say(settings)
+    assert answer.metric.on
+    answer.metric.CopyFrom(recorded.metric)
+    assert answer == recorded
+
+
+def test_a_client_sends_its_measurements_where_it_has_dialled(connected: Connected) -> None:
+    dialled = endpoints_at(["forwarded:18081"])
+
+    there = connected.open().say(consumer(access_point=dialled)).metric
+    unsaid = connected.open().say(consumer()).metric
+
+    assert there == v2.Metric(on=True, endpoints=dialled)
+    assert unsaid == v2.Metric(on=True, endpoints=endpoints_at([OWN]))
+
+
+def test_measurements_may_be_left_to_others(tmp_path: Path) -> None:
+    metric = Connected(tmp_path, client_metrics=False).open().say(consumer()).metric
+
+    assert metric == v2.Metric()
 
 
 def test_a_clients_own_words_come_back_unchanged(connected: Connected) -> None:

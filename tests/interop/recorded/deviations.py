@@ -15,6 +15,7 @@ EVERYWHERE: Final = {
     "endpoints are echoed": re.compile(
         r"(message_queues\[\]|assignments\[\]\.message_queue)\.broker\.endpoints\.addresses\[\]\.port: 8681 → \d+"
     ),
+    "measurements come here": re.compile(r"settings\.metric\.(on: - → True|endpoints: - → {…})"),
     "Node.js gets another back-off": re.compile(
         r"settings\.backoff_policy\.(customized_backoff: {…} → -|exponential_backoff: - → {…})"
     ),
