@@ -110,6 +110,9 @@ class OrderedTable(Table):
             self._lanes[number].remove(entry)
             self._remove(entry)
             return
+        if log_end:  # A dead letter does not come again with its batch.
+            lane.batch.remove(entry)
+            self._remove(entry)
         while lane.batch and lane.batch[0].acknowledged:
             self._remove(lane.batch.pop(0))
         self._look_after(lane, number)
@@ -155,7 +158,7 @@ class OrderedTable(Table):
         for entry in queue.entries.values():
             data = self.read(entry)
             lane = entry.lane = lanes.of(b"" if data is None else message_group(data))
-            if entry.attempt or entry.lease is not None:
+            if entry.serial:  # It was delivered: a suspended one may count no attempt.
                 lane.batch.append(entry)
             else:
                 lanes.hold(entry, lane)
