@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...broker.pop.journal_files import folder_in, read
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.os_disk import lock_is_held
 from .document import checkpoint
@@ -158,7 +159,13 @@ class Overview:
             "byDelayLevel": levels,
             "timed": sum(self.tables.timers_pending().values()),
             "openTransactions": sum(self.tables.transactions_open().values()),
+            "delivered": self._delivered(),
         }
+
+    def _delivered(self) -> int:
+        """Return how many messages our broker's journal says were popped and not acknowledged."""
+        kept = read(self.files.disk, folder_in(self.files.path("pocketmq")), self.walk.end)
+        return sum(len(queue.in_flight) for queue in kept.found.queues.values())
 
     def _file_rows(self) -> Iterator[dict[str, Any]]:
         """Yield number and length of the files of each folder below the root."""

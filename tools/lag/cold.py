@@ -96,6 +96,7 @@ class _Report:
             delayed=self._waiting.delayed_for(*place),
             held=None if held is None else held.count,
             held_until_ms=None if held is None else held.until_ms,
+            read_to=None if held is None else held.read_to,
             now_ms=self._now_ms,
             **self._of_group(place[0], group),
         )

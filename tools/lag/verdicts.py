@@ -10,7 +10,7 @@ A row has one verdict, the first of these that applies:
     retrying          unread in the group's retry topic, or on their way there through the schedule
     dead letters      the queue is the group's dead letters', and holds some
     behind            messages are unread
-    held by leases    all read, but some were popped and not acknowledged
+    held by leases    all read, but some were popped and not acknowledged (our broker does not commit those)
     delayed           all read, and some wait for their time in the schedule or the timer
     ok                all read
 
@@ -55,7 +55,8 @@ class Facts:
 
     min_offset, max_offset: both None where there is no such queue.  unread_entries: how many of the unread messages
     have an entry in the queue.  delayed: messages that wait for their time and then go to this queue.  held: messages
-    popped and not acknowledged;  held_until_ms: when the last of their leases ends.  retries: unread and delayed ones
+    popped and not acknowledged;  held_until_ms: when the last of their leases ends.  read_to: up to where a group that
+    pops from our broker, which commits only what is finished, was delivered messages.  retries: unread and delayed ones
     of the group's retry topics;  dead_letters: of its dead-letter topic (both for rows of other topics).  stalled_ms:
     for how long, at least, the offset has not moved though messages were unread.
     """
@@ -70,6 +71,7 @@ class Facts:
     delayed: int | None = None
     held: int | None = None
     held_until_ms: int | None = None
+    read_to: int | None = None
     retries: int | None = None
     dead_letters: int | None = None
     stalled_ms: int | None = None
@@ -103,8 +105,9 @@ def _verdict(facts: Facts) -> tuple[Verdict, str]:
     if low is not None and at < low:
         gone = _count(low - at, "message")
         return Verdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
-    if at < high:
-        return _unread(facts, high - at)
+    unread_from = max(at, facts.read_to or 0)
+    if unread_from < high:
+        return _unread(facts, high - unread_from)
     return _all_read(facts, high)
 
 

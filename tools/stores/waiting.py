@@ -5,7 +5,8 @@
   `rmq_sys_wheel_timer`. Recalled messages do not wait.
 - Popped messages: for each pop Apache's broker files a check point (tag "ck"), and for each message that is
   acknowledged an "ack" (or "bAck", many at once), as timed messages for `rmq_sys_REVIVE_LOG_…`; what has neither come
-  to its time nor been acknowledged is held. Ordered groups keep theirs in consumerOrderInfo.json as well.
+  to its time nor been acknowledged is held. Ordered groups keep theirs in consumerOrderInfo.json as well. Our broker
+  has a journal of its deliveries (`pocketmq/pop/`, broker/pop/journal_files.py), and commits only what is finished.
 
 Each record that waits is read, at most RECORDS_MAX of the schedule and as many timed ones; with more, counts that would
 need them are unknown (None).
@@ -14,12 +15,14 @@ need them are unknown (None).
 from __future__ import annotations
 
 import json
+import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from ...broker.pop.journal_files import folder_in, read
 from ...proto.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQ_KEY
 from ...proto.record import Record
 from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC
@@ -41,10 +44,14 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Messages popped by a group and not acknowledged; the last lease ends at UNTIL_MS."""
+    """Messages popped by a group and not acknowledged; the last lease ends at UNTIL_MS.
+
+    read_to: everything below was delivered to the group, or passed over; None where the committed offset says so.
+    """
 
     count: int
     until_ms: int
+    read_to: int | None = None
 
 
 @dataclass(slots=True)
@@ -54,6 +61,8 @@ class Waiting:
     is_whole: bool = True
     delayed: dict[Place, int] = field(default_factory=dict)
     held: dict[tuple[str, int, str], Held] = field(default_factory=dict)
+    #: By our broker: known however much waits.
+    lent: dict[tuple[str, int, str], Held] = field(default_factory=dict)
 
     def delayed_for(self, topic: str, queue_id: int) -> int | None:
         """Return how many messages wait for their time and then go to this queue; None if that is unknown."""
@@ -61,12 +70,13 @@ class Waiting:
 
     def held_by(self, topic: str, queue_id: int, group: str) -> Held | None:
         """Return what GROUP popped of this queue and did not acknowledge; None for nothing, or if that is unknown."""
-        return self.held.get((topic, queue_id, group)) if self.is_whole else None
+        key = (topic, queue_id, group)
+        return self.lent.get(key) or (self.held.get(key) if self.is_whole else None)
 
 
 def waiting_of(store: ColdStore) -> Waiting:
     """Return what waits in STORE."""
-    found = Waiting()
+    found = Waiting(lent=_lent(store))
     delayed: dict[Place, int] = defaultdict(int)
     scheduled = list(islice(_scheduled(store), RECORDS_MAX + 1))
     timed = list(islice(_timed(store), RECORDS_MAX + 1))
@@ -227,3 +237,25 @@ class _Pops:
             if left:
                 found[place] = Held(len(left), max(left))
         return found
+
+
+def _lent(store: ColdStore) -> dict[tuple[str, int, str], Held]:
+    """Return what our broker's journal says was delivered and not finished, by topic, queue, group."""
+    folder = folder_in(posixpath.join(store.root, "pocketmq"))
+    kept = read(store.disk, folder, store.log_end)
+    if store.clean and not kept.ended:
+        return {}  # Another broker ran on the store since.
+    committed = {
+        (one.topic, one.queue_id, one.group): one.offset for one in store.committed_offsets()
+    }
+    lent = {}
+    for key, queue in kept.found.queues.items():
+        place = (key.topic, key.queue, key.group)
+        low = committed.get(place, 0)
+        untils = [
+            one.until_ms
+            for one in queue.in_flight.values()
+            if low <= one.offset < queue.looked and one.serial
+        ]
+        lent[place] = Held(len(untils), max(untils, default=0), max(low, queue.looked))
+    return lent

@@ -13,6 +13,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.overview import Overview
 from pocketmq.tools.inspect.store_files import StoreFiles
 
+from ...broker.pop.journals import make
 from ...recorded import expected, recorded_names, recorded_store
 from ...runs import make_run, open_store
 from .inspecting import document, unchanged, view
@@ -92,6 +93,15 @@ def test_what_waits_is_counted() -> None:
 
     assert found["byDelayLevel"] == 15
     assert found["timed"] == 9
+
+
+async def test_what_was_popped_and_not_acknowledged_is_counted(tmp_path: Path) -> None:
+    broker = make(tmp_path)
+    broker.send(b"a", b"b", b"c")
+    broker.ack(broker.pop()[1])
+    await broker.stop()
+
+    assert document(tmp_path / "store", "overview")["waiting"]["delivered"] == 2
 
 
 def test_a_setting_says_how_long_files_should_be() -> None:

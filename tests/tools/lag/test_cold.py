@@ -15,6 +15,8 @@ from pocketmq.tools.lag.verdicts import Verdict
 from pocketmq.tools.stores.cold_store import ColdStore
 from pocketmq.tools.stores.locations import StoreLocation
 
+from ...broker.pop.journals import make
+from ...broker.pop.popping import GROUP, TOPIC, Popping
 from ...recorded import expected, recorded_names, recorded_store, settings
 from .oracle import recount
 
@@ -164,3 +166,66 @@ def test_a_row_has_exactly_the_names_of_the_report(tmp_path: Path) -> None:
         "lagBytes", "oldestUnreadAgeMs", "verdict", "reasons",
     ]  # fmt: skip
     assert json.loads(json.dumps(document)) == document
+
+
+class TestOurPops:
+    """What our broker has delivered stands in its journal; it commits what is finished."""
+
+    @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "running"])
+    async def test_what_is_delivered_is_held(self, tmp_path: Path, clean: bool) -> None:
+        broker = make(tmp_path)
+        broker.send(*(b"%d" % number for number in range(8)))
+        got = broker.pop(8)
+        broker.ack(got[1], got[3])
+        broker.pops.when_safe(lambda error: None)
+        broker.offsets.save()
+        await broker.stop(clean=clean)
+
+        (row,) = popped_rows(tmp_path)
+
+        assert row.verdict is Verdict.HELD
+        assert row.facts.held == 6
+        assert row.reasons[0].startswith("6 messages popped and not acknowledged")
+        assert (row.facts.committed_offset, row.lag) == (0, 8)
+
+    async def test_what_is_behind_them_is_unread(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.send(*(b"%d" % number for number in range(8)))
+        broker.pop(3)
+        await broker.stop()
+
+        (row,) = popped_rows(tmp_path)
+
+        assert row.verdict is Verdict.BEHIND
+        assert row.reasons[0] == "5 messages unread"
+        assert row.reasons[1].startswith("3 messages popped")
+
+    async def test_a_group_that_has_finished_everything_is_well(self, tmp_path: Path) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b")
+        broker.ack(*broker.pop())
+        await broker.stop()
+
+        (row,) = popped_rows(tmp_path)
+
+        assert row.verdict is Verdict.OK
+
+    async def test_a_journal_of_before_another_brokers_stop_is_not_believed(
+        self, tmp_path: Path
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a", b"b")
+        broker.pop()
+        broker.offsets.save()
+        await broker.stop(clean=False)
+        Popping(tmp_path).store.close()
+
+        (row,) = popped_rows(tmp_path)
+
+        assert row.facts.held is None
+        assert row.verdict is Verdict.BEHIND
+
+
+def popped_rows(path: Path) -> list[LagRow]:
+    found = rows_of(path / "store", {})
+    return [row for row in found if row.facts.topic == TOPIC and row.facts.group == GROUP]
