@@ -12,6 +12,7 @@ from ..groups import Groups
 from ..pop.pops import Pops
 from ..topics import Topics
 from .acknowledging import Acknowledging
+from .lite import LiteSubscriptions
 from .receiving import Receiving
 
 
@@ -29,8 +30,9 @@ class Consumers:
         self._receiving = Receiving(pops, now_ms)
         delays_ms = store_config.delay_levels_ms
         self._acknowledging = Acknowledging(pops, topics, groups, delays_ms)
+        self._lite = LiteSubscriptions(topics)
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
-        faces = (self._receiving, self._acknowledging)
+        faces = (self._receiving, self._acknowledging, self._lite)
         return reduce(or_, (face.methods() for face in faces))

@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketmq.broker.fetch import Fetches
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
+from pocketmq.broker.service_v2.lite import LiteSubscriptions
 from pocketmq.broker.service_v2.offsets import PullConsumers
 from pocketmq.broker.service_v2.receiving import Receiving
 from pocketmq.broker.service_v2.service import SERVICE, Face, ServiceV2
@@ -53,6 +54,7 @@ class Consuming(Popping):
         faces: list[Face] = [
             Receiving(self.pops, self.clock.now_ms),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
+            LiteSubscriptions(self.topics),
             PullConsumers(
                 self.store,
                 self.topics,

@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
+from pocketmq.broker.pop.changes import Safe
+from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from tests.fake_calls import FakeStream
+from pocketmq.proto.rpc import LATER
+from tests.fake_calls import FakeCall, FakeStream
 
 from ..pop.popping import GROUP, TOPIC
-from .consuming import RETRY_DELAYS_MS, Consuming, handles_of, messages_of, resource, seconds
+from .consuming import (
+    CLIENT,
+    RETRY_DELAYS_MS,
+    Consuming,
+    handles_of,
+    messages_of,
+    resource,
+    seconds,
+)
 
 OK = v2.Status(code=v2.OK, message="OK")
 HALF_A_MINUTE = 30_100
@@ -306,3 +317,64 @@ class TestGivingUp:
         self, consuming: Consuming, fields: dict[str, Any], code: v2.Code
     ) -> None:
         assert consuming.forward("p0-0-1", **fields).status.code == code
+
+
+class TestSafety:
+    """What is answered is safe."""
+
+    @pytest.fixture
+    def waiting(self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> list[Safe]:
+        """Return who waits for the journal to be safe."""
+        found: list[Safe] = []
+        monkeypatch.setattr(type(consuming.pops), "when_safe", lambda _, done: found.append(done))
+        return found
+
+    def asked(self, consuming: Consuming, name: str, handle: str) -> FakeCall:
+        """Ask NAME for HANDLE, and return the call, which is answered later."""
+        names: dict[str, Any] = {"group": resource(GROUP), "topic": resource(TOPIC)}
+        requests: dict[str, Any] = {
+            "AckMessage": v2.AckMessageRequest(
+                entries=[v2.AckMessageEntry(receipt_handle=handle)], **names
+            ),
+            "ChangeInvisibleDuration": v2.ChangeInvisibleDurationRequest(
+                receipt_handle=handle, invisible_duration=seconds(15), **names
+            ),
+            "ForwardMessageToDeadLetterQueue": v2.ForwardMessageToDeadLetterQueueRequest(
+                receipt_handle=handle, **names
+            ),
+        }
+        call = FakeCall(metadata=CLIENT)
+        assert consuming.method(name)(requests[name], call) is LATER
+        assert call.answers == []
+        return call
+
+    @pytest.mark.parametrize(
+        "name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
+    )
+    async def test_answers_wait_until_what_they_say_is_safe(
+        self, consuming: Consuming, waiting: list[Safe], name: str
+    ) -> None:
+        (handle,) = lent(consuming, b"1")
+        call = self.asked(consuming, name, handle)
+
+        waiting.pop()(None)
+
+        assert call.answer.status == OK
+
+    @pytest.mark.parametrize(
+        "name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
+    )
+    async def test_what_cannot_be_kept_is_said(
+        self, consuming: Consuming, waiting: list[Safe], name: str
+    ) -> None:
+        (handle,) = lent(consuming, b"1")
+        call = self.asked(consuming, name, handle)
+
+        waiting.pop()(DiskFailure("the disk is gone"))
+
+        status = v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the disk is gone")
+        assert call.answer.status == status
+        if name == "AckMessage":
+            assert [entry.status for entry in call.answer.entries] == [status]
+        if name == "ChangeInvisibleDuration":
+            assert call.answer.receipt_handle
