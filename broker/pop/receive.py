@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from ...proto.errors import PocketMQError
 from ..waiting import Waiting
 from .asked import Asked, Popped
 from .parts import Taken
+
+logger = logging.getLogger(__name__)
 
 
 class Server(Protocol):
@@ -58,6 +61,12 @@ class Receive:
             taken = self._server.take(self.asked)
         except PocketMQError as error:
             self._answer(Popped(error=error))
+            return True
+        except Exception:  # The edge: who sent what woke it must not pay for one receive's bug.
+            logger.exception("receive failed group=%s topic=%s", self.asked.group, self.asked.topic)
+            self._answer(
+                Popped(error=PocketMQError("the receive failed: the broker's log has why"))
+            )
             return True
         if taken.deliveries or taken.buried:
             self._answer(Popped(deliveries=taken.deliveries, filtered_only=not taken.deliveries))

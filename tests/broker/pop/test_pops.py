@@ -16,6 +16,7 @@ from pocketmq.proto.errors import (
     NotReadable,
     NotServed,
     Overloaded,
+    PocketMQError,
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -372,6 +373,17 @@ class TestWaiting:
         assert broker.answers == []
         assert bodies(broker.pop()) == [b"1"]
         assert broker.pops._waits._of_client == {}
+
+    async def test_a_bug_in_one_receive_does_not_reach_who_sends(
+        self, broker: Popping, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broker.wait()
+        monkeypatch.setattr(broker.pops, "take", lambda asked: 1 // 0)
+
+        broker.send(b"1")
+
+        with pytest.raises(PocketMQError, match="receive failed"):
+            broker.answer()
 
     async def test_too_many_receives_are_refused(self, tmp_path: Path) -> None:
         broker = Popping(tmp_path, fetches_waiting_max=1)
