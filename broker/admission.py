@@ -36,7 +36,7 @@ from ..proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ..proto.run_check import check_run
 from ..proto.topics import TOPIC_LENGTH_MAX
 from ..store.run import Run
-from .delay.roads import DelayRules, Part, divide, taken, whole
+from .delay.roads import DelayRules, Part, Past, divide, taken, whole
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]
@@ -77,6 +77,21 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     as_sent = usual or _fits(columns)
     if not as_sent:
         records, columns = _encoded_again(records, columns)
+    return _judged(records, columns, topic, queue, as_sent=as_sent, usual=usual)
+
+
+def admit_own(records: bytes, columns: RunColumns, topic: str, queue: int) -> Admitted:
+    """Return the run of RECORDS, which the broker itself encoded from what was sent, as it may be stored.
+
+    Raises InvalidArgument for what cannot be delivered as asked.
+    """
+    return _judged(records, columns, topic, queue, as_sent=True, usual=True)
+
+
+def _judged(
+    records: bytes, columns: RunColumns, topic: str, queue: int, *, as_sent: bool, usual: bool
+) -> Admitted:
+    """Return the run of RECORDS, well formed, with what says which ways its messages take."""
     properties = _properties(records, columns)
     ranges = properties if properties is not None and _is_special(properties) else None
     halves = None if ranges is None else _halves(records, ranges)
@@ -90,21 +105,28 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     return Admitted(run, as_sent, ranges, halves)
 
 
-def ways(admitted: Admitted, rules: DelayRules, now_ms: int, prepare: Prepare) -> list[Part]:
+def ways(
+    admitted: Admitted,
+    rules: DelayRules,
+    now_ms: int,
+    prepare: Prepare,
+    *,
+    past: Past = "refuse",
+) -> list[Part]:
     """Return the parts in which ADMITTED is stored: what is prompt, delayed, and the half messages.
 
-    Raises what `divide` and PREPARE raise.
+    PAST is what is done with an instant that has passed. Raises what `divide` and PREPARE raise.
     """
     run, ranges, halves = admitted.run, admitted.ranges, admitted.halves
     if ranges is None:
         return [whole(run)]
     if halves is None:
-        return divide(run, rules, now_ms, ranges=ranges)
+        return divide(run, rules, now_ms, past=past, ranges=ranges)
     if halves.all():
         return [Part(prepare(run), np.arange(len(run.columns)), None)]
     rows, others = halves.nonzero()[0], (~halves).nonzero()[0]
     with_halves = [Part(_numbered(lambda: prepare(taken(run, rows)), rows), rows, None)]
-    parts = _numbered(lambda: divide(taken(run, others), rules, now_ms), others)
+    parts = _numbered(lambda: divide(taken(run, others), rules, now_ms, past=past), others)
     return [replace(part, rows=others[part.rows]) for part in parts] + with_halves
 
 

@@ -105,6 +105,8 @@ class BrokerConfig:
     clients_max: int = 20_000
     #: Do they send what they measure here, for `/metrics`?
     client_metrics: bool = True
+    #: How far ahead they may have a message delivered (Apache's maxDelayTimeMills); delay_max_ms bounds it, too.
+    v2_delay_max_ms: int = 86_400_000
 
     offsets_persist_interval_ms: int = 5_000
     #: How long a stop waits for sends and fetches under way.
@@ -215,6 +217,7 @@ _LEAST: Final = {
     "lease_waits_max": 0,
     "pop_in_flight_max": 1,
     "clients_max": 1,
+    "v2_delay_max_ms": 0,
     "offsets_persist_interval_ms": 100,
     "stop_grace_ms": 0,
 }

@@ -43,12 +43,16 @@ from .pop.parts import PopParts
 from .pop.pops import Pops
 from .producers.producers import Producers
 from .retries import Retries
-from .send import Sends, Waits
+from .send import Sends
+from .sending import Waits
 from .service_v2.clients import Clients
 from .service_v2.consumers import Consumers
 from .service_v2.measurements import Measurements
 from .service_v2.offsets import PullConsumers
+from .service_v2.recall import RecallMessages
+from .service_v2.sending import SendMessages
 from .service_v2.service import ServiceV2
+from .service_v2.transactions import EndTransactions
 from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
@@ -173,7 +177,6 @@ def assemble(
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
     filters = Filters(wall_timers, wall)
     appends = Appends(store, purgatory.notify)
-    rules = _delay_rules(config, store)
     fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
     coordination = _coordination(config, store, topics, groups, offsets, wall_timers)
     fetches.renew_lease = coordination.fence.renew_by_fetch
@@ -181,7 +184,7 @@ def assemble(
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, now_ms)
     producers = _producers(config, store, now_ms)
-    retries = Retries(store, topics, groups, appends, rules, now_ms, random)
+    retries = Retries(store, topics, groups, appends, _delay_rules(config, store), now_ms, random)
     pop_parts = _pop_parts(config, store, offsets, retries, (timers, wall_timers), random)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
@@ -211,16 +214,21 @@ def assemble(
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
     )
-    parts.service_v2 = _service_v2(parts, wall.now_ms)
+    parts.service_v2 = _service_v2(parts, config, now_ms, wall.now_ms)
     return parts
 
 
-def _service_v2(parts: Parts, wall_ms: Callable[[], int]) -> ServiceV2:
-    """Return what official clients call, over PARTS."""
+def _service_v2(
+    parts: Parts, config: BrokerConfig, now_ms: Callable[[], int], wall_ms: Callable[[], int]
+) -> ServiceV2:
+    """Return what official clients call, over PARTS; NOW_MS is the messages' time, WALL_MS the machine's."""
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
     faces = (
         parts.clients,
+        SendMessages(config, topics, parts.sends, now_ms, parts.clients.checks.remember),
+        EndTransactions(topics, parts.transactions),
+        RecallMessages(topics, parts.recalls),
         Consumers(pops, topics, groups, store.config, wall_ms),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
         Measurements(parts.client_metrics),

@@ -15,16 +15,14 @@ the answer says where its records are, at the durability asked for now.
 
 Bounds: `flush_waiting_max` sends wait for the device in all, and `delay_slot_messages_max` messages for one slot of the
 timer wheel; a run with more is refused with Overloaded before it is stored. What has arrived and was not yet entered
-into the wheel is not counted: a few turns of the loop may bring more. How many runs one stream may have unanswered is
-the service's business.
+into the wheel is not counted: a few turns of the loop may bring more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final
 
@@ -45,7 +43,7 @@ from ..proto.properties import PRODUCER_SEQUENCE
 from ..proto.topics import TIMER_TOPIC
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
-from .admission import Admitted, Prepare, admit, ways
+from .admission import Admitted, admit, ways
 from .appends import Appends
 from .config import BrokerConfig
 from .delay.roads import DelayRules, Part, timer_out_ms
@@ -53,7 +51,7 @@ from .producers.numbers import RunNumbers
 from .producers.producers import Producers
 from .producers.rest import rest_of
 from .producers.sequences import Numbered
-from .sending import Done, Sending
+from .sending import Done, Outcome, SendCounts, Sending, Waits, answering
 from .timers import Timers
 from .topics import Topics
 
@@ -62,30 +60,6 @@ logger = logging.getLogger(__name__)
 #: Joining larger runs costs as much as it saves.
 _SMALL_RUN_BYTES: Final = 64 * 1024
 _DURABILITIES: Final = (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waits:
-    """What sends need of those who keep what is not delivered at once.
-
-    now_ms: the messages' time;  slot_count: how many messages wait in the slot of the timer wheel that begins at an
-    instant (TIMER_OUT_MS);  prepare: makes half messages of transactional ones;  check_room: raises Overloaded if there
-    is no room for so many half messages more.
-    """
-
-    now_ms: Callable[[], int]
-    slot_count: Callable[[int], int]
-    prepare: Prepare
-    check_room: Callable[[int], None]
-
-
-@dataclass(slots=True)
-class SendCounts:
-    """Numbers that only grow: runs that were answered, stored or not, and the messages of the former."""
-
-    stored: int = 0
-    messages: int = 0
-    failed: int = 0
 
 
 class Sends:
@@ -127,7 +101,7 @@ class Sends:
     def send(self, run: pb.ProduceRun, done: Done) -> None:
         """Store RUN, and tell DONE at the end of the turn, or when the device has it; a refusal is an answer too."""
         try:
-            send = self._admitted(run, done)
+            send = self._admitted(run, answering(done))
         except PocketMQError as error:
             logger.debug(
                 "send refused topic=%s queue=%d reason=%s", run.topic, run.queue, error.message
@@ -135,6 +109,28 @@ class Sends:
             self.counts.failed += 1
             done(pb.ProduceReply(run_id=run.run_id, error=to_wire(error)))
             return
+        self._enter(send)
+
+    def take(self, runs: Sequence[tuple[Admitted, Outcome]]) -> None:
+        """Store RUNS, each for a queue that may be written, as safely as the store's setting promises.
+
+        Each outcome is told at the end of the turn, or when the device has it. What is to be delivered at an instant
+        that has passed is delivered now. Raises what is refused, before anything is stored.
+        """
+        to_disk = self._default == pb.DISK
+        self._check_open(to_disk=to_disk)
+        now_ms = self._waits.now_ms()
+        sends = []
+        for admitted, done in runs:
+            parts = ways(admitted, self._rules, now_ms, self._waits.prepare, past="now")
+            if admitted.ranges is not None:
+                self._check_waiting(admitted, parts)
+            sends.append(Sending(0, admitted, parts, now_ms, done, None, to_disk=to_disk))
+        for send in sends:
+            self._enter(send)
+
+    def _enter(self, send: Sending) -> None:
+        """Store SEND with all that comes in this turn of the loop."""
         self._waiting += send.to_disk
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._append_arrived)
@@ -142,12 +138,15 @@ class Sends:
 
     # --- checks
 
-    def _admitted(self, run: pb.ProduceRun, done: Done) -> Sending:
+    def _check_open(self, *, to_disk: bool) -> None:
         if self.refusal is not None:
             raise self.refusal
-        to_disk = self._durability(run) == pb.DISK
         if to_disk:
             self._check_flushes()
+
+    def _admitted(self, run: pb.ProduceRun, done: Outcome) -> Sending:
+        to_disk = self._durability(run) == pb.DISK
+        self._check_open(to_disk=to_disk)
         records = run.records  # Every look at it makes a copy.
         self._check_size(len(records))
         self._topics.check_sendable(run.topic)
@@ -160,7 +159,7 @@ class Sends:
         self,
         run: pb.ProduceRun,
         admitted: Admitted,
-        done: Done,
+        done: Outcome,
         numbered: Numbered | None,
         *,
         to_disk: bool,
@@ -175,7 +174,7 @@ class Sends:
         return Sending(run.run_id, admitted, parts, now_ms, done, numbered, to_disk=to_disk)
 
     def _numbered(
-        self, run: pb.ProduceRun, admitted: Admitted, done: Done, *, to_disk: bool
+        self, run: pb.ProduceRun, admitted: Admitted, done: Outcome, *, to_disk: bool
     ) -> Sending:
         """Return the send of RUN, of which only that is stored which is not there yet."""
         numbers = RunNumbers.of(run)
@@ -374,15 +373,13 @@ class Sends:
             return
         done, send.done = send.done, None
         self._waiting -= send.to_disk
-        reply = send.reply
         if error is None:
-            reply.durability = pb.DISK if send.to_disk else pb.MEMORY
+            send.reply.durability = pb.DISK if send.to_disk else pb.MEMORY
             self.counts.stored += 1
             self.counts.messages += send.count
         else:
             self.counts.failed += 1
-            reply.error.CopyFrom(to_wire(error))
-        done(reply)
+        done(send.reply, error)
 
 
 def _alone(sends: list[Sending]) -> Iterator[list[Sending]]:

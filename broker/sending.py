@@ -1,21 +1,64 @@
-"""One send under way: the parts that it is stored in, and its answer, which says where its records are."""
+"""One send under way: the parts that it is stored in, and its answer, which says where its records are.
+
+And what sends need and tell: those who keep what waits, and how many there were.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from ..proto.errors import PocketMQError
+from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record_run import Longs
 from ..store.run import Appended
-from .admission import Admitted
+from .admission import Admitted, Prepare
 from .delay.roads import Part
 from .producers.places import Places
 from .producers.sequences import Numbered
 
 #: Told of the answer to one run, exactly once.
 Done = Callable[[pb.ProduceReply], None]
+#: Told, exactly once, where one run is stored and how safely, or why it is not, or not as safely as was asked for.
+Outcome = Callable[[pb.ProduceReply, PocketMQError | None], None]
+
+
+def answering(done: Done) -> Outcome:
+    """Return what tells DONE of an outcome, errors as part of the answer."""
+
+    def answer(reply: pb.ProduceReply, error: PocketMQError | None) -> None:
+        if error is not None:
+            reply.error.CopyFrom(to_wire(error))
+        done(reply)
+
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waits:
+    """What sends need of those who keep what is not delivered at once.
+
+    now_ms: the messages' time;  slot_count: how many messages wait in the slot of the timer wheel that begins at an
+    instant (TIMER_OUT_MS);  prepare: makes half messages of transactional ones;  check_room: raises Overloaded if there
+    is no room for so many half messages more.
+    """
+
+    now_ms: Callable[[], int]
+    slot_count: Callable[[int], int]
+    prepare: Prepare
+    check_room: Callable[[int], None]
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """Numbers that only grow: runs that were answered, stored or not, and the messages of the former."""
+
+    stored: int = 0
+    messages: int = 0
+    failed: int = 0
 
 
 class Sending:
@@ -43,14 +86,14 @@ class Sending:
         admitted: Admitted,
         parts: list[Part],
         now_ms: int,
-        done: Done,
+        done: Outcome,
         numbered: Numbered | None,
         *,
         to_disk: bool,
     ) -> None:
         self.parts = parts
         self.reply = pb.ProduceReply(run_id=run_id)
-        self.done: Done | None = done
+        self.done: Outcome | None = done
         self.numbered = numbered
         self.to_disk = to_disk
         self.end_offset = 0

@@ -43,6 +43,10 @@ class _Context:
         remaining_s: float | None = self._context.time_remaining()
         return None if remaining_s is None else max(0, int(remaining_s * 1000))
 
+    def add_trailing(self, name: str, value: str) -> None:
+        present = self._context.trailing_metadata() or ()
+        self._context.set_trailing_metadata((*present, (name, value)))
+
 
 def internal_error(path: str, bug: BaseException) -> PocketMQError:
     """Log BUG, which the handler of PATH let out, and return what the caller hears of it."""

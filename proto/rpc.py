@@ -82,6 +82,10 @@ class CallContext(ABC):
         """Milliseconds from now until the caller gives up (0 if it has); None: it waits without end."""
 
     @abstractmethod
+    def add_trailing(self, name: str, value: str) -> None:
+        """Have the metadata that follows a good answer say VALUE under NAME, once each; before it is answered."""
+
+    @abstractmethod
     def fail(self, error: PocketMQError) -> None:
         """Answer with ERROR; of a stream, after what was sent before."""
 

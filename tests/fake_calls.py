@@ -32,6 +32,12 @@ class FakeContext(CallContext):
         self._peer = peer
         self._metadata = metadata or {}
         self._deadline_ms = deadline_ms
+        #: What follows the answer.
+        self.trailing: dict[str, str] = {}
+
+    def add_trailing(self, name: str, value: str) -> None:
+        assert name not in self.trailing, f"said twice: {name}"
+        self.trailing[name] = value
 
     @property
     def peer(self) -> str:

@@ -22,16 +22,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
 from random import Random
-from typing import Final
 
 import mmh3
 
+from ...proto.consistent_hash import consistent_bucket
 from ...proto.java_hash import java_hash
 from ..message import Message
 from ..queue import Queue
 
-_MASK_64: Final = (1 << 64) - 1
-_MULTIPLIER: Final = 2862933555777941757
 _BY_BROKER = attrgetter("broker", "number")
 
 
@@ -73,16 +71,3 @@ def sharded_queue(sharding_key: str, queues: Sequence[Queue]) -> Queue:
     """Return the one of QUEUES, of which there is at least one, for SHARDING_KEY."""
     row = in_order(tuple(queues))
     return row[consistent_bucket(java_hash(sharding_key), len(row))]
-
-
-def consistent_bucket(number: int, buckets: int) -> int:
-    """Return the bucket, of BUCKETS, for NUMBER: as Guava's Hashing.consistentHash of the same 64-bit number."""
-    state = number & _MASK_64
-    candidate = 0
-    while True:
-        state = (_MULTIPLIER * state + 1) & _MASK_64
-        step = ((state >> 33) + 1) / (1 << 31)
-        following = int((candidate + 1) / step)
-        if following >= buckets:
-            return candidate
-        candidate = following

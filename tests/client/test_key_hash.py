@@ -12,10 +12,10 @@ from pocketmq.client import Message, Queue
 from pocketmq.client.producing.key_hash import (
     JavaHash,
     KeyHash,
-    consistent_bucket,
     in_order,
     sharded_queue,
 )
+from pocketmq.proto.consistent_hash import consistent_bucket
 from pocketmq.proto.java_hash import java_hash
 
 

@@ -1,0 +1,294 @@
+"""SendMessage: messages of one topic in, an entry for each out, as soon as they are as safe as the store promises.
+
+A request is taken whole or refused whole, with one status and no entries. Its messages are stored in the queues that
+queue_choice.py says: those without a group together in one, each group in its own. All requests of one turn of the loop
+are appended together. What a disk refuses after that is told message by message, and so is a message that is stored but
+did not reach the device in time (MASTER_PERSISTENCE_TIMEOUT): such an entry has a status only.
+
+Every type of message takes the roads that the other protocol's runs take: delays, half messages, appends (send.py).
+The receipt of a message that waits for its time has a recall handle. How safe the messages are stands in the trailing
+metadata `x-durable`: "memory" (it survives a kill of the process), or "disk".
+
+Source: v2-protocol.md §4.1, fixture v2/send; docs/official-clients.md says what differs on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from ...proto.errors import FlushTimeout, NotWritable, PocketMQError
+from ...proto.few_records import FEW_MAX, FewColumns, RecordPlace
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.recall_handle import encode_handle
+from ...proto.record import NO_HOST, Host
+from ...proto.rpc import LATER, Call, Later, MethodTable
+from ...proto.topics import TOPIC_LENGTH_MAX
+from ...store.run import Run
+from ...store.state_tables import TopicConfig
+from ..admission import Admitted, admit_own
+from ..config import BrokerConfig
+from ..send import Sends
+from ..sending import Outcome
+from ..topics import Topics
+from . import checks
+from .message_types import check_type, type_of_sent
+from .messages import property_string, record_of
+from .queue_choice import QueueChoice
+from .service import client_id, service, unary
+from .statuses import OK, Refused, status_of
+
+DURABLE: Final = "x-durable"
+_DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk"}
+#: Told the client id, the topic and the transaction id of a half message.
+Remember = Callable[[str, str, str], None]
+#: Peers whose address is kept, parsed.
+_PEERS_KEPT: Final = 4096
+#: A recall handle is made of words: an id with a space is none.
+_SPACE: Final = " "
+_FIRST: Final = (0,)
+
+
+class Draft(NamedTuple):
+    """One message of a request: checked, and with the queue that it goes to."""
+
+    message: v2.Message
+    body: bytes
+    properties: bytes
+    kind: v2.MessageType
+    queue: int
+
+
+class SendMessages:
+    """Serves SendMessage."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        sends: Sends,
+        now_ms: Callable[[], int],
+        remember: Remember,
+    ) -> None:
+        """NOW_MS is the messages' time; REMEMBER hears of half messages, so that their senders can be asked."""
+        self._config = config
+        self._topics = topics
+        self._sends = sends
+        self._now_ms = now_ms
+        self._queues = QueueChoice()
+        self._remember = remember
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {"SendMessage": unary(v2.SendMessageRequest, v2.SendMessageResponse, self.send)}
+        )
+
+    def send(self, request: v2.SendMessageRequest, call: Call) -> Later:
+        """Store the messages of REQUEST; raise what is wrong with one of them, before any is stored."""
+        messages = request.messages
+        if not messages:
+            raise Refused(
+                v2.MESSAGE_CORRUPTED,
+                "the request has no messages: send at least one",
+                field="messages",
+            )
+        first = messages[0]
+        topic = self._writable(checks.topic_name(first.topic))
+        alone = len(messages) == 1
+        drafts = [self._draft(first, topic, None)] if alone else self._drafts(messages, topic)
+        runs = _runs(drafts, topic.name, _host(call.peer), self._now_ms())
+        receipt = _Receipt(call, drafts, topic.name, self._config.name, len(runs))
+        self._sends.take([(run, receipt.outcome_of(rows)) for rows, run in runs])
+        for draft in drafts:
+            if draft.kind == v2.TRANSACTION:
+                transaction_id = draft.message.system_properties.message_id
+                self._remember(client_id(call), topic.name, transaction_id)
+        return LATER
+
+    def _writable(self, name: str) -> TopicConfig:
+        """Return topic NAME, which is there and may be written; it is not made by sending to it."""
+        topic = self._topics.get(name)
+        if not topic.write_queues:
+            raise NotWritable(
+                f"topic {name!r} has no queue to write: give it some, or choose another", topic=name
+            )
+        return self._topics.for_writing(name, 0)
+
+    # --- messages
+
+    def _drafts(self, messages: Sequence[v2.Message], topic: TopicConfig) -> list[Draft]:
+        """Return the MESSAGES of a batch, all of one topic."""
+        resource = messages[0].topic
+        shared: int | None = None
+        drafts = []
+        for message in messages:
+            if message.topic != resource:
+                raise Refused(
+                    v2.MESSAGE_CORRUPTED,
+                    f"the messages are for several topics, {resource.name!r} and {message.topic.name[:64]!r}: send"
+                    " those of each in a request of their own",
+                    field="topic",
+                    value=message.topic.name[:64],
+                )
+            draft = self._draft(message, topic, shared)
+            if shared is None and draft.kind == v2.NORMAL:
+                shared = draft.queue
+            drafts.append(draft)
+        return drafts
+
+    def _draft(self, message: v2.Message, topic: TopicConfig, shared: int | None) -> Draft:
+        """Return MESSAGE, checked; SHARED is the queue of those that may go to any."""
+        body, system = message.body, message.system_properties
+        user = message.user_properties
+        own = dict(user) if user else {}
+        keys = list(system.keys)
+        checks.check_message(
+            message,
+            body,
+            own,
+            keys,
+            now_ms=self._now_ms(),
+            delay_max_ms=self._config.v2_delay_max_ms,
+        )
+        kind = type_of_sent(system)
+        check_type(topic, kind)
+        properties = property_string(system, own, keys, topic=topic.name, kind=kind)
+        queue = shared if shared is not None and kind == v2.NORMAL else None
+        if queue is None:
+            queue = self._queues.of(topic, system, kind)
+        return Draft(message, body, properties, kind, queue)
+
+
+def _runs(
+    drafts: Sequence[Draft], topic: str, host: Host, now_ms: int
+) -> list[tuple[Sequence[int], Admitted]]:
+    """Return for each queue which of DRAFTS go there, and the run of them; raise what cannot be stored as asked."""
+    if len(drafts) == 1:
+        return [(_FIRST, _run(drafts, topic, host, now_ms))]
+    rows: dict[int, list[int]] = {}
+    for row, draft in enumerate(drafts):
+        rows.setdefault(draft.queue, []).append(row)
+    return [
+        (mine, _run([drafts[row] for row in mine], topic, host, now_ms)) for mine in rows.values()
+    ]
+
+
+def _run(drafts: Sequence[Draft], topic: str, host: Host, now_ms: int) -> Admitted:
+    """Return DRAFTS, all for one queue, as a run of it."""
+    queue = drafts[0].queue
+    records = [
+        record_of(
+            draft.message,
+            draft.body,
+            draft.properties,
+            topic=topic,
+            queue=queue,
+            born_ms=now_ms,
+            born_host=host,
+        )
+        for draft in drafts
+    ]
+    if len(records) > FEW_MAX or host.is_v6 or len(topic) > TOPIC_LENGTH_MAX:
+        run = Run.of(topic, queue, records)
+        return admit_own(bytes(run.records), run.columns, topic, queue)
+    places = []
+    start = 0
+    for record, draft in zip(records, drafts, strict=True):
+        end, size = start + len(record), len(draft.properties)
+        places.append(RecordPlace(start, len(record), end - size, size))
+        start = end
+    data = records[0] if len(records) == 1 else b"".join(records)
+    return admit_own(data, FewColumns(data, places), topic, queue)
+
+
+class _Receipt:
+    """The answer to one CALL, about DRAFTS for TOPIC of BROKER, which were stored as so many RUNS."""
+
+    __slots__ = (
+        "_broker",
+        "_call",
+        "_drafts",
+        "_durability",
+        "_entries",
+        "_error",
+        "_left",
+        "_topic",
+    )
+
+    def __init__(
+        self, call: Call, drafts: Sequence[Draft], topic: str, broker: str, runs: int
+    ) -> None:
+        self._call = call
+        self._drafts = drafts
+        self._topic = topic
+        self._broker = broker
+        self._left = runs
+        self._entries: dict[int, v2.SendResultEntry] = {}
+        self._error: PocketMQError | None = None
+        self._durability: pb.Durability = pb.MEMORY
+
+    def outcome_of(self, rows: Sequence[int]) -> Outcome:
+        """Return what is told of the run of the messages ROWS."""
+
+        def outcome(reply: pb.ProduceReply, error: PocketMQError | None) -> None:
+            if error is None:
+                self._note(rows, reply)
+            else:
+                self._error = error
+                status = status_of(error)
+                self._entries.update((row, v2.SendResultEntry(status=status)) for row in rows)
+            self._left -= 1
+            if not self._left:
+                self._answer()
+
+        return outcome
+
+    def _note(self, rows: Sequence[int], reply: pb.ProduceReply) -> None:
+        """Note that the messages ROWS were stored as REPLY says."""
+        self._durability = reply.durability
+        first, offsets, due_ms = reply.first_queue_offset, reply.queue_offsets, reply.due_ms
+        for at, row in enumerate(rows):
+            message_id = self._drafts[row].message.system_properties.message_id
+            entry = v2.SendResultEntry(
+                status=OK,
+                message_id=message_id,
+                transaction_id=message_id,
+                offset=offsets[at] if offsets else first + at,
+            )
+            if due_ms and due_ms[at] and _SPACE not in message_id:
+                entry.recall_handle = encode_handle(
+                    self._topic, self._broker, due_ms[at], message_id
+                )
+            self._entries[row] = entry
+
+    def _answer(self) -> None:
+        call, entries, error = self._call, self._entries, self._error
+        if error is None:
+            call.add_trailing(DURABLE, _DURABLE[self._durability])
+            status = OK
+        else:
+            status = entries[0].status
+            codes = {entry.status.code for entry in entries.values()}
+            if len(codes) > 1:
+                status = v2.Status(
+                    code=v2.MULTIPLE_RESULTS,
+                    message=f"not all of {len(entries)} messages are stored: see their entries",
+                )
+            elif not isinstance(error, FlushTimeout):
+                call.reply(v2.SendMessageResponse(status=status))
+                return
+        in_order = [entries[row] for row in range(len(entries))]
+        call.reply(v2.SendMessageResponse(status=status, entries=in_order))
+
+
+@lru_cache(_PEERS_KEPT)
+def _host(peer: str) -> Host:
+    """Return the address of PEER, "127.0.0.1:40312" or "[::1]:40312"; that of nobody for another form."""
+    address, _, port = peer.rpartition(":")
+    try:
+        return Host.parse(address.strip("[]"), int(port))
+    except ValueError:
+        return NO_HOST
