@@ -102,6 +102,7 @@ async def test_what_was_popped_and_not_acknowledged_is_counted(tmp_path: Path) -
     await broker.stop()
 
     assert document(tmp_path / "store", "overview")["waiting"]["delivered"] == 2
+    assert "2 delivered and not acknowledged" in view(tmp_path / "store", "overview").stdout
 
 
 def test_a_setting_says_how_long_files_should_be() -> None:

@@ -57,9 +57,10 @@ def _print(document: dict[str, Any]) -> None:
     _print_log(console, document["log"])
     waiting = document["waiting"]
     if any(waiting.values()):
-        levels, timed, halves = waiting.values()
+        levels, timed, halves, delivered = waiting.values()
+        text = f"waiting: {levels:,} by delay level, {timed:,} timed, {halves:,} open transactions"
         console.print(
-            f"waiting: {levels:,} by delay level, {timed:,} timed, {halves:,} open transactions"
+            f"{text}, {delivered:,} delivered and not acknowledged" if delivered else text
         )
     held = [row for row in document["topics"] if row["messages"] or row["maxOffset"]]
     _print_rows(console, held, TOPICS, "topics", len(document["topics"]) - len(held))
