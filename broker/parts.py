@@ -47,6 +47,7 @@ from .send import Sends
 from .sending import Waits
 from .service_v2.clients import Clients
 from .service_v2.consumers import Consumers
+from .service_v2.diagnostics import Diagnostics
 from .service_v2.measurements import Measurements
 from .service_v2.offsets import PullConsumers
 from .service_v2.recall import RecallMessages
@@ -224,9 +225,13 @@ def _service_v2(
     """Return what official clients call, over PARTS; NOW_MS is the messages' time, WALL_MS the machine's."""
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
+    clients = parts.clients
+    diagnostics = Diagnostics(clients.sessions, topics, store, parts.wall_timers)
+    clients.telemetry.on_answer.append(diagnostics.take)
     faces = (
-        parts.clients,
-        SendMessages(config, topics, parts.sends, now_ms, parts.clients.checks.remember),
+        clients,
+        diagnostics,
+        SendMessages(config, topics, parts.sends, now_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions),
         RecallMessages(topics, parts.recalls),
         Consumers(pops, topics, groups, store.config, wall_ms),

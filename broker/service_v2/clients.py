@@ -42,7 +42,7 @@ class Clients:
         self.sessions = Sessions(timers, limit=config.clients_max)
         self._routes = Routes(config.name, topics, groups, reach)
         rules = SettingsRules(groups, store_config.delay_levels_ms)
-        self._telemetry = Telemetry(
+        self.telemetry = Telemetry(
             self.sessions, rules, reach, timers, measured=config.client_metrics
         )
         self._heartbeats = Heartbeats(self.sessions)
@@ -54,5 +54,5 @@ class Clients:
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
-        faces = (self._routes, self._telemetry, self._heartbeats)
+        faces = (self._routes, self.telemetry, self._heartbeats)
         return reduce(or_, (face.methods() for face in faces))

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_MS: Final = 1_500
 _QUEUED_BYTES_MAX: Final = 256 * 1024
-#: Takes what a client answers to a diagnostic command: its id, and the command.
+_ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
+#: Takes what a client answers to a diagnostic command: its id, and the answer.
 TakeAnswer = Callable[[str, v2.TelemetryCommand], None]
 
 
@@ -53,6 +54,7 @@ class Telemetry:
         self._reach = reach
         self.timers = timers
         self._measured = measured
+        self.on_answer: list[TakeAnswer] = []
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -98,8 +100,12 @@ class TelemetryStream:
         if self._is_over:
             return
         session = self._telemetry.sessions.hear(self._who, self._stream.metadata.get(LANGUAGE, ""))
-        if message.WhichOneof("command") == "settings":
+        what = message.WhichOneof("command")
+        if what == "settings":
             self._take_settings(session, message.settings)
+        elif what in _ANSWERS:
+            for take in self._telemetry.on_answer:
+                take(self._who, message)
 
     def _take_settings(self, session: Session, settings: v2.Settings) -> None:
         self._telemetry.settle(session, settings)

@@ -990,6 +990,78 @@ class GroupStateReply(_message.Message):
     rebalance_count: int
     def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ...) -> None: ...
 
+class ClientListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OfficialClient(_message.Message):
+    __slots__ = ("client_id", "language", "version", "type", "group", "topics", "streams", "heard_ms")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    language: str
+    version: str
+    type: str
+    group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    streams: int
+    heard_ms: int
+    def __init__(self, client_id: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., streams: _Optional[int] = ..., heard_ms: _Optional[int] = ...) -> None: ...
+
+class ClientListReply(_message.Message):
+    __slots__ = ("clients",)
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[OfficialClient]
+    def __init__(self, clients: _Optional[_Iterable[_Union[OfficialClient, _Mapping]]] = ...) -> None: ...
+
+class ThreadStacks(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Reconnect(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TryMessage(_message.Message):
+    __slots__ = ("topic", "queue", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class AskClientRequest(_message.Message):
+    __slots__ = ("client_id", "thread_stacks", "try_message", "reconnect", "timeout_ms")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_STACKS_FIELD_NUMBER: _ClassVar[int]
+    TRY_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RECONNECT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    thread_stacks: ThreadStacks
+    try_message: TryMessage
+    reconnect: Reconnect
+    timeout_ms: int
+    def __init__(self, client_id: _Optional[str] = ..., thread_stacks: _Optional[_Union[ThreadStacks, _Mapping]] = ..., try_message: _Optional[_Union[TryMessage, _Mapping]] = ..., reconnect: _Optional[_Union[Reconnect, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class AskClientReply(_message.Message):
+    __slots__ = ("code", "message", "text")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    text: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class ClockRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
