@@ -52,6 +52,8 @@ _INT_MAX: Final = 2**31 - 1
 _INSTANT_MAX_MS: Final = 253_402_300_799_999
 #: Hosts whose text is kept: nearly all messages come from a few.
 _HOSTS_KEPT: Final = 1024
+#: What every message has; one that has nothing else is NORMAL, without anything of a user's.
+_SET_ALREADY: Final = frozenset({names.UNIQ_KEY, names.BORN_HOST, names.BORN_TIMESTAMP})
 
 
 # --- sent
@@ -151,7 +153,22 @@ def delivered(
     attempt: int = 0,
     invisible_ms: int = 0,
 ) -> v2.Message:
-    """Return the message that the record DATA holds, as one of TOPIC, whatever topic it was found in.
+    """Return the message that the record DATA holds: see `deliver`."""
+    message = v2.Message()
+    deliver(message, data, topic, handle=handle, attempt=attempt, invisible_ms=invisible_ms)
+    return message
+
+
+def deliver(
+    message: v2.Message,
+    data: Buffer,
+    topic: v2.Resource,
+    *,
+    handle: str = "",
+    attempt: int = 0,
+    invisible_ms: int = 0,
+) -> None:
+    """Make MESSAGE, which is empty, what the record DATA holds, as one of TOPIC, whatever topic it was found in.
 
     HANDLE, ATTEMPT and INVISIBLE_MS are those of its delivery; what is empty or 0 is not told. Raises InvalidRecord for
     DATA that is no record.
@@ -159,18 +176,14 @@ def delivered(
     record = read_record(data)
     properties = record.properties
     encoding, body = _body(record)
-    message = v2.Message(
-        topic=topic,
-        user_properties={name: value for name, value in properties.items() if name not in INTERNAL},
-        body=body,
-    )
+    message.topic.CopyFrom(topic)
+    message.body = body
     system = message.system_properties
     system.message_id = properties.get(names.UNIQ_KEY) or _offset_id(record)
     system.body_encoding = encoding
     digest = system.body_digest
     digest.type = v2.MD5
     digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    system.message_type = type_of_stored(properties)
     _set_time(system.born_timestamp, record.born_ms)
     _set_time(system.store_timestamp, record.store_ms)
     system.born_host = properties.get(names.BORN_HOST) or _address(record.born_host)
@@ -183,14 +196,23 @@ def delivered(
         system.delivery_attempt = attempt
     if invisible_ms:
         _set_time(system.invisible_duration, invisible_ms)
-    _set_rest(system, properties)
-    return message
+    if properties.keys() <= _SET_ALREADY:
+        system.message_type = v2.NORMAL
+    else:
+        _set_rest(message, system, properties)
 
 
-def _set_rest(system: v2.SystemProperties, properties: Mapping[str, str]) -> None:
+def _set_rest(
+    message: v2.Message, system: v2.SystemProperties, properties: Mapping[str, str]
+) -> None:
     """Set what only some messages have."""
-    for name in properties.keys() & _SETTERS.keys():
-        _SETTERS[name](system, properties[name])
+    system.message_type = type_of_stored(properties)
+    user = message.user_properties
+    for name, value in properties.items():
+        if name not in INTERNAL:
+            user[name] = value
+        elif setter := _SETTERS.get(name):
+            setter(system, value)
     origin = properties.get(names.DEAD_LETTER_ORIGIN_TOPIC)
     if origin:
         letter = system.dead_letter_queue

@@ -25,7 +25,7 @@ from ..pop.asked import Asked, Delivery, Popped
 from ..pop.pops import BATCH_MAX, Pops
 from .acknowledging import INVISIBLE_MAX_MS
 from .checks import checked_group, checked_topic, milliseconds
-from .messages import delivered
+from .messages import deliver
 from .service import client_id, service
 from .statuses import OK, Refused, status_of, status_of_bug
 
@@ -130,48 +130,50 @@ class _Answer:
 
     def _send(self, popped: Popped) -> None:
         receiving, stream = self._receiving, self._stream
-        messages = list(self._messages(popped.deliveries))
-        if messages:
-            self._deliver(messages)
+        replies = list(self._replies(popped.deliveries))
+        if replies:
+            self._deliver(replies)
         elif popped.error is not None:
             receiving.nothing(stream, status_of(popped.error))
         else:
             receiving.nothing(stream, _NOTHING_MATCHES if popped.filtered_only else NOTHING_NEW)
 
-    def _messages(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[str, v2.Message]]:
-        """Yield handle and message of each of DELIVERIES that is one."""
+    def _replies(
+        self, deliveries: Iterable[Delivery]
+    ) -> Iterator[tuple[str, v2.ReceiveMessageResponse]]:
+        """Yield handle and reply of each of DELIVERIES that is a message."""
         topic = self._topic
-        for one in deliveries:
-            handle = one.handle
+        for record, found_in, queue, offset, attempt, handle, invisible_ms in deliveries:
+            reply = v2.ReceiveMessageResponse()
             try:
-                yield (
-                    handle,
-                    delivered(
-                        one.record,
-                        topic,
-                        handle=handle,
-                        attempt=one.attempt,
-                        invisible_ms=one.invisible_ms,
-                    ),
+                deliver(
+                    reply.message,
+                    record,
+                    topic,
+                    handle=handle,
+                    attempt=attempt,
+                    invisible_ms=invisible_ms,
                 )
             except InvalidRecord as error:
                 # Its attempts count, and it ends among the dead letters.
                 logger.error(
                     "record cannot be delivered topic=%s queue=%d offset=%d problem=%s",
-                    one.topic,
-                    one.queue,
-                    one.offset,
+                    found_in,
+                    queue,
+                    offset,
                     error.message,
                 )
+            else:
+                yield handle, reply
 
-    def _deliver(self, messages: Sequence[tuple[str, v2.Message]]) -> None:
+    def _deliver(self, replies: Sequence[tuple[str, v2.ReceiveMessageResponse]]) -> None:
         stream = self._stream
         send = stream.send
         send(_ALL_IS_WELL)
         #: Handles, and how much the stream has taken up to the end of each message.
         ends: list[tuple[str, int]] = []
-        for handle, message in messages:
-            send(v2.ReceiveMessageResponse(message=message))
+        for handle, reply in replies:
+            send(reply)
             ends.append((handle, stream.queued_bytes))
         self._receiving.end(stream)
         stream.on_cancel(partial(self._broken, ends, stream.queued_bytes))

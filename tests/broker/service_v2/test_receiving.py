@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from pocketmq.broker.service_v2.messages import delivered
+from pocketmq.broker.service_v2.messages import deliver
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.state_tables import TopicConfig
 from tests.recorded_v2 import recorded_group
@@ -127,10 +127,10 @@ class TestStream:
     ) -> None:
         consuming.send(b"11", b"22", b"33")
 
-        def reads(data: bytes, topic: v2.Resource, **fields: Any) -> v2.Message:
-            return delivered(data[:-1] if b"22" in data else data, topic, **fields)
+        def reads(message: v2.Message, data: bytes, topic: v2.Resource, **fields: Any) -> None:
+            deliver(message, data[:-1] if b"22" in data else data, topic, **fields)
 
-        monkeypatch.setattr("pocketmq.broker.service_v2.receiving.delivered", reads)
+        monkeypatch.setattr("pocketmq.broker.service_v2.receiving.deliver", reads)
 
         assert bodies(consuming.receive()) == [b"11", b"33"]
         assert "record cannot be delivered topic=T queue=0 offset=1" in caplog.text
@@ -340,7 +340,7 @@ class TestRefusals:
             raise ZeroDivisionError("the inside")
 
         consuming.send(b"1")
-        monkeypatch.setattr("pocketmq.broker.service_v2.receiving.delivered", fails)
+        monkeypatch.setattr("pocketmq.broker.service_v2.receiving.deliver", fails)
 
         status = status_of_stream(consuming.receive())
 
