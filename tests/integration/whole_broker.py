@@ -116,7 +116,7 @@ async def broker(
     wall: Clock | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Broker, Peer]]:
-    """Run a broker that registers nowhere, and connect to it."""
+    """Run a broker that registers nowhere, and connect to it as our own clients do."""
     config = BrokerConfig(port=0, nameservers=(), **settings)
     server = Broker.build(
         config, store, disk=disk or OsDisk(), clock=clock or SystemClock(), wall=wall
@@ -124,7 +124,7 @@ async def broker(
     await server.start()
     try:
         async with grpc.aio.insecure_channel(
-            server.address, options=[("grpc.use_local_subchannel_pool", 1)]
+            server.direct_address, options=[("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
             yield server, Peer(channel)
     finally:
