@@ -1,9 +1,12 @@
 // Send an order and receive one, with Apache RocketMQ's own client for Node.js: `node orders.js 127.0.0.1:8081`.
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
+// By default the client logs to a file that its first shutdown closes.
+const logger = { debug() {}, info() {}, warn: console.error, error: console.error };
+
 async function main() {
   const endpoints = process.argv[2];
-  const producer = new Producer({ endpoints, topics: ['orders'] });
+  const producer = new Producer({ endpoints, logger, topics: ['orders'] });
   await producer.startup();
   const receipt = await producer.send({ topic: 'orders', body: Buffer.from('an order, from Node.js') });
   console.log('sent', receipt.messageId);
@@ -11,6 +14,7 @@ async function main() {
 
   const consumer = new SimpleConsumer({
     endpoints,
+    logger,
     consumerGroup: 'billing',
     subscriptions: new Map([['orders', '*']]),
     awaitDuration: 15000,
