@@ -8,8 +8,8 @@
 A message is delivered from the place where it lies, every time. One that was delivered as often as the group allows
 goes to the dead letters when it would be delivered again. One that retention has taken meanwhile is finished.
 
-A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with new handles and
-without counting: its answer was lost.
+A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with the same handles
+and without counting: its answer was lost, or came too late.
 
 The event loop owns it. A delivery costs some 5 µs beside reading, an acknowledgement as much.
 """
@@ -160,7 +160,7 @@ class Table(Holdings):
     def lend(
         self, taken: Sequence[tuple[Entry, bytes]], asked: Asked, *, again: bool = False
     ) -> list[Delivery]:
-        """Lend what was TAKEN to who asked; AGAIN: it is the same delivery as before."""
+        """Lend what was TAKEN to who asked; AGAIN: it is the same delivery as before, with its handles."""
         parts, owner, renews = self.parts, asked.client_id, asked.auto_renew
         invisible_ms = RENEWED_MS if renews else asked.invisible_ms
         now_ms = parts.leases.now_ms()
@@ -182,8 +182,8 @@ class Table(Holdings):
             entry.log_offset, times = log_offset_and_times(data)
             if not again:
                 entry.attempt += 1
-            key, offset = entry.queue.key, entry.offset
-            entry.serial = serial = next(serials)
+                entry.serial = next(serials)
+            key, offset, serial = entry.queue.key, entry.offset, entry.serial
             note(InFlight(key, offset, entry.attempt, until_ms, owner, serial, renews))
             handle = encode_handle(is_retry, key.queue, offset, serial)
             deliveries.append(
