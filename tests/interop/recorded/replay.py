@@ -4,6 +4,7 @@
     a call that takes longer     than it did: all that follows is later by as much
     receipt and recall handles   in a request: ours, where the recorded one came from an answer
     delivery times               in a request: later by what we are late
+    clients with a stream        beat, as real ones do and the recorder did not
 
 Everything of a run is called on one broker, because later cases read what earlier ones sent.
 """
@@ -27,16 +28,21 @@ from .calls import Answer, Conversation, Reach, call
 from .documents import Case, began_ms, instant, instant_ms, long_body
 
 _STEP_MS: Final = 50
-#: So much longer than in the recording an answer may take.
-_PATIENCE_MS: Final = 30_000
+#: So much longer than in the recording an answer may take, where it is waited for.
+PATIENCE_MS: Final = 30_000
+_BEAT_MS: Final = 30_000
 _HANDLES: Final = ("receipt_handle", "recall_handle")
 Step = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Replay:
-    """The answers of REACH's methods to recorded cases, as CLOCK is moved."""
+    """The answers of REACH's methods to recorded cases, as CLOCK is moved.
 
-    def __init__(self, clock: VirtualClock, reach: Reach) -> None:
+    An answer is waited for PATIENCE_MS longer than in the recording.
+    """
+
+    def __init__(self, clock: VirtualClock, reach: Reach, patience_ms: int = PATIENCE_MS) -> None:
+        self._patience_ms = patience_ms
         self._clock = clock
         self._reach = reach
         #: By case id.
@@ -72,7 +78,7 @@ class Replay:
         self._open = [(ended_ms, case) for ended_ms, case in self._open if ended_ms > recorded_ms]
         for case in awaited:
             waited_ms = 0
-            while self.answers[case["id"]].ended_ms is None and waited_ms < _PATIENCE_MS:
+            while self.answers[case["id"]].ended_ms is None and waited_ms < self._patience_ms:
                 await self._clock.advance(_STEP_MS)
                 waited_ms += _STEP_MS
             self._learn(case)
@@ -106,10 +112,23 @@ class Replay:
                 said = json_format.ParseDict(self._translated(event["body"]), v2.TelemetryCommand())
                 self._at(began_ms(case) + event["at_ms"], _soon(talk.say, said))
         end_ms = began_ms(case) + case["duration_ms"]
+        for beat_ms in range(began_ms(case) + _BEAT_MS, end_ms, _BEAT_MS):
+            self._at(beat_ms, partial(self._beat, case))
         if case.get("grpc_status") in ("DEADLINE_EXCEEDED", "CANCELLED"):
             self._at(end_ms, _soon(talk.break_off, case["grpc_status"]))
         else:
             self._at(end_ms, _soon(talk.half_close))
+
+    async def _beat(self, case: Case) -> None:
+        method = self._reach.find("/apache.rocketmq.v2.MessagingService/Heartbeat")
+        assert method is not None, "Heartbeat is served"
+        subscription = case["events"][0]["body"]["settings"].get("subscription", {})
+        request = json_format.ParseDict(
+            {name: value for name, value in subscription.items() if name == "group"},
+            v2.HeartbeatRequest(client_type=v2.PUSH_CONSUMER if subscription else v2.PRODUCER),
+        )
+        answer = Answer(self._clock, None)
+        await call(method, request.SerializeToString(), answer, case["metadata"])
 
     def _translated(self, node: Any) -> Any:
         """Return a recorded request as it is sent here and now."""
@@ -169,7 +188,7 @@ def _deliveries(bodies: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Return the receipt handles in BODIES by message id."""
     found: dict[str, list[str]] = {}
     for body in bodies:
-        if "message" in body:
-            system = body["message"]["system_properties"]
+        system = body.get("message", {}).get("system_properties", {})
+        if "receipt_handle" in system:
             found.setdefault(system["message_id"], []).append(system["receipt_handle"])
     return found

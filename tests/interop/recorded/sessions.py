@@ -50,15 +50,17 @@ def told_groups(cases: Iterable[Case]) -> dict[str, GroupConfig]:
 
 def is_complete(case: Case, replay: Replay) -> bool:
     """Was CASE answered in the recording, and did what it is about come here too?"""
-    handles = _handles(case.get("request") or {})
-    answered = case.get("grpc_status") not in (None, "CANCELLED") or case["rpc"] == "Telemetry"
-    return answered and all(replay.knows(handle) for handle in handles)
+    if case["rpc"] == "Telemetry":
+        return True
+    answered = case.get("grpc_status") == "OK" and replay.answers[case["id"]].status != ""
+    return answered and all(replay.knows(handle) for handle in _handles(case["request"]))
 
 
 def session_differences(case: Case, replay: Replay) -> list[str]:
     """Return how the answer to CASE differs, but for what calls that were not kept may have to do with."""
+    left_out = (*_INCOMPLETE, "status.code:") if case["rpc"] == "ReceiveMessage" else _INCOMPLETE
     found = differences(case, replay.answers[case["id"]])
-    return [line for line in found if not line.startswith(_INCOMPLETE)]
+    return [line for line in found if not line.startswith(left_out)]
 
 
 def _answers(case: Case) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,7 @@ def replayed() -> Replay:
         found = sorted((case for name in SESSIONS for case in session(name)), key=began_ms)
         made = told_topics(found), told_groups(found)
         async with recorded_world(Path(folder), *made, began_ms(found[0]) - 1_000) as world:
-            held = Replay(*world)
+            held = Replay(*world, patience_ms=100)
             await held.run(found)
         return held
 

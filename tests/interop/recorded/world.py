@@ -37,6 +37,7 @@ _TOPICS: Final = {
     "normal": ("NORMAL", 4, 6),
     "fifo": ("FIFO", 4, 6),
     "delay": ("DELAY", 4, 6),
+    "recall": ("DELAY", 4, 6),
     "tx": ("TRANSACTION", 4, 6),
     "tx2": ("TRANSACTION", 4, 6),
     "mixed": ("MIXED", 4, 6),
