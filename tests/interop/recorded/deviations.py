@@ -42,6 +42,7 @@ def _codes(theirs: str, ours: str) -> tuple[str, str]:
 
 _DEAD: Final = _codes("OK", "INVALID_RECEIPT_HANDLE")
 _MALFORMED: Final = _codes("INTERNAL_SERVER_ERROR", "INVALID_RECEIPT_HANDLE")
+_SERVED: Final = "grpc status: UNIMPLEMENTED → OK"
 _HANDLE_RETURNED: Final = "receipt_handle: - → *"
 
 #: Kind: (cases, lines of `comparison.differences` …).
@@ -83,6 +84,7 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
         ("ack-21", _code("INTERNAL_SERVER_ERROR", "TOPIC_NOT_FOUND"), "entries: {…} → -"),
         ("ack-36", _code("INTERNAL_SERVER_ERROR", "TOPIC_NOT_FOUND")),
         ("dead-letter-06", _code("OK", "TOPIC_NOT_FOUND")),
+        ("lite-14", _code("ILLEGAL_TOPIC", "TOPIC_NOT_FOUND")),
     ],
     "faults have their own codes": [
         ("send-36", _code("INTERNAL_SERVER_ERROR", "BAD_REQUEST")),
@@ -214,6 +216,32 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
             "transaction-28",
             "after 21.6 s: comes sooner",
             "recover_orphaned_transaction_command: comes",
+        ),
+    ],
+    "pulls and offsets are served": [
+        (
+            "pull-offset-01",
+            _SERVED,
+            "status: comes",
+            "message: comes",
+            "next_offset: comes",
+        ),
+        ("pull-offset-02 pull-offset-03 pull-offset-04", _SERVED, "status: comes"),
+        ("pull-offset-05 pull-offset-06", _SERVED, "offset: comes"),
+    ],
+    "light topics are not subscribed to": [
+        (
+            "lite-03 lite-04 lite-05 lite-06 lite-10 lite-15 lite-16 lite-18",
+            _code("INTERNAL_SERVER_ERROR", "NOT_IMPLEMENTED"),
+        ),
+        ("lite-11 lite-12", _code("ILLEGAL_TOPIC", "NOT_IMPLEMENTED")),
+        (
+            "lite-17",
+            "stream: status delivery_timestamp → status message delivery_timestamp",
+            _code("INTERNAL_SERVER_ERROR", "OK"),
+            "message …26: comes",
+            "message …83: comes",
+            "message …84: comes",
         ),
     ],
 }
