@@ -285,10 +285,10 @@ class _End(asyncio.BufferedProtocol):
         self._connection.limit(LAST_BYTES_MS)
         return not self.other.has_ended
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         if self.other is not None and not self.other.is_lost:
-            if error is None:
+            if exc is None:
                 self._connection.limit(LAST_BYTES_MS)
                 self.other.transport.close()  # Once what it holds has left.
             else:
