@@ -156,6 +156,18 @@ async def test_plaintext_reaches_the_plain_carrier_as_it_is() -> None:
         await until(lambda: front.connections == 0)
 
 
+async def test_small_answers_leave_at_once_at_both_ends() -> None:
+    world = World()
+    async with running(world) as front:
+        reader, writer = await world.connect(PREFACE)
+        await reader.readexactly(len(PREFACE))
+        (connection,) = front._open
+        for end in (connection, connection.inner):
+            found = end.transport.get_extra_info("socket")
+            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        await bye(writer)
+
+
 async def test_a_handshake_reaches_the_secure_carrier_which_is_made_once() -> None:
     world = World()
     async with running(world):
