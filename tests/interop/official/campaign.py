@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,13 @@ class Outcomes:
     """What became of each (language, scenario): None where all was as it should be."""
 
     failures: dict[Pair, BaseException | None] = field(default_factory=dict)
-    seconds: dict[Pair, float] = field(default_factory=dict)
+    #: Told (language, scenario), what went wrong if something did, and how many seconds it took.
+    tell: Callable[[Pair, BaseException | None, float], None] = lambda *_: None
+
+    def add(self, pair: Pair, failure: BaseException | None, seconds: float) -> None:
+        """Note what became of PAIR."""
+        self.failures[pair] = failure
+        self.tell(pair, failure, seconds)
 
     def check(self, pair: Pair) -> None:
         """Raise what went wrong with PAIR."""
@@ -58,9 +64,9 @@ class Outcomes:
             raise failure
 
 
-async def play(pairs: Iterable[Pair], folder: Path) -> Outcomes:
-    """Play PAIRS, with a store in FOLDER, and return what became of each."""
-    wanted, outcomes = list(dict.fromkeys(pairs)), Outcomes()
+async def play(pairs: Iterable[Pair], folder: Path, outcomes: Outcomes | None = None) -> Outcomes:
+    """Play PAIRS, with a store in FOLDER; add what became of each to OUTCOMES, and return them."""
+    wanted, outcomes = list(dict.fromkeys(pairs)), outcomes or Outcomes()
     languages = list(dict.fromkeys(language for language, _ in wanted))
     server = await asyncio.to_thread(Server, folder)
     try:
@@ -135,8 +141,7 @@ class _Cast:
                 await scenarios.SCENARIOS[title][0](stage)
         except Exception as error:  # It is the scenario's outcome, whatever it is.
             failure = error
-        self._outcomes.failures[language, title] = failure
-        self._outcomes.seconds[language, title] = time.monotonic() - begun
+        self._outcomes.add((language, title), failure, time.monotonic() - begun)
 
     async def joint(self, languages: Sequence[str]) -> None:
         """Play the scenario of one topic."""
@@ -152,8 +157,7 @@ class _Cast:
         except Exception as error:  # As above.
             failure = error
         for name in able:
-            self._outcomes.failures[name, ONE_TOPIC] = failure
-            self._outcomes.seconds[name, ONE_TOPIC] = time.monotonic() - begun
+            self._outcomes.add((name, ONE_TOPIC), failure, time.monotonic() - begun)
 
     async def kill(self, languages: Sequence[str], server: Server) -> None:
         """Play the scenario of the killed broker."""
@@ -161,15 +165,14 @@ class _Cast:
         if able:
             stages = [self._stage(name, KILLED) for name in able]
             for name, failure in (await killed(stages, server)).items():
-                self._outcomes.failures[name, KILLED] = failure
-                self._outcomes.seconds[name, KILLED] = time.monotonic() - begun
+                self._outcomes.add((name, KILLED), failure, time.monotonic() - begun)
 
     def _able(self, languages: Sequence[str], title: str) -> list[str]:
         """Return those of LANGUAGES whose program runs."""
         for name in languages:
             driver = self._drivers[name]
             if isinstance(driver, BaseException):
-                self._outcomes.failures[name, title] = driver
+                self._outcomes.add((name, title), driver, 0.0)
         return [name for name in languages if isinstance(self._drivers[name], Driver)]
 
 
@@ -187,25 +190,27 @@ def main() -> int:
         if (options.language is None or language in options.language)
         and (options.scenario is None or title in options.scenario)
     ]
+    for name, program in PROGRAMS.items():
+        if program.missing():
+            print(f"LEFT OUT: {name} needs {', '.join(program.missing())}", file=sys.stderr)
+    wanted = [pair for pair in wanted if not PROGRAMS[pair[0]].missing()]
     failed = 0
     for _ in range(options.repeat):
         folder = options.keep or Path(tempfile.mkdtemp(prefix="official-"))
         folder.mkdir(parents=True, exist_ok=True)
-        outcomes = asyncio.run(play(wanted, folder))
-        failed += _report(outcomes)
+        outcomes = asyncio.run(play(wanted, folder, Outcomes(tell=_tell)))
+        failed += sum(failure is not None for failure in outcomes.failures.values())
         if options.keep is None:
             shutil.rmtree(folder)
     return failed
 
 
-def _report(outcomes: Outcomes) -> int:
-    for pair, failure in outcomes.failures.items():
-        language, title = pair
-        how = "ok" if failure is None else "FAILED"
-        print(f"{how:7}{outcomes.seconds.get(pair, 0.0):7.1f} s  {language:7}{title}", flush=True)
-        if failure is not None:
-            traceback.print_exception(failure, limit=-4, file=sys.stdout)
-    return sum(failure is not None for failure in outcomes.failures.values())
+def _tell(pair: Pair, failure: BaseException | None, seconds: float) -> None:
+    language, title = pair
+    how = "ok" if failure is None else "FAILED"
+    print(f"{how:7}{seconds:7.1f} s  {language:7}{title}", flush=True)
+    if failure is not None:
+        traceback.print_exception(failure, limit=-4, file=sys.stdout)
 
 
 if __name__ == "__main__":

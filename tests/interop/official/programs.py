@@ -7,6 +7,7 @@ fail.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -39,7 +40,7 @@ class Program:
     tls: bool = False
     #: What its client cannot do at all: commands of driver.py.
     lacks: frozenset[str] = frozenset()
-    #: Go sends at most 2 MiB, Node.js takes no call above 4 MiB, and Rust hands out packed bodies as they are.
+    #: Go sends at most 2 MiB, Node.js and Rust take no call above 4 MiB, and Rust hands out packed bodies as they are.
     sends_4_mib: bool = True
     takes_4_mib: bool = True
     unpacks: bool = True
@@ -55,11 +56,13 @@ class Program:
     def ready(self) -> list[str]:
         """Return the command that runs the program, built first where it is not up to date."""
         folder = BUILD / self.name
+        folder.mkdir(parents=True, exist_ok=True)
         stamp, wanted = folder / "built-from", self._fingerprint()
-        if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.build(folder)
-            stamp.write_text(wanted, encoding="utf-8")
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # Two runs may share the folder.
+            if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+                self.build(folder)
+                stamp.write_text(wanted, encoding="utf-8")
         return self.command(folder)
 
     def _fingerprint(self) -> str:
@@ -161,6 +164,7 @@ PROGRAMS: Final = {
             _build_rust,
             lambda folder: [f"{folder}/debug/official-client"],
             lacks=frozenset({"push", "recall", "change"}),
+            takes_4_mib=False,
             unpacks=False,
         ),
     )

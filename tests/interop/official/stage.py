@@ -100,7 +100,10 @@ class Peer:
             v2.ReceiveMessageResponse.FromString,
         )
         stream = call(request, metadata=self._metadata, timeout=AWAIT_S + 5)
-        return [reply.message.body async for reply in stream if reply.HasField("message")]
+        replies = [reply async for reply in stream]
+        found = [reply.message.body for reply in replies if reply.HasField("message")]
+        assert found, f"nothing came: {replies}"
+        return found
 
     async def close(self) -> None:
         await self._channel.close()
@@ -122,7 +125,9 @@ class Stage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*map(self.close, list(self._clients)), return_exceptions=True)
+        """Shut down what is still there, but for push consumers: these wait until their receives end."""
+        closed = [client for client in self._clients if "-push" not in client]
+        await asyncio.gather(*map(self.close, closed), return_exceptions=True)
 
     def name(self, what: str) -> str:
         """Return a name for a WHAT that nobody else has."""

@@ -79,10 +79,13 @@ public final class Program {
         try {
             say(object("id", c.id, "reply", done(c)));
         } catch (Throwable error) { // Whatever the client raises is what is asked for.
-            String text = String.valueOf(error.getMessage());
+            StringBuilder text = new StringBuilder();
+            for (Throwable one = error; one != null; one = one.getCause()) {
+                text.append(one.getMessage()).append('\n');
+            }
             Matcher code = CODE.matcher(text);
             say(object("id", c.id, "error", object("type", error.getClass().getSimpleName(),
-                "code", code.find() ? Integer.valueOf(code.group(1)) : null, "text", text)));
+                "code", code.find() ? Integer.valueOf(code.group(1)) : null, "text", text.toString())));
         }
     }
 
