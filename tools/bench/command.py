@@ -6,7 +6,7 @@ import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,7 @@ from ...proto.errors import ConfigError, PocketMQError
 from ..options import json_option
 from ..output import print_json, print_table
 from .measure import Conditions, Figure, beside_line, figures_table
+from .official_client import LANGUAGES
 
 #: Name, what it measures; each is a module here with a function of its name, with underscores.
 BENCHES: Final = {
@@ -34,6 +35,7 @@ BENCHES: Final = {
     "inspect": "The overview of a store of 100 GiB; verify half a GiB of 1 KiB messages.",
     "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     "lookup": "A key in a full index file of 20 M entries, from the files: cold and warm.",
+    "v2": "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
     "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
 }
 
@@ -62,6 +64,11 @@ BENCHES: Final = {
     metavar="N",
     help="With `delay`: send N messages that are due within a day, and tell what they cost while they wait.",
 )
+@click.option(
+    "--client",
+    type=click.Choice(LANGUAGES),
+    help="With `v2`: the language of the official client.  [default: the first whose tools are there]",
+)
 @json_option("an object a line")
 def bench(
     names: tuple[str, ...],
@@ -69,6 +76,7 @@ def bench(
     seconds: float,
     folder: Path | None,
     pending: int | None,
+    client: str | None,
     as_json: bool,
 ) -> None:
     """Measure PocketMQ on this machine, each figure beside what the machine does with the same bytes.
@@ -78,8 +86,11 @@ def bench(
     wanted = list(BENCHES) if "all" in names else list(dict.fromkeys(names))
     if pending and "delay" not in wanted:
         raise click.UsageError("--pending belongs to `bench delay`.")
+    if client and "v2" not in wanted:
+        raise click.UsageError("--client belongs to `bench v2`.")
     figures = []
-    for figure in _figures(wanted, folder, seconds, pending or 0, are_all="all" in names):
+    options = {"seconds": seconds, "pending": pending or 0, "client": client or ""}
+    for figure in _figures(wanted, folder, options, are_all="all" in names):
         figures.append(figure)
         if as_json:
             print_json(figure.document())
@@ -95,7 +106,7 @@ def bench(
 
 
 def _figures(
-    names: list[str], folder: Path | None, seconds: float, pending: int, *, are_all: bool
+    names: list[str], folder: Path | None, options: dict[str, Any], *, are_all: bool
 ) -> Iterator[Figure]:
     for name in names:
         measure: Callable[[Conditions], Figure]
@@ -103,7 +114,7 @@ def _figures(
         measure = getattr(importlib.import_module(f".{module}", __package__), module)
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
-                yield measure(Conditions(folder=Path(place), seconds=seconds, pending=pending))
+                yield measure(Conditions(folder=Path(place), **options))
             except ConfigError as error:
                 if not are_all:
                     raise

@@ -26,6 +26,8 @@ class Conditions:
     seconds: float
     #: For `delay`: send so many that are not due for long, instead of waiting for them; 0: wait.
     pending: int = 0
+    #: For `v2`: the language of the official client; "": the first that can be had.
+    client: str = ""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,0 +1,23 @@
+from pathlib import Path
+
+import pytest
+
+from pocketmq.proto.errors import ConfigError
+from pocketmq.tools.bench import official_client
+from pocketmq.tools.bench.v2_handlers import handler_costs_us
+
+
+def test_every_method_is_measured_on_messages_that_it_serves(tmp_path: Path) -> None:
+    found = handler_costs_us(tmp_path, 64)
+
+    assert list(found) == ["SendMessage", "ReceiveMessage", "AckMessage"]
+    assert all(cost > 0 for cost in found.values())
+
+
+def test_without_a_checkout_the_programs_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(official_client, "_PROGRAMS", tmp_path / "programs.py")
+
+    with pytest.raises(ConfigError, match="checkout"):
+        official_client.OfficialClient("127.0.0.1:1")
