@@ -43,7 +43,7 @@ class RetryTable(Table):
         buried = 0
         wanted = (asked.topic.encode(), b"") if asked.topic != self.topic else list(self._lanes)
         for lane in [self._lanes[label] for label in wanted if label in self._lanes]:
-            while lane.held and len(taken) + buried < asked.batch:
+            while lane.held and self.has_room(asked, taken, buried):
                 entry = lane.held.popleft()
                 data = self.read(entry)
                 if data is None:

@@ -49,7 +49,7 @@ class OrderedTable(Table):
         buried = 0
         for number in rules.queues:
             lanes = self._lanes.get(number)
-            while lanes is not None and len(taken) + buried < asked.batch:
+            while lanes is not None and self.has_room(asked, taken, buried):
                 entry = lanes.next(self.turn)
                 if entry is None:
                     break

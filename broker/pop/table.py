@@ -82,7 +82,7 @@ class Table(Holdings):
     def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[Entry, bytes]]) -> int:
         """Add to TAKEN what is due, up to the batch; return how many were buried instead."""
         due, buried = self.due, 0
-        while due and len(taken) + buried < asked.batch:
+        while due and self.has_room(asked, taken, buried):
             entry = due.popleft()
             if entry.queue.entries.get(entry.offset) is not entry or entry.lease is not None:
                 continue
@@ -94,6 +94,12 @@ class Table(Holdings):
             elif self._bury(entry, data, exhausted(entry.attempt)):
                 buried += 1
         return buried
+
+    def has_room(self, asked: Asked, taken: list[tuple[Entry, bytes]], buried: int) -> bool:
+        """May there be more in the answer to ASKED than what was TAKEN, and so many that were BURIED?"""
+        if len(taken) + buried >= asked.batch:
+            return False
+        return sum(len(data) for _, data in taken) < self.parts.bytes_max
 
     def _take_new(
         self,

@@ -213,6 +213,16 @@ class TestComingAgain:
 
         assert seen(broker.pop()) == [(b"1", 2), (b"2", 1)]
 
+    async def test_large_messages_come_a_few_at_a_time_again_too(self, tmp_path: Path) -> None:
+        broker = Popping(tmp_path, fetch_bytes_max=250_000, fetch_bytes_default=1_024)
+        broker.send(*[b"x" * 100_000] * 5)
+
+        assert [len(broker.pop()) for _ in range(3)] == [2, 2, 1]
+        await broker.clock.advance(INVISIBLE_MS)
+
+        assert [len(broker.pop()) for _ in range(3)] == [3, 2, 0]
+        await broker.stop()
+
     async def test_the_time_of_a_delivery_can_be_changed(self, broker: Popping) -> None:
         broker.send(b"1")
         (one,) = broker.pop()
