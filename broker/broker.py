@@ -248,7 +248,7 @@ class Broker:
         every_so_often(
             self._store_config.flush_interval_ms, lambda: parts.store.tick(self._wall.now_ms())
         )
-        every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.offsets.save))
+        every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.save_offsets))
         every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
         every_so_often(_PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
         clean = _guarded(parts.clean)

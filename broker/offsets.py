@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
+from ..proto.errors import PocketMQError
 from ..store.state_files import StateFile
 from ..store.state_tables import (
     ConsumerOffsets,
@@ -21,6 +22,9 @@ from ..store.state_tables import (
 )
 
 logger = logging.getLogger(__name__)
+
+#: Told of None, or of the error.
+Safe: TypeAlias = Callable[[PocketMQError | None], None]
 
 #: Apache's: commits between two steps of the file's version.
 _COMMITS_PER_VERSION: Final = 500
@@ -43,6 +47,10 @@ class Offsets:
         self._pull_offsets = table.pull_offsets
         self._commits = 0
         self._dirty = False
+        #: How many saves were begun.
+        self._saves = 0
+        #: Is the latest of them still to be written?
+        self._is_behind = False
 
     def commit(self, topic: str, group: str, queue: int, offset: int) -> None:
         """Note that GROUP has finished everything below OFFSET of QUEUE; going back is allowed."""
@@ -87,11 +95,40 @@ class Offsets:
 
     def save(self) -> None:
         """Write the file if anything was committed since the last time."""
+        if not self._dirty and not self._is_behind:
+            return
+        self._saves += 1
+        self._file.save(self._text())
+        self._dirty = self._is_behind = False
+
+    def save_behind(self, sync: Callable[[Safe], None]) -> None:
+        """Write the file as it is now, if it changed, when what is in the log now is on the device: SYNC tells.
+
+        What is finished may be so because of a copy: a retry, a dead letter. A power cut must not take that alone.
+        """
         if not self._dirty:
             return
+        self._dirty, self._is_behind = False, True
+        self._saves += 1
+        text, number = self._text(), self._saves
+
+        def synced(error: PocketMQError | None) -> None:
+            if number != self._saves:
+                return  # A later save has, or will have, what this one has.
+            try:
+                if error is not None:
+                    raise error
+                self._file.save(text)
+                self._is_behind = False
+            except PocketMQError as failure:
+                self._dirty = True
+                logger.error("offsets not saved reason=%s", failure.message)
+
+        sync(synced)
+
+    def _text(self) -> str:
         table = ConsumerOffsets(self._version, self._offsets, self._pull_offsets)
-        self._file.save(render_consumer_offsets(table))
-        self._dirty = False
+        return render_consumer_offsets(table)
 
 
 def _key(topic: str, group: str) -> str:

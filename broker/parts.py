@@ -123,6 +123,11 @@ class Parts:
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
 
+    def save_offsets(self) -> None:
+        """Write down what groups have finished, once the log as it is now is on the device."""
+        store = self.store
+        self.offsets.save_behind(lambda done: store.request_sync(store.max_log_offset, done))
+
     def wind_down(self) -> None:
         """Answer whoever waits for something: the broker is about to stop."""
         self.purgatory.complete_all()

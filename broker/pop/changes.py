@@ -42,11 +42,11 @@ class InFlight(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The message at OFFSET is finished; with a LOG_END if the log reaches that far: its dead letter lies before."""
+    """The message at OFFSET is finished; with a COPY_AT if its dead letter lies there in the log."""
 
     key: PopKey
     offset: int
-    log_end: int = 0
+    copy_at: int = 0
 
 
 class Looked(NamedTuple):

@@ -84,8 +84,8 @@ class RetryTable(Table):
             if entry.lane is not None:
                 entry.lane.held.append(entry)
 
-    def finish(self, entry: Entry, log_end: int = 0) -> None:
-        super().finish(entry, log_end)
+    def finish(self, entry: Entry, copy_at: int = 0) -> None:
+        super().finish(entry, copy_at)
         if entry.lane is not None and entry in entry.lane.held:
             entry.lane.held.remove(entry)
 

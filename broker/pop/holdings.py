@@ -46,13 +46,13 @@ class Holdings:
             if lease.attempt_id and not lease.live:
                 self.attempts.pop(lease.attempt_id, None)
 
-    def finish(self, entry: Entry, log_end: int = 0) -> None:
-        """Note that ENTRY is finished; with a LOG_END if the log reaches that far: its dead letter lies before."""
+    def finish(self, entry: Entry, copy_at: int = 0) -> None:
+        """Note that ENTRY is finished; with a COPY_AT if its dead letter lies there in the log."""
         queue = entry.queue
         self.release(entry)
         del queue.entries[entry.offset]
         self.parts.in_flight -= 1
-        self.parts.journal.note(Finished(queue.key, entry.offset, log_end))
+        self.parts.journal.note(Finished(queue.key, entry.offset, copy_at))
         if entry.offset == queue.low:
             self.settle(queue)
 

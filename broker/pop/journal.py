@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ...proto.errors import PocketMQError, StoreError
+from ...proto.record import decode_record
+from ...proto.topics import DEAD_LETTER_PREFIX
 from ...store.disk import Mapping
 from ...store.flush import Flusher, GroupCommit, sync_all
 from ...store.mapped_files import FolderSync, Syncable
@@ -30,7 +32,7 @@ from ...store.message_store import MessageStore
 from ..producers.snapshot import log_tail
 from ..timers import Timers
 from ..timing_wheel import Timer
-from .changes import Change, Forgotten, Found, Moved, Safe
+from .changes import Change, Finished, Forgotten, Found, Moved, Safe
 from .journal_files import JOURNAL_PREFIX, Listing, believed, folder_in, read
 from .journal_format import (
     FRAME_SIZE,
@@ -105,12 +107,21 @@ class Journal:
     def replay(self) -> Found:
         """Return what was kept before this start, as far as it can be believed."""
         store = self._store
-        kept = read(self._disk, self._folder, store.max_log_offset)
+        kept = read(self._disk, self._folder, store.max_log_offset, self._is_dead_letter)
         return believed(
             kept,
             clean=store.recovery.clean,
             knows_log=lambda end, tail: log_tail(store.log, end) == tail,
         )
+
+    def _is_dead_letter(self, log_offset: int) -> bool:
+        data = self._store.read_at(log_offset)
+        if data is None:
+            return False
+        try:
+            return decode_record(data).topic.startswith(DEAD_LETTER_PREFIX)
+        except PocketMQError:
+            return False
 
     def start(self, everything: Callable[[], Iterator[Change]]) -> None:
         """Begin to keep: with a snapshot of EVERYTHING, on the device before anything else happens."""
@@ -223,7 +234,7 @@ class Journal:
 
     def when_safe(self, done: Safe) -> None:
         """Call DONE once what was noted is written, and for a store that flushes synchronously on the device."""
-        needed = self._log_end_needed() if self._store.config.flush == "sync" else 0
+        needed = self._store.max_log_offset if self._has_buried else 0
         self.write()
         if self._store.config.flush != "sync" or not self._is_open:
             done(None)
@@ -238,9 +249,10 @@ class Journal:
         written = self._written
         self._store.request_sync(needed, on_device)
 
-    def _log_end_needed(self) -> int:
-        """Return up to where the log must be on the device for what was noted to be true."""
-        return max((getattr(change, "log_end", 0) for change in self._noted), default=0)
+    @property
+    def _has_buried(self) -> bool:
+        """Is something of what was noted true only with its dead letter?"""
+        return any(isinstance(change, Finished) and change.copy_at for change in self._noted)
 
     # --- files
 
@@ -287,7 +299,8 @@ class Journal:
         self._group.flush_up_to(self._written)
 
     def _put_mark(self) -> None:
-        log_end = self._store.max_log_offset
+        # Not beyond what is on the device: a power cut may leave other bytes there, and it is the same log.
+        log_end = self._store.flushed_offset
         if self._mark is not None and self._mark.end == log_end:
             return
         tail = log_tail(self._store.log, log_end)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeAlias
 
 from ...store.disk import Disk
@@ -45,6 +46,8 @@ DRAFT_SUFFIX: Final = ".tmp"
 
 #: Is the log, up to an offset, the one that had this CRC there? Told of offsets that it reaches.
 KnowsLog: TypeAlias = Callable[[int, int], bool]
+#: Does a dead letter lie at this offset of the log?
+HasLetter: TypeAlias = Callable[[int], bool]
 
 
 def folder_in(own_folder: str) -> str:
@@ -97,9 +100,10 @@ class Kept:
 
 
 class Replay:
-    """What frames, in their order, come to. LOG_END: how far the log reaches."""
+    """What frames, in their order, come to. LOG_END: how far the log reaches; HAS: does it have that dead letter?"""
 
-    def __init__(self, log_end: int) -> None:
+    def __init__(self, log_end: int, has: HasLetter) -> None:
+        self._has = has
         self.kept = Kept()
         self._log_end = log_end
         self._looked: dict[PopKey, int] = {}
@@ -116,7 +120,7 @@ class Replay:
             self.kept.ended = True
         elif isinstance(said, Span):
             self._look(said)
-        elif not isinstance(said, Finished) or said.log_end <= self._log_end:
+        elif not isinstance(said, Finished) or not said.copy_at or self._has(said.copy_at):
             self._begin_anew(said)
             self.kept.found.apply(said)
 
@@ -139,11 +143,14 @@ class Replay:
             self._stuck -= {key for key in self._stuck if is_meant(change, key)}
 
 
-def read(disk: Disk, folder: str, log_end: int) -> Kept:
-    """Return what the files in FOLDER say; LOG_END: how far the log reaches. Says in the log what it cannot read."""
+def read(disk: Disk, folder: str, log_end: int, has: HasLetter = lambda log_offset: True) -> Kept:
+    """Return what the files in FOLDER say, of a log that reaches to LOG_END; HAS: is a dead letter there in it?
+
+    Says in the log what it cannot read.
+    """
     listing = Listing.of(disk, folder)
     decoder = Decoder()
-    number, replay = _newest_snapshot(disk, listing, decoder, log_end)
+    number, replay = _newest_snapshot(disk, listing, decoder, partial(Replay, log_end, has))
     for at in sorted(listing.journals):
         if at >= number:
             for said in _said(disk, listing.journals[at], decoder, replay.kept.damages):
@@ -152,10 +159,10 @@ def read(disk: Disk, folder: str, log_end: int) -> Kept:
 
 
 def _newest_snapshot(
-    disk: Disk, listing: Listing, decoder: Decoder, log_end: int
+    disk: Disk, listing: Listing, decoder: Decoder, begin: Callable[[], Replay]
 ) -> tuple[int, Replay]:
     for number in sorted(listing.snapshots, reverse=True):
-        replay = Replay(log_end)
+        replay = begin()
         path = listing.snapshots[number]
         for said in _said(disk, path, decoder, replay.kept.damages):
             replay.take(said)
@@ -163,7 +170,7 @@ def _newest_snapshot(
             replay.kept.ended = False
             return number, replay
         logger.warning("snapshot of deliveries is damaged: more comes again path=%s", path)
-    return 0, Replay(log_end)
+    return 0, begin()
 
 
 def _said(

@@ -12,7 +12,7 @@ What was written at once is one frame: it is there as a whole or not at all. A c
      2 owner      u16 length   client id: whose the deliveries behind it are, until the next key
      3 in flight  i64 offset   i32 attempt   i64 until, ms   u64 serial   u8 does it renew?
      4 finished   i64 offset
-     5 buried     i64 offset   i64 log end: finished, if the log reaches that far (its dead letter lies before it)
+     5 buried     i64 offset   i64 log offset: finished, if its dead letter lies there
      6 looked     i64 from   i64 offset: [from, offset) was looked at; from -1: everything below offset was
      7 moved      i64 offset
      8 forgotten  u16 and u16 lengths   group and topic, "" for every one
@@ -229,8 +229,8 @@ def _owner(owner: str) -> bytes:
 
 
 def _finished(change: Finished) -> bytes:
-    if change.log_end:
-        return _PAIR_FORM.pack(_BURIED, change.offset, change.log_end)
+    if change.copy_at:
+        return _PAIR_FORM.pack(_BURIED, change.offset, change.copy_at)
     return _OFFSET_FORM.pack(_FINISHED, change.offset)
 
 

@@ -101,16 +101,16 @@ class OrderedTable(Table):
 
     # --- what becomes of deliveries
 
-    def finish(self, entry: Entry, log_end: int = 0) -> None:
+    def finish(self, entry: Entry, copy_at: int = 0) -> None:
         lane, number = _lane_of(entry), entry.queue.key.queue
         self.release(entry)
-        self.parts.journal.note(Finished(entry.queue.key, entry.offset, log_end))
+        self.parts.journal.note(Finished(entry.queue.key, entry.offset, copy_at))
         entry.acknowledged = True
         if entry not in lane.batch:
             self._lanes[number].remove(entry)
             self._remove(entry)
             return
-        if log_end:  # A dead letter does not come again with its batch.
+        if copy_at:  # A dead letter does not come again with its batch.
             lane.batch.remove(entry)
             self._remove(entry)
         while lane.batch and lane.batch[0].acknowledged:

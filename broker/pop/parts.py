@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ...store.message_store import MessageStore
+from ...store.run import Appended
 from ..offsets import Offsets
 from .asked import Delivery
 from .changes import PopJournal
@@ -24,7 +25,7 @@ class Rules(NamedTuple):
 
 
 #: Puts a record among the dead letters of a group: record, group, reason, reconsume times.
-Bury: TypeAlias = Callable[[bytes, str, str, int], object]
+Bury: TypeAlias = Callable[[bytes, str, str, int], Appended]
 
 
 @dataclass(kw_only=True, slots=True)

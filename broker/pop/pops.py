@@ -258,9 +258,11 @@ class Pops:
         if entry is None:
             return
         data = table.read(entry)
-        if data is not None:
-            self._parts.bury(data, group, reason, times_of(entry, data))
-        table.finish(entry, self._parts.store.max_log_offset)
+        if data is None:
+            table.finish(entry)
+            return
+        copy = self._parts.bury(data, group, reason, times_of(entry, data))
+        table.finish(entry, int(copy.log_offsets[0]))
 
     def when_safe(self, done: Safe) -> None:
         """Call DONE, with None or the error, once all that was done is as safe as the store's setting promises.

@@ -211,14 +211,14 @@ class Table(Holdings):
         The delivery that did not come about counts among its reconsume times, as with Apache's.
         """
         try:
-            self.parts.bury(data, self.group, reason, times_of(entry, data) + 1)
+            copy = self.parts.bury(data, self.group, reason, times_of(entry, data) + 1)
         except PocketMQError as error:
             logger.error("message not buried group=%s reason=%s", self.group, error.message)
             until_ms = self.parts.leases.now_ms() + _POSTPONED_MS
             self.release(entry)
             self.parts.leases.grant([entry], until_ms, "", self.lapsed)
             return False
-        self.finish(entry, self.parts.store.max_log_offset)
+        self.finish(entry, int(copy.log_offsets[0]))
         return True
 
     # --- what becomes of deliveries

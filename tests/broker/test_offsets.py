@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.offsets import Offsets, Safe
 from pocketmq.proto.errors import DiskFailure
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
@@ -115,3 +115,52 @@ def test_only_a_group_that_commits_is_noted_as_pulling(tmp_path: Path) -> None:
 
     table = parse_consumer_offsets(file_of(tmp_path).read_text())
     assert table.pull_offsets == {"T@g": {0: 3}}
+
+
+class TestSavingBehindTheLog:
+    """Offsets may rely on copies in the log: these are on the device first."""
+
+    def test_the_file_follows_when_the_log_is_synced(self, tmp_path: Path) -> None:
+        offsets = offsets_at(tmp_path)
+        synced: list[Safe] = []
+        offsets.commit("T", "g", 0, 5)
+
+        offsets.save_behind(synced.append)
+        offsets.commit("T", "g", 0, 6)
+
+        assert not file_of(tmp_path).exists()
+        synced[0](None)
+        assert offsets_at(tmp_path).committed("T", "g", 0) == 5
+        offsets.save_behind(synced.append)
+        synced[1](None)
+        assert offsets_at(tmp_path).committed("T", "g", 0) == 6
+
+    def test_a_save_at_a_stop_does_not_wait_and_is_not_undone(self, tmp_path: Path) -> None:
+        offsets = offsets_at(tmp_path)
+        synced: list[Safe] = []
+        offsets.commit("T", "g", 0, 5)
+        offsets.save_behind(synced.append)
+
+        offsets.save()
+
+        assert offsets_at(tmp_path).committed("T", "g", 0) == 5
+        offsets.commit("T", "g", 0, 6)
+        offsets.save()
+        synced[0](None)
+        assert offsets_at(tmp_path).committed("T", "g", 0) == 6
+
+    def test_a_sync_that_failed_is_tried_again(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        offsets = offsets_at(tmp_path)
+        synced: list[Safe] = []
+        offsets.commit("T", "g", 0, 5)
+        offsets.save_behind(synced.append)
+
+        synced[0](DiskFailure("cannot sync", path="log"))
+
+        assert "offsets not saved reason=cannot sync" in caplog.text
+        assert not file_of(tmp_path).exists()
+        offsets.save_behind(synced.append)
+        synced[1](None)
+        assert offsets_at(tmp_path).committed("T", "g", 0) == 5

@@ -159,6 +159,7 @@ class TestOthers:
         broker = make(tmp_path)
         broker.send(b"a", b"b")
         broker.ack(*broker.pop())
+        broker.store.flush()
         await broker.clock.advance(1_000)
         await broker.stop(clean=False)
         other = make(tmp_path / "other")
