@@ -2,8 +2,11 @@
 
 The receipt handle says which delivery is meant; the message id of a request is an echo. A handle is good for the group
 and the topic that it came from, until its time is over or a newer one takes its place. Acknowledging what is finished
-already is fine, and so is forwarding it. A push consumer that hands a message back too soon, in less than
-PUSHED_LEAST_MS, as those of Node.js do, gets it again after the group's back-off instead: simple consumers may say 0.
+already is fine, and so is forwarding it.
+
+A push consumer says when a message comes again because it failed it: what it failed for the last time is a dead letter
+then, and not after one more wait. If it asks for less than PUSHED_LEAST_MS, as those of Node.js do, the message comes
+again after its group's back-off instead. Simple consumers may say 0.
 
 Source: v2-protocol.md §3.5, §4.5; fixtures v2/ack and v2/dead-letter.
 """
@@ -17,6 +20,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import LATER, Call, Later, MethodTable
 from ...proto.rpc import unary as plain_unary
+from ...store.state_tables import GroupConfig
 from ..groups import Groups
 from ..pop.pops import Pops
 from ..retry_policy import announced_intervals_of
@@ -116,15 +120,20 @@ class Acknowledging:
                 value=invisible_ms,
             )
         suspend = request.suspend
-        if invisible_ms < PUSHED_LEAST_MS and not suspend:
-            attempt = self._pops.renewed_attempt(group, topic, handle)
-            if attempt:
-                invisible_ms = self._back_off_ms(group, attempt)
+        attempt = 0 if suspend else self._pops.renewed_attempt(group, topic, handle)
+        if attempt >= 1:
+            config = self._groups.get(group)
+            if attempt > config.retry_times_max:
+                reason = f"its consumer failed it at attempt {attempt}, the last one"
+                self._pops.forward_to_dead_letters(group, topic, handle, reason)
+                return handle
+            if invisible_ms < PUSHED_LEAST_MS:
+                invisible_ms = self._back_off_ms(config, attempt)
         return self._pops.change_invisible(group, topic, handle, invisible_ms, suspend=suspend)
 
-    def _back_off_ms(self, group: str, attempt: int) -> int:
+    def _back_off_ms(self, group: GroupConfig, attempt: int) -> int:
         """Return how long a message of GROUP waits after ATTEMPT failed."""
-        listed = announced_intervals_of(self._groups.get(group).retry_policy)
+        listed = announced_intervals_of(group.retry_policy)
         delays_ms = listed or self._retry_delays_ms
         return max(delays_ms[min(attempt, len(delays_ms)) - 1], PUSHED_LEAST_MS)
 

@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.pop.changes import Safe
-from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.proto.rpc import LATER
-from tests.fake_calls import FakeCall, FakeStream
+from tests.fake_calls import FakeStream
 
 from ..pop.popping import GROUP, TOPIC
 from .consuming import (
-    CLIENT,
     RETRY_DELAYS_MS,
     Consuming,
     handles_of,
@@ -224,6 +220,41 @@ class TestChanging:
             assert seen(stream) == [(b"1", attempt)]
             (handle,) = handles_of(stream)
 
+    async def test_what_a_push_consumer_fails_for_the_last_time_is_dead_at_once(
+        self, consuming: Consuming
+    ) -> None:
+        consuming.group(retry_times_max=1)
+        (handle,) = lent(consuming, b"1", auto_renew=True)
+        consuming.change(handle, 1)
+        await consuming.passes(1_100)
+        (handle,) = handles_of(consuming.receive(auto_renew=True))
+
+        reply = consuming.change(handle, 3600)
+
+        assert (reply.status, reply.receipt_handle) == (OK, handle)
+        assert consuming.dead() == [(b"1", 2)]
+        assert consuming.ack_message(handle).status == OK
+
+    async def test_a_simple_consumer_may_take_its_time_at_the_last_attempt(
+        self, consuming: Consuming
+    ) -> None:
+        consuming.group(retry_times_max=0)
+        (handle,) = lent(consuming, b"1")
+
+        later = consuming.change(handle, 3600).receipt_handle
+
+        assert consuming.dead() == []
+        assert consuming.ack_message(later).status == OK
+
+    async def test_who_suspends_a_message_has_not_failed_it(self, consuming: Consuming) -> None:
+        consuming.group(retry_times_max=0)
+        (handle,) = lent(consuming, b"1", auto_renew=True)
+
+        consuming.change(handle, 0, suspend=True)
+
+        assert seen(consuming.receive(auto_renew=True)) == [(b"1", 1)]
+        assert consuming.dead() == []
+
     @pytest.mark.parametrize("seconds_asked", [-1, 43_201])
     async def test_a_time_out_of_bounds_is_refused_and_the_handle_stays_good(
         self, consuming: Consuming, seconds_asked: float
@@ -268,7 +299,7 @@ class TestChanging:
     async def test_a_fault_of_ours_keeps_the_handle_too(
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.delattr(type(consuming.pops), "change_invisible")
+        monkeypatch.delattr(type(consuming.pops), "renewed_attempt")
 
         reply = consuming.change("h", 10)
 
@@ -317,64 +348,3 @@ class TestGivingUp:
         self, consuming: Consuming, fields: dict[str, Any], code: v2.Code
     ) -> None:
         assert consuming.forward("p0-0-1", **fields).status.code == code
-
-
-class TestSafety:
-    """What is answered is safe."""
-
-    @pytest.fixture
-    def waiting(self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> list[Safe]:
-        """Return who waits for the journal to be safe."""
-        found: list[Safe] = []
-        monkeypatch.setattr(type(consuming.pops), "when_safe", lambda _, done: found.append(done))
-        return found
-
-    def asked(self, consuming: Consuming, name: str, handle: str) -> FakeCall:
-        """Ask NAME for HANDLE, and return the call, which is answered later."""
-        names: dict[str, Any] = {"group": resource(GROUP), "topic": resource(TOPIC)}
-        requests: dict[str, Any] = {
-            "AckMessage": v2.AckMessageRequest(
-                entries=[v2.AckMessageEntry(receipt_handle=handle)], **names
-            ),
-            "ChangeInvisibleDuration": v2.ChangeInvisibleDurationRequest(
-                receipt_handle=handle, invisible_duration=seconds(15), **names
-            ),
-            "ForwardMessageToDeadLetterQueue": v2.ForwardMessageToDeadLetterQueueRequest(
-                receipt_handle=handle, **names
-            ),
-        }
-        call = FakeCall(metadata=CLIENT)
-        assert consuming.method(name)(requests[name], call) is LATER
-        assert call.answers == []
-        return call
-
-    @pytest.mark.parametrize(
-        "name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
-    )
-    async def test_answers_wait_until_what_they_say_is_safe(
-        self, consuming: Consuming, waiting: list[Safe], name: str
-    ) -> None:
-        (handle,) = lent(consuming, b"1")
-        call = self.asked(consuming, name, handle)
-
-        waiting.pop()(None)
-
-        assert call.answer.status == OK
-
-    @pytest.mark.parametrize(
-        "name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
-    )
-    async def test_what_cannot_be_kept_is_said(
-        self, consuming: Consuming, waiting: list[Safe], name: str
-    ) -> None:
-        (handle,) = lent(consuming, b"1")
-        call = self.asked(consuming, name, handle)
-
-        waiting.pop()(DiskFailure("the disk is gone"))
-
-        status = v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the disk is gone")
-        assert call.answer.status == status
-        if name == "AckMessage":
-            assert [entry.status for entry in call.answer.entries] == [status]
-        if name == "ChangeInvisibleDuration":
-            assert call.answer.receipt_handle
