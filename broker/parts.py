@@ -45,6 +45,7 @@ from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends
 from .sending import Waits
+from .service_v2.census import CensusMeasurements
 from .service_v2.clients import Clients
 from .service_v2.consumers import Consumers
 from .service_v2.diagnostics import Diagnostics
@@ -242,6 +243,7 @@ def _service_v2(
         Consumers(pops, topics, groups, store.config, wall_ms),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
         Measurements(parts.client_metrics),
+        CensusMeasurements(parts.client_metrics, clients.sessions),
     )
     return ServiceV2(faces)
 

@@ -1,4 +1,4 @@
-"""The descriptor pool of protocols that are not ours: `apache.rocketmq.v2` and OpenTelemetry's.
+"""The descriptor pool of protocols that are not ours: `apache.rocketmq.v2`, OpenTelemetry's and OpenCensus's.
 
 Descriptors of one name may be in a pool but once. Apache's own Python client, and OpenTelemetry's library, put theirs
 into the default pool; ours have a pool of their own, so that all can be imported in one process. `make proto` has the

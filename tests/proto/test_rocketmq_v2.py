@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import descriptor_pool, json_format
 
 from pocketmq.proto import private_pool
+from pocketmq.proto.gen import opencensus_pb2 as census
 from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from tests.recorded_v2 import recorded_groups, recorded_wires
@@ -40,7 +41,7 @@ def test_there_are_hundreds_of_recorded_messages() -> None:
     assert sum(1 for _ in messages()) > 500
 
 
-@pytest.mark.parametrize("message", [v2.Message, otlp.Metric])
+@pytest.mark.parametrize("message", [v2.Message, otlp.Metric, census.Metric])
 def test_classes_are_not_in_the_pool_that_everybody_shares(message: Any) -> None:
     with pytest.raises(KeyError):
         descriptor_pool.Default().FindMessageTypeByName(message.DESCRIPTOR.full_name)
