@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from typing import ClassVar, Final
@@ -10,6 +11,8 @@ from .changes import Change, Finished, Found, FoundQueue, InFlight, Looked, Move
 from .entries import Entry, PopQueue
 from .leases import Lease
 from .parts import PopParts
+
+logger = logging.getLogger(__name__)
 
 #: A lease that would be renewed lasts so long after a restart.
 _RESTORED_MS: Final = 30_000
@@ -155,8 +158,18 @@ class Holdings:
         for queue in self.queues.values():
             low = self.parts.store.queue_bounds(self.topic, queue.key.queue)[0]
             if queue.low < low:
-                for entry in [one for one in queue.entries.values() if one.offset < low]:
+                gone = [one for one in queue.entries.values() if one.offset < low]
+                for entry in gone:
                     self.finish(entry)
+                if gone or queue.next_offset < low:
+                    logger.warning(
+                        "messages expired unfinished group=%s topic=%s queue=%s in_flight=%s undelivered=%s",
+                        self.group,
+                        self.topic,
+                        queue.key.queue,
+                        len(gone),
+                        max(0, low - queue.next_offset),
+                    )
                 queue.next_offset = max(queue.next_offset, low)
                 self.settle(queue)
 

@@ -32,7 +32,7 @@ from ...store.message_store import MessageStore
 from ..producers.snapshot import log_tail
 from ..timers import Timers
 from ..timing_wheel import Timer
-from .changes import Change, Finished, Forgotten, Found, Moved, Safe
+from .changes import Change, Finished, Found, Safe
 from .journal_files import JOURNAL_PREFIX, Listing, believed, folder_in, read
 from .journal_format import (
     FRAME_SIZE,
@@ -85,6 +85,8 @@ class Journal:
         self._frame = 1
         self._at = 0
         self._dirty: list[Syncable] = []
+        #: Is the present file among them?
+        self._is_dirty = False
         #: Bytes that were ever written: what one waits for to be synced.
         self._written = 0
         #: As of the latest snapshot.
@@ -171,7 +173,7 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._dirty.clear()
+        self._take_dirty()
 
     def _fail(self, error: Exception) -> None:
         """Give up this journal, and try another one later."""
@@ -229,7 +231,7 @@ class Journal:
             return
         if self._tick_timer is None:
             self._tick_timer = self._timers.after(self._store.config.flush_interval_ms, self._tick)
-        if any(isinstance(change, Moved | Forgotten) for change in noted):
+        if self._encoder.has_begun_anew:
             self._group.flush_up_to(self._written)
 
     def when_safe(self, done: Safe) -> None:
@@ -266,8 +268,9 @@ class Journal:
         self._at += size
         self._frame += 1
         self._written += size
-        if self._file not in self._dirty:
+        if not self._is_dirty:
             self._dirty.append(self._file)
+            self._is_dirty = True
 
     def _roll(self, size: int) -> None:
         """Go on with the next file, which has room for a frame of SIZE bytes."""
@@ -275,8 +278,9 @@ class Journal:
         path = f"{self._folder}/{JOURNAL_PREFIX}{self._number:08d}"
         room = max(self._file_bytes, HEAD_SIZE + size)
         old, self._file = self._file, self._disk.open_map(path, size=room, create=True)
-        if old is not None and old not in self._dirty:
+        if old is not None and not self._is_dirty:
             old.close()
+        self._is_dirty = False
         self._file.write(0, head(JOURNAL, self._number))
         self._at, self._frame = HEAD_SIZE, 1
         self._dirty.append(FolderSync(self._disk, self._folder))
@@ -285,7 +289,7 @@ class Journal:
         return self._written, self._take_dirty()
 
     def _take_dirty(self) -> list[Syncable]:
-        dirty, self._dirty = self._dirty, []
+        dirty, self._dirty, self._is_dirty = self._dirty, [], False
         return dirty
 
     def _tick(self) -> None:

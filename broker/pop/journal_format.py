@@ -52,6 +52,8 @@ _PAIR_FORM: Final = struct.Struct(">Bqq")
 _FORGOTTEN_HEAD: Final = struct.Struct(">BHH")
 _LOG_FORM: Final = struct.Struct(">BqI")
 _END_FORM: Final = bytes((_END,))
+#: Encoded keys that are kept.
+_KEYS_MAX: Final = 10_000
 #: From: everything below.
 _ALL: Final = -1
 
@@ -154,6 +156,9 @@ class Encoder:
 
     def __init__(self) -> None:
         self._looked: dict[PopKey, int] = {}
+        self._encoded: dict[PopKey, bytes] = {}
+        #: Did the last frame say that a group begins anew somewhere?
+        self.has_begun_anew = False
 
     def encode(self, changes: Iterable[Change], *, absolute: bool = False) -> bytes:
         """Return CHANGES as one frame has them; ABSOLUTE: what was looked at is told without the chain."""
@@ -161,6 +166,7 @@ class Encoder:
         add = parts.append
         key: PopKey | None = None
         owner = ""
+        self.has_begun_anew = False
         for change in changes:
             if isinstance(change, Forgotten):
                 self._forget(change)
@@ -168,7 +174,7 @@ class Encoder:
                 continue
             if change.key is not key:
                 key, owner = change.key, ""
-                add(_key(key))
+                add(self._encoded.get(key) or self._key(key))
             if isinstance(change, InFlight):
                 if change.owner != owner:
                     owner = change.owner
@@ -181,6 +187,12 @@ class Encoder:
                 add(self._reached(change, absolute=absolute))
         return b"".join(parts)
 
+    def _key(self, key: PopKey) -> bytes:
+        if len(self._encoded) >= _KEYS_MAX:
+            self._encoded.clear()
+        data = self._encoded[key] = _key(key)
+        return data
+
     def _reached(self, change: Looked | Moved, *, absolute: bool) -> bytes:
         key, offset = change
         if absolute:
@@ -188,10 +200,12 @@ class Encoder:
         start = self._looked.get(key, _ALL)
         self._looked[key] = offset
         if isinstance(change, Moved):
+            self.has_begun_anew = True
             return _OFFSET_FORM.pack(_MOVED, offset)
         return _PAIR_FORM.pack(_LOOKED, start, offset)
 
     def _forget(self, change: Forgotten) -> None:
+        self.has_begun_anew = True
         for key in [key for key in self._looked if is_meant(change, key)]:
             del self._looked[key]
 

@@ -704,7 +704,9 @@ class TestChangesOfOthers:
         assert bodies(broker.pop()) == [b"2"]
         assert len(broker.pops._tables) == 1
 
-    async def test_what_retention_has_taken_is_finished(self, broker: Popping) -> None:
+    async def test_what_retention_has_taken_is_finished_and_said(
+        self, broker: Popping, caplog: pytest.LogCaptureFixture
+    ) -> None:
         for _ in range(5):
             broker.send(b"x" * 300_000)
         one, *_ = broker.pop()
@@ -714,6 +716,7 @@ class TestChangesOfOthers:
 
         assert broker.committed() == low > 0
         assert broker.pops.in_flight == 5 - low
+        assert f"messages expired unfinished group=g topic=T queue=0 in_flight={low}" in caplog.text
         broker.ack(one)
 
     async def test_what_retention_has_taken_does_not_come_again(self, broker: Popping) -> None:
