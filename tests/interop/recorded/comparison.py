@@ -5,6 +5,7 @@ stands in those that the README of the recordings does not list as varying. A di
 
     status.code: INTERNAL_SERVER_ERROR → TOPIC_NOT_FOUND      theirs, ours; "-" is a field that is not there
     message …75: comes | is missing                           a message that only we delivered, or only they
+    check …7D: comes | is missing                             a question for the outcome of a transaction
     after 2.2 s: comes sooner                                 the answer's first message
 """
 
@@ -71,7 +72,8 @@ def _compare_items(theirs: list[Item], ours: list[Item]) -> Iterator[str]:
     once = _without_repeats(ours, answers - answered)
     if len(once) < len(ours):
         yield "settings: come again"
-    theirs, once = _in_order(theirs), _in_order(once)
+    yield from _compare_checks(_checks(theirs), _checks(once))
+    theirs, once = ([item for item in items if _CHECK not in item[1]] for items in (theirs, once))
     for their, our in zip(theirs, once, strict=False):
         yield from _compare_times(their, our)
         yield from _compare_fields("", their[1], our[1])
@@ -93,15 +95,31 @@ def _without_repeats(items: list[Item], count: int) -> list[Item]:
     return kept
 
 
-def _in_order(items: list[Item]) -> list[Item]:
-    """Return ITEMS with the checks of transactions last: those of one round by their ids, the rounds in their order."""
-    seen: dict[str, int] = {}
-    keys = []
-    for _, body in items:
-        checked = str(body.get(_CHECK, {}).get("transaction_id", ""))
-        seen[checked] = seen.get(checked, 0) + 1
-        keys.append((bool(checked) * seen[checked], checked))
-    return [item for _, item in sorted(zip(keys, items, strict=True), key=lambda pair: pair[0])]
+Key = tuple[str, int]
+
+
+def _checks(items: list[Item]) -> dict[Key, Item]:
+    """Return the checks of transactions in ITEMS by transaction, and the how manieth of it each is."""
+    found: dict[Key, Item] = {}
+    for item in items:
+        if _CHECK in item[1]:
+            name = item[1][_CHECK]["transaction_id"]
+            found[name, sum(key[0] == name for key in found)] = item
+    return found
+
+
+def _compare_checks(theirs: dict[Key, Item], ours: dict[Key, Item]) -> Iterator[str]:
+    yield from _compare_keys("check", theirs, ours)
+    for key in theirs.keys() & ours.keys():
+        yield from _compare_times(theirs[key], ours[key])
+        yield from _compare_fields("", theirs[key][1], ours[key][1])
+
+
+def _compare_keys(what: str, theirs: dict[Key, Any], ours: dict[Key, Any]) -> Iterator[str]:
+    for key in theirs.keys() - ours.keys():
+        yield f"{what} …{key[0][-2:]}: is missing"
+    for key in ours.keys() - theirs.keys():
+        yield f"{what} …{key[0][-2:]}: comes"
 
 
 def _kind(body: dict[str, Any]) -> str:
@@ -125,10 +143,7 @@ def _compare_deliveries(theirs: list[Item], ours: list[Item]) -> Iterator[str]:
     both = [[key for key in one if key in other] for one, other in (delivered, delivered[::-1])]
     if both[0] != both[1] and _in_one_queue(theirs) and _in_one_queue(ours):
         yield f"order: {_order(both[0])} → {_order(both[1])}"
-    for key in delivered[0].keys() - delivered[1].keys():
-        yield f"message …{key[0][-2:]}: is missing"
-    for key in delivered[1].keys() - delivered[0].keys():
-        yield f"message …{key[0][-2:]}: comes"
+    yield from _compare_keys("message", *delivered)
     for key in delivered[0].keys() & delivered[1].keys():
         yield from _compare_fields("message", delivered[0][key], delivered[1][key])
 
@@ -140,9 +155,6 @@ def _shape(items: list[Item]) -> str:
 
 def _first(items: list[Item]) -> dict[str, Any]:
     return items[0][1] if "status" in items[0][1] else {}
-
-
-Key = tuple[str, int]
 
 
 def _by_id(items: list[Item]) -> dict[Key, dict[str, Any]]:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from google.protobuf import json_format
 
 from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 from .calls import Answer, Conversation, Reach, call
@@ -30,6 +31,8 @@ from .documents import Case, began_ms, instant, instant_ms, long_body
 _STEP_MS: Final = 50
 #: So much longer than in the recording an answer may take, where it is waited for.
 PATIENCE_MS: Final = 30_000
+#: A call that follows another may seem to begin so much before the other's end.
+_ROUNDING_MS: Final = 2
 _BEAT_MS: Final = 30_000
 _HANDLES: Final = ("receipt_handle", "recall_handle")
 Step = Callable[[], Coroutine[Any, Any, None]]
@@ -54,6 +57,8 @@ class Replay:
         self._late_ms = 0
         #: Recorded handles of messages that were answered here too.
         self._handles: dict[str, str] = {}
+        #: Queue and offset of messages that were received here, by their ids.
+        self._places: dict[str, tuple[int, int]] = {}
 
     async def run(self, cases: list[Case]) -> None:
         """Call all CASES."""
@@ -74,8 +79,9 @@ class Replay:
     async def _reach_time(self, recorded_ms: int) -> None:
         """Move to RECORDED_MS, and on until every call is answered that had been by then."""
         await self._advance_to(recorded_ms + self._late_ms)
-        awaited = [case for ended_ms, case in self._open if ended_ms <= recorded_ms]
-        self._open = [(ended_ms, case) for ended_ms, case in self._open if ended_ms > recorded_ms]
+        last_ms = recorded_ms + _ROUNDING_MS
+        awaited = [case for ended_ms, case in self._open if ended_ms <= last_ms]
+        self._open = [(ended_ms, case) for ended_ms, case in self._open if ended_ms > last_ms]
         for case in awaited:
             waited_ms = 0
             while self.answers[case["id"]].ended_ms is None and waited_ms < self._patience_ms:
@@ -111,6 +117,9 @@ class Replay:
             if event["from"] == "client":
                 said = json_format.ParseDict(self._translated(event["body"]), v2.TelemetryCommand())
                 self._at(began_ms(case) + event["at_ms"], _soon(talk.say, said))
+            elif "verify_message_command" in event["body"]:
+                tried = event["body"]["verify_message_command"]["message"]
+                self._at(began_ms(case) + event["at_ms"], partial(self._try, case, tried))
         end_ms = began_ms(case) + case["duration_ms"]
         for beat_ms in range(began_ms(case) + _BEAT_MS, end_ms, _BEAT_MS):
             self._at(beat_ms, partial(self._beat, case))
@@ -129,6 +138,16 @@ class Replay:
         )
         answer = Answer(self._clock, None)
         await call(method, request.SerializeToString(), answer, case["metadata"])
+
+    async def _try(self, case: Case, message: dict[str, Any]) -> None:
+        """Have the client of CASE be asked, as an administrator does, what it makes of MESSAGE."""
+        method = self._reach.find("/pocketmq.v1.Broker/AskClient")
+        assert method is not None, "AskClient is served"
+        queue, offset = self._places[message["system_properties"]["message_id"]]
+        place = pb.TryMessage(topic=message["topic"]["name"], queue=queue, offset=offset)
+        asked = pb.AskClientRequest(client_id=case["metadata"]["x-mq-client-id"], try_message=place)
+        answer = Answer(self._clock, None)
+        await call(method, asked.SerializeToString(), answer, case["metadata"])
 
     def _translated(self, node: Any) -> Any:
         """Return a recorded request as it is sent here and now."""
@@ -158,6 +177,7 @@ class Replay:
         ours = [_body(message) for _, message in self.answers[case["id"]].items]
         theirs = [response["body"] for response in case["responses"]]
         self._learn_pairs(theirs, ours)
+        self._places |= _places(ours)
         deliveries = _deliveries(ours)
         for message_id, handles in _deliveries(theirs).items():
             self._handles.update(zip(handles, deliveries.get(message_id, ()), strict=False))
@@ -191,4 +211,14 @@ def _deliveries(bodies: list[dict[str, Any]]) -> dict[str, list[str]]:
         system = body.get("message", {}).get("system_properties", {})
         if "receipt_handle" in system:
             found.setdefault(system["message_id"], []).append(system["receipt_handle"])
+    return found
+
+
+def _places(bodies: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    found = {}
+    for body in bodies:
+        system = body.get("message", {}).get("system_properties", {})
+        if "queue_offset" in system:
+            place = system.get("queue_id", 0), int(system["queue_offset"])
+            found[system["message_id"]] = place
     return found
