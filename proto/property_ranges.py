@@ -27,6 +27,8 @@ Longs = NDArray[np.int64]
 
 _END_OF_NAME: Final = 1
 _END_OF_PAIR: Final = 2
+_NAME_END: Final = bytes((_END_OF_NAME,))
+_PAIR_END: Final = bytes((_END_OF_PAIR,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class PropertyRanges:
 
     def _in_pairs(self, name: str) -> tuple[Longs, Longs]:
         pairs = self._parts()
-        wanted = name.encode() + bytes((_END_OF_NAME,))
+        wanted = name.encode() + _NAME_END
         word = int.from_bytes(wanted[:8], "little")
         mask = (1 << 8 * min(8, len(wanted))) - 1
         (hits,) = ((pairs.words & np.uint64(mask)) == np.uint64(word)).nonzero()
@@ -209,8 +211,8 @@ def _first_in_words(words: NDArray[np.uint64], wanted: int) -> Longs:
 def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield name, start and size of the value of each property in STRING that has both."""
     at = 0
-    for pair in string.split(bytes((_END_OF_PAIR,))):
-        name, separator, value = pair.partition(bytes((_END_OF_NAME,)))
+    for pair in string.split(_PAIR_END):
+        name, separator, value = pair.partition(_NAME_END)
         if separator and name and value:
             yield name, at + len(name) + 1, len(value)
         at += len(pair) + 1
@@ -218,7 +220,12 @@ def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def property_values(string: bytes) -> dict[bytes, bytes]:
     """Return the properties in STRING, as `PropertyRanges.find` finds them."""
-    return {name: string[at : at + size] for name, at, size in _pairs_of(string)}
+    found: dict[bytes, bytes] = {}
+    for pair in string.split(_PAIR_END):
+        name, separator, value = pair.partition(_NAME_END)
+        if separator and name and value:
+            found[name] = value
+    return found
 
 
 def tags_code(values: Mapping[bytes, bytes]) -> int:

@@ -10,17 +10,22 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError
+from ..proto.few_records import FewColumns, as_few
 from ..proto.record import Host, head_store_time_ms
 from ..proto.record_run import RunColumns, parse_run, walk
 from .commit_log import CommitLog
 from .health import Health
 from .parts import StoreParts
-from .run import Appended, Run, check_appendable, joined, patch, stamp
+from .run import Appended, Run, check_appendable, joined, patch, patch_few, stamp
+
+#: From so many runs on it is cheaper to treat their records all at once, though each run has but a few.
+_JOINED_LEAST: Final = 20
 
 
 class LogWriter:
@@ -69,8 +74,12 @@ class LogWriter:
         try:
             self._health.check_writable()
             self.catch_up()
-            if len(runs) > 1 and sum(len(run.records) for run in runs) <= self._log.room():
-                return list[Appended | PocketMQError](self._append_joined(runs))
+            if runs and sum([len(run.records) for run in runs]) <= self._log.room():
+                few = [as_few(run.columns) for run in runs] if len(runs) < _JOINED_LEAST else [None]
+                if None not in few:
+                    return list[Appended | PocketMQError](self._append_few(runs, few))
+                if len(runs) > 1:
+                    return list[Appended | PocketMQError](self._append_joined(runs))
         except DiskFailure as error:
             self._health.fail(error)
             return [error] * len(runs)
@@ -116,6 +125,32 @@ class LogWriter:
         self.last_log_offset = int(offsets[-1][-1])
         log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
         return Appended(first, log_offsets, end, self.last_store_ms)
+
+    def _append_few(self, runs: list[Run], few: Sequence[FewColumns | None]) -> list[Appended]:
+        """Append RUNS, whose columns are FEW and which fit the current file together, by one write."""
+        self.last_store_ms = now = max(self._now_ms(), self.last_store_ms)
+        stamped = stamp(now, self.host)
+        data = bytearray().join([run.records for run in runs])
+        view = memoryview(data)
+        at = begin = self._log.place(len(data))
+        parts = []
+        for run, columns, first in zip(runs, few, self._first_offsets(runs), strict=True):
+            assert columns is not None, "the caller has looked"
+            end = at + len(run.records)
+            part = view[at - begin : end - begin]
+            patch_few(part, columns, first, at, stamped)
+            parts.append((run, columns, first, part, end))
+            at = end
+        self._log.append(view)
+        appended = []
+        for run, columns, first, part, end in parts:
+            self._dispatcher.dispatch(
+                part, columns, topic=run.topic, queue=run.queue, properties=run.properties
+            )
+            self.dispatched_offset = end
+            appended.append(Appended(first, columns.log_offset, end, now))
+        self.last_log_offset = int(appended[-1].log_offsets[-1])
+        return appended
 
     def _append_joined(self, runs: list[Run]) -> list[Appended]:
         """Append RUNS, which fit the current file together, as one."""

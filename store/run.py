@@ -121,7 +121,7 @@ def patch(
     """
     few = as_few(columns)
     if few is not None:
-        _patch_few(data, few, queue_offsets, log_offset, stamped)
+        patch_few(data.data, few, int(queue_offsets[0]), log_offset, stamped)
         return
     count = len(columns)
     columns.queue_offset = queue_offsets
@@ -150,20 +150,18 @@ def patch(
     anywhere[columns.starts + _stamp_places(columns)] = np.frombuffer(stamped, _SIXTEEN)
 
 
-def _patch_few(
-    data: NDArray[np.uint8],
-    columns: FewColumns,
-    queue_offsets: Longs,
-    log_offset: int,
-    stamped: bytes,
+def patch_few(
+    view: memoryview, columns: FewColumns, first: int, log_offset: int, stamped: bytes
 ) -> None:
-    view, places = data.data, columns.places
+    """Do what `patch` does for a few records, numbered from FIRST on; VIEW holds them."""
+    places = columns.places
+    numbers = range(first, first + len(places))
     log_offsets = [log_offset + place.start for place in places]
-    columns.queue_offset = queue_offsets
+    columns.queue_offset = np.array(numbers, np.int64)
     columns.log_offset = np.array(log_offsets, np.int64)
     columns.store_ms = np.array([_LONG.unpack_from(stamped)[0]] * len(places), np.int64)
-    for place, *pair in zip(places, queue_offsets.tolist(), log_offsets, strict=True):
-        _PAIR.pack_into(view, place.start + QUEUE_OFFSET_AT, *pair)
+    for place, number, offset in zip(places, numbers, log_offsets, strict=True):
+        _PAIR.pack_into(view, place.start + QUEUE_OFFSET_AT, number, offset)
         at = place.start + STORE_TIMESTAMP_AT
         view[at : at + _STAMP_SIZE] = stamped
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.few_records import as_few
 from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.run import Run
 
-from ..runs import BORN, Hand, open_store
+from ..fakes import FaultyDisk
+from ..runs import BORN, Hand, open_store, records_of
 
 PAIRS = st.tuples(
     st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "x"]),
@@ -50,12 +54,21 @@ def made(topic: str, queue: int, messages: list[tuple[bytes, bytes]], *, few: bo
     return run if few else replace(run, columns=columns.take(slice(None)))
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def bodies(store: MessageStore, topic: str, queue: int) -> list[bytes]:
+    return [record.body for record in records_of(store, topic, queue)]
+
+
+def files_of(folder: Path) -> dict[str, Any]:
+    """Return what each file holds; the order of queues in a document says nothing."""
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): _read(path)
         for path in folder.rglob("*")
         if path.is_file() and path.name not in ("lock", "abort")
     }
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_bytes()) if path.suffix == ".json" else path.read_bytes()
 
 
 @given(turns=TURNS)
@@ -81,3 +94,27 @@ def test_both_ways_leave_the_same_bytes(
         store.close()
 
     assert files_of(folder / "few") == files_of(folder / "many")
+
+
+def test_what_the_queues_could_not_take_is_derived_before_anything_else(
+    tmp_path: Path, few_runs: list[Run]
+) -> None:
+    disk = FaultyDisk()
+    store = open_store(tmp_path, disk=disk)
+    store.append_many([few_runs[0]])
+    disk.run_full("consumequeue/U")
+
+    outcomes = store.append_many(few_runs[1:])
+
+    assert [type(outcome) for outcome in outcomes] == [StoreFull] * len(few_runs[1:])
+    disk.heal()
+    store.append_many([made("T", 0, [(b"after", b"")], few=True)])
+    assert bodies(store, "T", 0) == [b"one", b"two", b"four", b"after"]
+    assert bodies(store, "U", 0) == [b"three"]
+    store.close()
+
+
+@pytest.fixture
+def few_runs() -> list[Run]:
+    runs = [("T", b"one"), ("T", b"two"), ("U", b"three"), ("T", b"four")]
+    return [made(topic, 0, [(body, b"")], few=True) for topic, body in runs]
