@@ -29,7 +29,7 @@ class InFlight(NamedTuple):
     """The message at OFFSET was delivered ATTEMPT times, last as delivery SERIAL, and is OWNER's until UNTIL_MS.
 
     It comes again then, at once for an UNTIL_MS that has passed; RENEWS: not before its owner is gone. ATTEMPT 0: it
-    was looked at, and not delivered yet.
+    was looked at, and not delivered yet. ATTEMPT_ID is that of the receive that got it.
     """
 
     key: PopKey
@@ -39,6 +39,7 @@ class InFlight(NamedTuple):
     owner: str
     serial: int
     renews: bool
+    attempt_id: str = ""
 
 
 class Finished(NamedTuple):

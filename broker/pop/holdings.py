@@ -30,7 +30,7 @@ class Holdings:
         self.queues: dict[int, PopQueue] = {}
         self.due: deque[Entry] = deque()
         #: What is leased, by the id of the attempt that got it.
-        self.attempts: dict[str, Lease] = {}
+        self.attempts: dict[str, list[Lease]] = {}
         #: Receives so far: each begins with another queue.
         self.turn = 0
 
@@ -46,8 +46,21 @@ class Holdings:
         lease = entry.lease
         if lease is not None:
             self.parts.leases.release(entry)
-            if lease.attempt_id and not lease.live:
-                self.attempts.pop(lease.attempt_id, None)
+            if not lease.live:
+                self._attempt_over(lease)
+
+    def attempted(self, lease: Lease, attempt_id: str) -> None:
+        """Note that the attempt ATTEMPT_ID, if that is not empty, has got what is on LEASE."""
+        if attempt_id:
+            lease.attempt_id = attempt_id
+            self.attempts.setdefault(attempt_id, []).append(lease)
+
+    def _attempt_over(self, lease: Lease) -> None:
+        leases = self.attempts.get(lease.attempt_id, [])
+        if lease in leases:
+            leases.remove(lease)
+            if not leases:
+                del self.attempts[lease.attempt_id]
 
     def finish(self, entry: Entry, copy_at: int = 0) -> None:
         """Note that ENTRY is finished; with a COPY_AT if its dead letter lies there in the log."""
@@ -61,7 +74,7 @@ class Holdings:
 
     def lapsed(self, lease: Lease) -> None:
         """Hear that the time of LEASE is over."""
-        self.attempts.pop(lease.attempt_id, None)
+        self._attempt_over(lease)
         lapsed = [entry for entry in lease.entries if entry.lease is lease]
         for entry in lapsed:
             entry.lease = None
@@ -105,22 +118,24 @@ class Holdings:
             return
         low, end = self.parts.store.queue_bounds(self.topic, number)
         queue.next_offset = min(max(found.looked, queue.next_offset), end)
-        lent: dict[tuple[str, int, bool], list[Entry]] = {}
+        lent: dict[tuple[str, int, bool, str], list[Entry]] = {}
         for offset in sorted(found.in_flight):
             if max(low, queue.low) <= offset < queue.next_offset:
                 one = found.in_flight[offset]
                 entry = queue.entries[offset] = Entry(queue, offset)
                 entry.attempt, entry.serial = one.attempt, one.serial
-                lent.setdefault((one.owner, one.until_ms, one.renews), []).append(entry)
+                key = (one.owner, one.until_ms, one.renews, one.attempt_id)
+                lent.setdefault(key, []).append(entry)
         self.parts.in_flight += len(queue.entries)
         now_ms = self.parts.leases.now_ms()
-        for (owner, until_ms, renews), entries in lent.items():
+        for (owner, until_ms, renews, attempt_id), entries in lent.items():
             if renews:
                 until_ms = max(until_ms, now_ms + _RESTORED_MS)
             if until_ms > now_ms:
                 renews_ms = until_ms if renews else 0
                 grant = self.parts.leases.grant
-                grant(entries, until_ms, owner, self.lapsed, renews_until_ms=renews_ms)
+                lease = grant(entries, until_ms, owner, self.lapsed, renews_until_ms=renews_ms)
+                self.attempted(lease, attempt_id)
             else:
                 self.lapse(entries)
         self.settle(queue)
@@ -186,10 +201,15 @@ class Holdings:
                 if entry.acknowledged:
                     continue
                 lease = entry.lease
-                until_ms, owner, renews = 0, "", False
-                if lease is not None:
-                    until_ms, owner, renews = lease.deadline_ms, lease.owner, lease.ends_ms > 0
-                yield InFlight(
-                    queue.key, entry.offset, entry.attempt, until_ms, owner, entry.serial, renews
+                in_flight = InFlight(
+                    queue.key, entry.offset, entry.attempt, 0, "", entry.serial, False
                 )
+                if lease is not None:
+                    in_flight = in_flight._replace(
+                        until_ms=lease.deadline_ms,
+                        owner=lease.owner,
+                        renews=lease.ends_ms > 0,
+                        attempt_id=lease.attempt_id,
+                    )
+                yield in_flight
             yield looked

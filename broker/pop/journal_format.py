@@ -9,7 +9,7 @@ A file is a head and then frames, one behind the other; zeros behind the last on
 What was written at once is one frame: it is there as a whole or not at all. A change begins with its kind, a byte:
 
      1 key        u32 queue   u16 and u16 lengths   group and topic: what the changes behind it, in this frame, are of
-     2 owner      u16 length   client id: whose the deliveries behind it are, until the next key
+     2 owner      u16 and u16 lengths   client id, attempt's id: whose the deliveries behind it are, until the next key
      3 in flight  i64 offset   i32 attempt   i64 until, ms   u64 serial   u8 does it renew?
      4 finished   i64 offset
      5 buried     i64 offset   i64 log offset: finished, if its dead letter lies there
@@ -45,7 +45,7 @@ FRAME_SIZE: Final = _FRAME.size
 
 _KEY, _OWNER, _IN_FLIGHT, _FINISHED, _BURIED, _LOOKED, _MOVED, _FORGOTTEN, _LOG, _END = range(1, 11)
 _KEY_HEAD: Final = struct.Struct(">BIHH")
-_OWNER_HEAD: Final = struct.Struct(">BH")
+_OWNER_HEAD: Final = struct.Struct(">BHH")
 _IN_FLIGHT_FORM: Final = struct.Struct(">BqiqQ?")
 _OFFSET_FORM: Final = struct.Struct(">Bq")
 _PAIR_FORM: Final = struct.Struct(">Bqq")
@@ -54,6 +54,8 @@ _LOG_FORM: Final = struct.Struct(">BqI")
 _END_FORM: Final = bytes((_END,))
 #: Encoded keys that are kept.
 _KEYS_MAX: Final = 10_000
+#: No client id, no attempt's id.
+_NOBODY: Final = ("", "")
 #: From: everything below.
 _ALL: Final = -1
 
@@ -165,7 +167,7 @@ class Encoder:
         parts: list[bytes] = []
         add = parts.append
         key: PopKey | None = None
-        owner = ""
+        owner = _NOBODY
         self.has_begun_anew = False
         for change in changes:
             if isinstance(change, Forgotten):
@@ -173,13 +175,13 @@ class Encoder:
                 add(_forgotten(change))
                 continue
             if change.key is not key:
-                key, owner = change.key, ""
+                key, owner = change.key, _NOBODY
                 add(self._encoded.get(key) or self._key(key))
             if isinstance(change, InFlight):
-                if change.owner != owner:
-                    owner = change.owner
-                    add(_owner(owner))
-                _, offset, attempt, until_ms, _, serial, renews = change
+                _, offset, attempt, until_ms, client_id, serial, renews, attempt_id = change
+                if (client_id, attempt_id) != owner:
+                    owner = (client_id, attempt_id)
+                    add(_owner(*owner))
                 add(_IN_FLIGHT_FORM.pack(_IN_FLIGHT, offset, attempt, until_ms, serial, renews))
             elif isinstance(change, Finished):
                 add(_finished(change))
@@ -237,9 +239,9 @@ def _key(key: PopKey) -> bytes:
     return _KEY_HEAD.pack(_KEY, key.queue, len(group), len(topic)) + group + topic
 
 
-def _owner(owner: str) -> bytes:
-    data = owner.encode()[:0xFFFF]
-    return _OWNER_HEAD.pack(_OWNER, len(data)) + data
+def _owner(client_id: str, attempt_id: str) -> bytes:
+    client, attempt = client_id.encode()[:0xFFFF], attempt_id.encode()[:0xFFFF]
+    return _OWNER_HEAD.pack(_OWNER, len(client), len(attempt)) + client + attempt
 
 
 def _finished(change: Finished) -> bytes:
@@ -273,23 +275,22 @@ class Decoder:
     def _decode(self, data: bytes) -> Iterator[Said]:
         at = 0
         key = PopKey("", "", 0)
-        owner = ""
+        owner, attempt_id = _NOBODY
         while at < len(data):
             kind = data[at]
             if kind == _IN_FLIGHT:
                 _, offset, attempt, until_ms, serial, renews = _IN_FLIGHT_FORM.unpack_from(data, at)
-                yield InFlight(key, offset, attempt, until_ms, owner, serial, renews)
+                yield InFlight(key, offset, attempt, until_ms, owner, serial, renews, attempt_id)
                 at += _IN_FLIGHT_FORM.size
             elif kind == _KEY:
                 _, queue, *sizes = _KEY_HEAD.unpack_from(data, at)
                 group, topic, at = _names(data, at + _KEY_HEAD.size, sizes)
                 key = PopKey(group, topic, queue)
                 key = self._keys.setdefault(key, key)
-                owner = ""
+                owner, attempt_id = _NOBODY
             elif kind == _OWNER:
-                size = _OWNER_HEAD.unpack_from(data, at)[1]
-                at += _OWNER_HEAD.size + size
-                owner = data[at - size : at].decode("utf-8", "replace")
+                _, *sizes = _OWNER_HEAD.unpack_from(data, at)
+                owner, attempt_id, at = _names(data, at + _OWNER_HEAD.size, sizes)
                 owner = self._owners.setdefault(owner, owner)
             else:
                 said, at = _other(kind, key, data, at)
@@ -317,7 +318,8 @@ def _other(kind: int, key: PopKey, data: bytes, at: int) -> tuple[Said, int]:
 
 
 def _names(data: bytes, at: int, sizes: list[int]) -> tuple[str, str, int]:
-    """Return group and topic at AT, of SIZES bytes, and where they end."""
+    """Return the two names at AT, of SIZES bytes, and where they end."""
     middle = at + sizes[0]
     stop = middle + sizes[1]
-    return data[at:middle].decode(), data[middle:stop].decode(), stop
+    first, second = data[at:middle], data[middle:stop]
+    return first.decode("utf-8", "replace"), second.decode("utf-8", "replace"), stop

@@ -33,6 +33,8 @@ from .scan import read_one, scan
 
 logger = logging.getLogger(__name__)
 
+#: Letters of an attempt's id; a longer one counts as none.
+ATTEMPT_ID_MAX: Final = 256
 #: A message that the dead letters could not take is tried again so much later.
 _POSTPONED_MS: Final = 10_000
 
@@ -52,9 +54,14 @@ class Table(Holdings):
 
     def _repeated(self, asked: Asked) -> list[Delivery]:
         """Deliver once more what ASKED's attempt has got already, and what is not finished of it."""
-        before = self.attempts[asked.attempt_id]
         found = []
-        for entry in [entry for entry in before.entries if entry.lease is before]:
+        before = [
+            entry
+            for lease in self.attempts[asked.attempt_id]
+            for entry in lease.entries
+            if entry.lease is lease
+        ]
+        for entry in before:
             data = self.read(entry)
             if data is None:
                 self.finish(entry)
@@ -178,9 +185,8 @@ class Table(Holdings):
             self.lapsed,
             renews_until_ms=now_ms + RENEWED_MAX_MS if renews else 0,
         )
-        if asked.attempt_id:
-            lease.attempt_id = asked.attempt_id
-            self.attempts[asked.attempt_id] = lease
+        attempt_id = asked.attempt_id if len(asked.attempt_id) <= ATTEMPT_ID_MAX else ""
+        self.attempted(lease, attempt_id)
         note, serials, topic = parts.journal.note, parts.serials, asked.topic
         is_retry = topic != self.topic
         deliveries = []
@@ -190,7 +196,8 @@ class Table(Holdings):
                 entry.attempt += 1
                 entry.serial = next(serials)
             key, offset, serial = entry.queue.key, entry.offset, entry.serial
-            note(InFlight(key, offset, entry.attempt, until_ms, owner, serial, renews))
+            attempt = entry.attempt
+            note(InFlight(key, offset, attempt, until_ms, owner, serial, renews, attempt_id))
             handle = encode_handle(is_retry, key.queue, offset, serial)
             deliveries.append(
                 Delivery(

@@ -38,6 +38,7 @@ CHANGES = st.one_of(
         st.text(max_size=20),
         st.integers(0, 2**64 - 1),
         st.booleans(),
+        st.text(max_size=20),
     ),
     st.builds(Finished, KEYS, OFFSETS, OFFSETS),
     st.builds(Looked, KEYS, OFFSETS),
@@ -58,14 +59,14 @@ def test_changes_are_read_as_they_were_written(changes: list[Change]) -> None:
 
 
 def test_bytes_are_those_of_version_1() -> None:
-    delivery = InFlight(KEY, 7, 2, 1_000, "c", 0xABC, True)
+    delivery = InFlight(KEY, 7, 2, 1_000, "c", 0xABC, True, "at")
     finished = [Finished(KEY, 7), Finished(KEY, 6, 99)]
     changes: list[Change] = [delivery, Looked(KEY, 8), *finished, Moved(KEY, 5), Forgotten("g", "")]
     data = Encoder().encode(changes) + log_mark(LogMark(99, 1)) + end()
 
     assert data.hex(" ", -1) == (
         "01 00 00 00 03 00 01 00 01 67 54"
-        " 02 00 01 63"
+        " 02 00 01 00 02 63 61 74"
         " 03 00 00 00 00 00 00 00 07 00 00 00 02 00 00 00 00 00 00 03 e8 00 00 00 00 00 00 0a bc 01"
         " 06 ff ff ff ff ff ff ff ff 00 00 00 00 00 00 00 08"
         " 04 00 00 00 00 00 00 00 07"
