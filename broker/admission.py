@@ -80,12 +80,16 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
     return _judged(records, columns, topic, queue, as_sent=as_sent, usual=usual)
 
 
-def admit_own(records: bytes, columns: RunColumns, topic: str, queue: int) -> Admitted:
-    """Return the run of RECORDS, which the broker itself encoded from what was sent, as it may be stored.
+def admit_own(run: Run, *, plain: bool) -> Admitted:
+    """Return RUN, which the broker itself encoded from what was sent, as it may be stored.
 
-    Raises InvalidArgument for what cannot be delivered as asked.
+    PLAIN: none of its messages is delayed or a half message. Raises InvalidArgument for what cannot be delivered as
+    asked.
     """
-    return _judged(records, columns, topic, queue, as_sent=True, usual=True)
+    if plain:
+        return Admitted(run, True, None, None)
+    records = bytes(run.records)
+    return _judged(records, run.columns, run.topic, run.queue, as_sent=True, usual=True)
 
 
 def _judged(

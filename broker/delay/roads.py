@@ -48,6 +48,10 @@ _REPLACED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
 _DIGITS_MAX: Final = 18
 _SHOWN_MAX: Final = 40  # characters of a bad value
 
+#: The rows of a run of one record; nobody writes into it.
+_ONE_ROW: Final[Longs] = np.zeros(1, np.int64)
+_ONE_ROW.flags.writeable = False
+
 _Flags = NDArray[np.bool_]
 _Rows = NDArray[np.intp]
 
@@ -111,7 +115,8 @@ def _hinted(records: Buffer) -> bool:
 
 def whole(run: Run) -> Part:
     """Return all of RUN as one part that is prompt."""
-    return Part(run, np.arange(len(run.columns)), None)
+    count = len(run.columns)
+    return Part(run, _ONE_ROW if count == 1 else np.arange(count), None)
 
 
 def taken(run: Run, rows: Longs | NDArray[np.intp]) -> Run:

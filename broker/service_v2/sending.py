@@ -48,7 +48,13 @@ Remember = Callable[[str, str, str], None]
 _PEERS_KEPT: Final = 4096
 #: A recall handle is made of words: an id with a space is none.
 _SPACE: Final = " "
+#: The answer about one message that is stored, but for what is its own.
+_STORED: Final = v2.SendMessageResponse(
+    status=OK, entries=[v2.SendResultEntry(status=OK)]
+).SerializeToString()
 _FIRST: Final = (0,)
+#: Messages of these types are not simply stored in their queue.
+_WAITING: Final = frozenset((v2.DELAY, v2.TRANSACTION))
 
 
 class Draft(NamedTuple):
@@ -191,9 +197,9 @@ def _run(drafts: Sequence[Draft], topic: str, host: Host, now_ms: int) -> Admitt
         )
         for draft in drafts
     ]
+    plain = _WAITING.isdisjoint([draft.kind for draft in drafts])
     if len(records) > FEW_MAX or host.is_v6 or len(topic) > TOPIC_LENGTH_MAX:
-        run = Run.of(topic, queue, records)
-        return admit_own(bytes(run.records), run.columns, topic, queue)
+        return admit_own(Run.of(topic, queue, records), plain=plain)
     places = []
     start = 0
     for record, draft in zip(records, drafts, strict=True):
@@ -201,7 +207,8 @@ def _run(drafts: Sequence[Draft], topic: str, host: Host, now_ms: int) -> Admitt
         places.append(RecordPlace(start, len(record), end - size, size))
         start = end
     data = records[0] if len(records) == 1 else b"".join(records)
-    return admit_own(data, FewColumns(data, places), topic, queue)
+    columns = FewColumns(data, places)
+    return admit_own(Run(topic=topic, queue=queue, records=data, columns=columns), plain=plain)
 
 
 class _Receipt:
@@ -234,6 +241,9 @@ class _Receipt:
         """Return what is told of the run of the messages ROWS."""
 
         def outcome(reply: pb.ProduceReply, error: PocketMQError | None) -> None:
+            if error is None and len(self._drafts) == 1:
+                self._answer_one(reply)
+                return
             if error is None:
                 self._note(rows, reply)
             else:
@@ -246,23 +256,39 @@ class _Receipt:
 
         return outcome
 
+    def _answer_one(self, reply: pb.ProduceReply) -> None:
+        """Answer for the only message, which was stored as REPLY says."""
+        answer = v2.SendMessageResponse.FromString(_STORED)
+        entry = answer.entries[0]
+        entry.message_id = entry.transaction_id = self._id_of(0)
+        entry.offset = reply.first_queue_offset
+        if reply.due_ms:
+            self._add_handle(entry, reply.due_ms[0])
+        self._call.add_trailing(DURABLE, _DURABLE[reply.durability])
+        self._call.reply(answer)
+
     def _note(self, rows: Sequence[int], reply: pb.ProduceReply) -> None:
         """Note that the messages ROWS were stored as REPLY says."""
         self._durability = reply.durability
         first, offsets, due_ms = reply.first_queue_offset, reply.queue_offsets, reply.due_ms
         for at, row in enumerate(rows):
-            message_id = self._drafts[row].message.system_properties.message_id
-            entry = v2.SendResultEntry(
+            message_id = self._id_of(row)
+            self._entries[row] = entry = v2.SendResultEntry(
                 status=OK,
                 message_id=message_id,
                 transaction_id=message_id,
                 offset=offsets[at] if offsets else first + at,
             )
-            if due_ms and due_ms[at] and _SPACE not in message_id:
-                entry.recall_handle = encode_handle(
-                    self._topic, self._broker, due_ms[at], message_id
-                )
-            self._entries[row] = entry
+            if due_ms:
+                self._add_handle(entry, due_ms[at])
+
+    def _id_of(self, row: int) -> str:
+        return self._drafts[row].message.system_properties.message_id
+
+    def _add_handle(self, entry: v2.SendResultEntry, due_ms: int) -> None:
+        """Say how to recall the message of ENTRY, if it waits until DUE_MS."""
+        if due_ms and _SPACE not in entry.message_id:
+            entry.recall_handle = encode_handle(self._topic, self._broker, due_ms, entry.message_id)
 
     def _answer(self) -> None:
         call, entries, error = self._call, self._entries, self._error
