@@ -184,7 +184,7 @@ async def delay(stage: Stage) -> None:
 
     came_ms = time.time() * 1000
     same(found["id"], sent)
-    assert due_ms - 1000 <= came_ms <= due_ms + 4000, f"{came_ms - due_ms} ms after its time"
+    assert due_ms - 1000 <= came_ms <= due_ms + 10_000, f"{came_ms - due_ms} ms after its time"
 
 
 @scenario("recall")
@@ -222,7 +222,7 @@ async def invisible_duration(stage: Stage) -> None:
 
     same(second["id"], first["id"])
     same((first["attempt"], second["attempt"]), (1, 2))
-    assert 2 <= waited_s <= 9
+    assert 2 <= waited_s <= 15, waited_s
     await nothing_more(stage, consumer)
     await stage.ack(consumer, [second])
 
@@ -478,5 +478,6 @@ async def long_polling(stage: Stage) -> None:
     found = await waiting
 
     same(bodies(found), ["now"])
-    assert time.monotonic() - begun < AWAIT_S - 3
+    took_s = time.monotonic() - begun
+    assert took_s < AWAIT_S - 2, took_s
     await stage.ack(consumer, found)
