@@ -57,12 +57,6 @@ class Outcomes:
         self.failures[pair] = failure
         self.tell(pair, failure, seconds)
 
-    def check(self, pair: Pair) -> None:
-        """Raise what went wrong with PAIR."""
-        failure = self.failures[pair]
-        if failure is not None:
-            raise failure
-
 
 async def play(pairs: Iterable[Pair], folder: Path, outcomes: Outcomes | None = None) -> Outcomes:
     """Play PAIRS, with a store in FOLDER; add what became of each to OUTCOMES, and return them."""
