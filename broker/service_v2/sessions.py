@@ -29,7 +29,7 @@ from ..timers import Timers
 logger = logging.getLogger(__name__)
 
 _EXPIRY_MS: Final = 120_000
-_SCAN_MS: Final = 5_000
+_SCAN_MS: Final = 2_000
 _STREAMS_MAX: Final = 4
 #: Without a stream a client that beats every 10 s is gone after so long …
 _SILENT_MS: Final = 15_000
