@@ -4,7 +4,8 @@
 
 A receive waits for as long as it asks, but between POLLING_LEAST_MS and POLLING_MOST_MS, and is over half a second
 before its caller gives up. Which queue it names does not matter: it gets what there is of the topic, BATCH_MAX messages
-at most. A wait has no task: the handler keeps its stream. What a stream that breaks has not carried is handed back.
+at most. A wait has no task: the handler keeps its stream. What a stream that breaks has not carried is handed back, but
+for that of push consumers that name their attempts: they ask for the same again.
 
 Source: v2-protocol.md §3.9, §4.3; fixture v2/receive.
 """
@@ -176,7 +177,13 @@ class _Answer:
             send(reply)
             ends.append((handle, stream.queued_bytes))
         self._receiving.end(stream)
-        stream.on_cancel(partial(self._broken, ends, stream.queued_bytes))
+        if not self._is_repeated:
+            stream.on_cancel(partial(self._broken, ends, stream.queued_bytes))
+
+    @property
+    def _is_repeated(self) -> bool:
+        """Will its client ask for the same again? If it does not, it is gone, and its leases with it."""
+        return bool(self._asked.attempt_id) and self._asked.auto_renew
 
     def _broken(self, ends: Sequence[tuple[str, int]], taken_bytes: int) -> None:
         """Hand back what had not left when the stream broke."""

@@ -9,7 +9,7 @@ import pytest
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from tests.fake_calls import FakeStream
 
-from .consuming import CLIENT, Consuming, bodies, handles_of
+from .consuming import CLIENT, Consuming, bodies, handles_of, messages_of
 
 
 class LeavingStream(FakeStream):
@@ -64,3 +64,17 @@ async def test_what_was_acknowledged_stays_so(consuming: Consuming) -> None:
     await consuming.passes(2_000)
 
     assert not consuming.receive().sent
+
+
+async def test_a_push_consumer_asks_for_the_same_attempt_again_and_gets_it_at_once(
+    consuming: Consuming,
+) -> None:
+    consuming.send(b"1")
+    stream = LeavingStream(metadata=CLIENT, deadline_ms=13_000)
+    request = consuming.request(auto_renew=True, attempt_id="attempt-1")
+    consuming.method("ReceiveMessage")(request, stream)
+    stream.cancel()
+
+    (again,) = messages_of(consuming.receive(auto_renew=True, attempt_id="attempt-1"))
+
+    assert (again.body, again.system_properties.delivery_attempt) == (b"1", 1)
