@@ -77,6 +77,8 @@ COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 CRC_MASK: Final = 0x7FFFFFFF
+#: Clients of Apache's newer protocol say that a body is compressed, and mean gzip; the C++ one means zlib.
+_ZLIB_OR_GZIP: Final = zlib.MAX_WBITS | 32
 _TOPIC_LENGTH_V1_MAX = 127
 
 _HEAD = struct.Struct(">iiiiiqqiq")
@@ -354,7 +356,7 @@ def decompress_body(body: bytes, sys_flag: int) -> bytes:
         if kind == COMPRESSION_ZSTD:
             return _zstd(body)
         if kind in (0, COMPRESSION_ZLIB):
-            return zlib.decompress(body)
+            return zlib.decompress(body, _ZLIB_OR_GZIP)
     except ImportError as error:
         raise NotServed(
             "the body is compressed with LZ4 or ZSTD: pip install 'pocketmq[compression]'"

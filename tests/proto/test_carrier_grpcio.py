@@ -268,6 +268,20 @@ async def test_a_call_may_be_answered_later() -> None:
         assert (await asked).run_id == 3
 
 
+async def test_what_a_handler_adds_follows_its_answer() -> None:
+    async with serving() as (echo, peer):
+        call = peer.channel.unary_unary("/test.Echo/Plain", _encode, REPLY.FromString)(
+            RUN(topic="later")
+        )
+        await echo.arrived.wait()
+        echo.calls[0].add_trailing("x-durable", "memory")
+        echo.calls[0].add_trailing("x-colour", "red")
+        echo.calls[0].reply(REPLY(run_id=3))
+
+        assert (await call).run_id == 3
+        assert dict(await call.trailing_metadata()) == {"x-durable": "memory", "x-colour": "red"}
+
+
 async def test_a_call_may_be_failed_later() -> None:
     async with serving() as (echo, peer):
         asked = asyncio.ensure_future(peer.ask("Plain", RUN(topic="later")))

@@ -1,8 +1,10 @@
 """The record codec: golden bytes that Apache RocketMQ 5.5.0 wrote, and round trips of every combination."""
 
+import gzip
 import hashlib
 import json
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,5 +179,8 @@ def test_compressed_body_that_is_broken_is_corrupt() -> None:
         decompress_body(b"not zlib", 0x301)
 
 
-def test_zlib_without_a_type_is_read_as_old_clients_wrote_it() -> None:
-    assert decompress_body(zlib.compress(b"body"), 0x1) == b"body"
+@pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])
+def test_zlib_without_a_type_is_read_as_old_clients_wrote_it_and_gzip_as_new_ones(
+    compress: Callable[[bytes], bytes],
+) -> None:
+    assert decompress_body(compress(b"body"), 0x1) == b"body"
