@@ -89,6 +89,14 @@ class Lanes:
         lane.take_back()
         self.free(lane)
 
+    def take_finished(self, lane: Lane) -> list[Entry]:
+        """Take out what LANE holds in front that is acknowledged: nothing before it will come again."""
+        found = []
+        while lane.held and lane.held[0].acknowledged:
+            found.append(lane.held.popleft())
+        self.held_count -= len(found)
+        return found
+
     def next(self, turn: int) -> Entry | None:
         """Take the first entry out of those that are held and ready, for the receive TURN; None if none is."""
         while self._ready:

@@ -129,6 +129,8 @@ class OrderedTable(Table):
         """Have LANE go on if its batch is finished, or come again if nothing of it is leased any more."""
         lanes = self._lanes[number]
         if not lane.batch:
+            for entry in lanes.take_finished(lane):
+                self._remove(entry)
             is_ready = lanes.free(lane)
         elif not self._is_taking and not lane.is_leased:
             lanes.take_back(lane)

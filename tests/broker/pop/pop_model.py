@@ -52,8 +52,6 @@ class Message:
     owner: str = ""
     renews: bool = False
     acknowledged: bool = False
-    #: It was acknowledged before one that is in front of it in its batch.
-    comes_again: bool = False
     #: It was acknowledged before the last restart.
     settled: bool = False
     dead: bool = False
@@ -163,7 +161,7 @@ class Driver:
         answered = {(other.queue, other.offset) for other in before}
         earlier = self.unfinished_before(message)
         assert {(other.queue, other.offset) for other in earlier} <= answered
-        assert message.comes_again or not message.acknowledged
+        assert earlier or not message.acknowledged
 
     def unfinished_before(self, message: Message) -> list[Message]:
         """Return what is not finished and before MESSAGE in its message group."""
@@ -191,7 +189,6 @@ class Driver:
             call = partial(self.broker.pops.acknowledge, GROUP, TOPIC, message.handle)
             if self.is_valid(call, message):
                 message.acknowledged = True
-                message.comes_again = self.ordered and bool(self.unfinished_before(message))
 
     def is_valid(self, call: Callable[[], None], message: Message) -> bool:
         """CALL with the handle of MESSAGE; return whether that was taken."""

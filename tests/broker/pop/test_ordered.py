@@ -119,6 +119,19 @@ class TestOrder:
 
         assert broker.committed() == 0
 
+    async def test_what_was_acknowledged_stays_so_once_all_before_it_is(
+        self, broker: Popping
+    ) -> None:
+        send(broker, "a1", "a2", "b1")
+        broker.ack(broker.pop()[1])
+        await broker.clock.advance(INVISIBLE_MS)
+        (again,) = broker.pop(1)
+
+        broker.ack(again)
+
+        assert bodies(broker.pop()) == [b"b1"]
+        assert broker.committed() == 2
+
     async def test_a_queue_that_holds_too_much_waits(
         self, broker: Popping, monkeypatch: pytest.MonkeyPatch
     ) -> None:
