@@ -63,7 +63,7 @@ def _figure(
         group="readers",
         filter="tag",
         expression="*",
-        await_s=5,
+        await_s=8,
     )
     drains = {threads: _drain(client, count * 2 // 5, threads) for threads in (1, 8)}
     _tell(figure, count, drains, costs_us)
