@@ -103,13 +103,14 @@ class Served:
 
     async def send(self, topic: str, *bodies: bytes, **system: Any) -> v2.SendMessageResponse:
         """Send a message of each of BODIES, with the ids "id-0", "id-1" …"""
+        fields: list[dict[str, Any]] = [
+            {"message_id": f"id-{number}"} | system for number in range(len(bodies))
+        ]
         messages = [
             v2.Message(
-                topic={"name": topic},
-                body=body,
-                system_properties=v2.SystemProperties(**({"message_id": f"id-{number}"} | system)),
+                topic={"name": topic}, body=body, system_properties=v2.SystemProperties(**each)
             )
-            for number, body in enumerate(bodies)
+            for each, body in zip(fields, bodies, strict=True)
         ]
         found: v2.SendMessageResponse = await self.ask(
             "SendMessage", v2.SendMessageRequest(messages=messages)

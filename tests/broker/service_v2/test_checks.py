@@ -14,10 +14,9 @@ DAY_MS = 86_400_000
 
 
 def message(body: bytes = b"x", user: dict[str, str] | None = None, **system: Any) -> v2.Message:
+    fields: dict[str, Any] = {"message_id": "id"} | system
     return v2.Message(
-        body=body,
-        user_properties=user,
-        system_properties=v2.SystemProperties(**({"message_id": "id"} | system)),
+        body=body, user_properties=user, system_properties=v2.SystemProperties(**fields)
     )
 
 
