@@ -26,6 +26,8 @@ Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
 BROKER: Final = "/pocketmq.v1.Broker/"
+#: A channel over which nothing has gone for so long is replaced: one of grpc's may not see that its server is back.
+REDIAL_S: Final = 5.0
 NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
 
 #: A fetch brings at least one record, of up to 4 MiB and 64 KiB; a status may bring a recovery report.
@@ -124,6 +126,10 @@ class GrpcConnection:
         self.address = address
         self._channel = dial(address)
         self._unary: dict[str, Any] = {}
+        #: Since when nobody was reached, by the loop's time; None: somebody was.
+        self._unreached_since: float | None = None
+        #: Was nobody reached for REDIAL_S, though that was tried?
+        self.is_stuck = False
         #: "host:port" as it stands in the records; the first reply of a stream brings it.
         self._store_host = ""
         self._produce: Exchange[pb.ProduceRun, pb.ProduceReply] = Exchange(
@@ -163,10 +169,22 @@ class GrpcConnection:
         try:
             reply: Reply = await method(request, timeout=timeout_ms / 1000)
         except grpc.RpcError as failure:
-            raise self._explained(from_rpc_error(failure), timeout_ms) from None
+            raise self._noted(self._explained(from_rpc_error(failure), timeout_ms)) from None
         except grpc.aio.UsageError:
             raise ClientClosed(f"the connection to {self.address} was closed") from None
+        self._unreached_since = None
         return reply
+
+    def _noted(self, error: PocketMQError) -> PocketMQError:
+        """Note whether ERROR is, once more, that nobody was reached, and return it."""
+        now = asyncio.get_running_loop().time()
+        if not isinstance(error, Disconnected):
+            self._unreached_since = None
+        elif self._unreached_since is None:
+            self._unreached_since = now
+        else:
+            self.is_stuck = now - self._unreached_since >= REDIAL_S
+        return error
 
     def _explained(self, error: PocketMQError, timeout_ms: float) -> PocketMQError:
         """Return ERROR; one that gRPC made says nothing of the address, so it gets a sentence that does."""
@@ -184,7 +202,8 @@ class GrpcConnection:
         try:
             reply = await self._produce.ask(run, timeout_ms)
         except PocketMQError as error:
-            raise _unanswered(error) from None
+            raise _unanswered(self._noted(error)) from None
+        self._unreached_since = None
         if reply.error.name:
             raise from_wire(reply.error)
         if reply.store_host:
@@ -203,7 +222,8 @@ class GrpcConnection:
         try:
             await self._produce.tell(run, timeout_ms)
         except PocketMQError as error:
-            raise _unanswered(error) from None
+            raise _unanswered(self._noted(error)) from None
+        self._unreached_since = None
 
     def _unasked(self, reply: pb.ProduceReply) -> None:
         """Take a reply that nobody waits for: the refusal of a silent run, or one that came too late."""
@@ -211,7 +231,11 @@ class GrpcConnection:
             self._refused(from_wire(reply.error))
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
-        reply = await self._fetch.ask(request, timeout_ms)
+        try:
+            reply = await self._fetch.ask(request, timeout_ms)
+        except PocketMQError as failure:
+            raise self._noted(failure) from None
+        self._unreached_since = None
         if reply.error.name:
             error = from_wire(reply.error)
             error.details |= {
@@ -284,6 +308,9 @@ class GrpcConnections:
         if self._closed:
             raise ClientClosed(f"the client was closed; {address} is not connected any more")
         connection = self._by_address.get(address)
+        if connection is not None and connection.is_stuck:
+            self._tasks.spawn(connection.close())
+            connection = None
         if connection is None:
             connection = self._by_address[address] = GrpcConnection(
                 address, self._tasks, self._dial

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
-from pocketmq.client.connections import BROKER, NAME_SERVER, GrpcConnections
+from pocketmq.client.connections import BROKER, NAME_SERVER, GrpcConnections, dial
 from pocketmq.proto.errors import (
     ClientClosed,
     Disconnected,
@@ -142,7 +143,7 @@ async def test_what_could_not_leave_is_told_from_what_was_not_answered() -> None
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
             await connections.to("127.0.0.1:1").produce(run(), 5_000)
         with pytest.raises(Unreachable, match=r"192\.0\.2\.1"):
-            await connections.to("192.0.2.1:1").produce(run(), 1)
+            await connections.to("192.0.2.1:1").produce(run(), 100)
         with pytest.raises(Unreachable):
             await connections.to("127.0.0.1:1").post(run(), 5_000, refused)
         async with serving(cluster) as address:
@@ -243,6 +244,38 @@ async def test_a_broker_that_restarts_amid_sending_loses_nothing() -> None:
     stored = {body for queue in bodies(cluster.broker, "orders") for body in queue}
     assert len(receipts) == 3_000
     assert stored == {message.body for message in sent}
+
+
+async def test_a_channel_that_does_not_come_back_is_dialled_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster.of_one("orders", queues=1)
+    dialled: list[str] = []
+
+    def dial_elsewhere_first(address: str) -> Any:
+        dialled.append(address)
+        return dial("127.0.0.1:1" if len(dialled) == 1 else address)
+
+    async def ask() -> None:
+        await found.to(address).call(
+            BROKER + "Nothing", pb.BrokerStatusRequest(), pb.BrokerStatusReply, 5_000
+        )
+
+    carrier, port = await serve(cluster)
+    found, address = GrpcConnections(dial_elsewhere_first), f"127.0.0.1:{port}"
+    for _ in range(2):
+        with pytest.raises(Disconnected):
+            await ask()
+    assert dialled == [address]
+    monkeypatch.setattr("pocketmq.client.connections.REDIAL_S", 0.0)
+    with pytest.raises(Disconnected):
+        await ask()
+    for _ in range(2):
+        with pytest.raises(NotServed):  # Somebody was reached, who does not know the call.
+            await ask()
+    assert dialled == [address, address]
+    await found.close()
+    await carrier.stop(0)
 
 
 async def test_a_consumer_outlives_a_restart_of_the_broker() -> None:
