@@ -14,6 +14,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.state_tables import parse_consumer_offsets
 
 from ..fakes import FaultyDisk
+from .test_broker import until
 from .whole_broker import TOPIC, Peer, broker, run_of, store_config
 
 
@@ -34,6 +35,7 @@ async def test_committed_offsets_are_saved_every_five_seconds(tmp_path: Path) ->
 
         await clock.advance(5_000)
 
+        await until(file.exists)  # Once the log is on the device, which a thread sees to.
         assert parse_consumer_offsets(file.read_text()).offsets == {f"{TOPIC}@g": {0: 2}}
 
 
@@ -47,11 +49,12 @@ async def test_a_save_that_fails_is_told_and_made_up_for(
         await commit(peer, 0)
         disk.break_writes("consumerOffset")
         await clock.advance(5_000)
-        assert "periodic work failed" in caplog.text
+        await until(lambda: "offsets not saved" in caplog.text)
         disk.heal()
 
         await clock.advance(5_000)
 
+        await until(file.exists)
         assert parse_consumer_offsets(file.read_text()).offsets == {f"{TOPIC}@g": {0: 0}}
 
 
