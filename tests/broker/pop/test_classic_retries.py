@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from pocketmq.broker.filters.choice import choice_of
@@ -20,14 +17,11 @@ RETRY = "%RETRY%g"
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Popping]:
-    made = Popping(tmp_path)
-    made.group()
-    made.topics.create(TopicConfig(name="U"), update=False)
-    made.topics.for_group(RETRY, 1)
-    yield made
-    made.check()
-    await made.stop()
+def broker(broker: Popping) -> Popping:
+    broker.group()
+    broker.topics.create(TopicConfig(name="U"), update=False)
+    broker.topics.for_group(RETRY, 1)
+    return broker
 
 
 def send_back(broker: Popping, body: bytes, origin: str = TOPIC, times: int = 1) -> None:

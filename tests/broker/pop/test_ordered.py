@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,9 @@ from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Popping]:
-    made = Popping(tmp_path)
-    made.group(consume_message_orderly=True)
-    yield made
-    made.check()
-    await made.stop()
+def broker(broker: Popping) -> Popping:
+    broker.group(consume_message_orderly=True)
+    return broker
 
 
 def send(broker: Popping, *messages: str) -> None:
