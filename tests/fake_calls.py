@@ -32,6 +32,8 @@ class FakeContext(CallContext):
         self._peer = peer
         self._metadata = metadata or {}
         self._deadline_ms = deadline_ms
+        #: What the handler said, in its order.
+        self.sent: list[Any] = []
         #: What follows the answer.
         self.trailing: dict[str, str] = {}
 
@@ -55,16 +57,10 @@ class FakeContext(CallContext):
 class FakeCall(FakeContext, Call):
     """A unary call, and its answer."""
 
-    def __init__(
-        self,
-        peer: str = PEER,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        deadline_ms: int | None = None,
-    ) -> None:
-        super().__init__(peer, metadata=metadata, deadline_ms=deadline_ms)
-        #: What it was answered, errors too: at most one.
-        self.answers: list[Any] = []
+    @property
+    def answers(self) -> list[Any]:
+        """What it was answered, errors too: at most one."""
+        return self.sent
 
     @property
     def answer(self) -> Any:
@@ -91,18 +87,9 @@ class FakeCall(FakeContext, Call):
 class FakeStream(FakeContext, Stream):
     """The outgoing half of a stream: what was sent, and how it ended."""
 
-    def __init__(
-        self,
-        peer: str = PEER,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        deadline_ms: int | None = None,
-    ) -> None:
-        super().__init__(peer, metadata=metadata, deadline_ms=deadline_ms)
-        self.sent: list[Any] = []
-        self.is_over = False
-        #: What it failed with.
-        self.error: PocketMQError | None = None
+    is_over: bool = False
+    #: What it failed with.
+    error: PocketMQError | None = None
 
     def send(self, message: Message) -> None:
         if not self.cancelled:

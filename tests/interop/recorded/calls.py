@@ -14,7 +14,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.rpc import LATER, Kind, Limits, Method, MethodTable
 
-from ...fake_calls import FakeCall, FakeStream, copied
+from ...fake_calls import FakeCall, FakeContext, FakeStream, copied
 
 PORT: Final = 8681
 
@@ -68,8 +68,8 @@ class Answer:
             self.ended_ms, self.status = self.age_ms, status
 
 
-class TimedCall(FakeCall):
-    """A unary call."""
+class TimedContext(FakeContext):
+    """A caller whose deadline is its ANSWER's, which takes what comes back."""
 
     def __init__(self, answer: Answer, metadata: Mapping[str, str]) -> None:
         super().__init__(metadata=metadata)
@@ -78,6 +78,10 @@ class TimedCall(FakeCall):
     @property
     def deadline_ms(self) -> int | None:
         return self.came.left_ms
+
+
+class TimedCall(TimedContext, FakeCall):
+    """A unary call."""
 
     def reply(self, message: Message) -> None:
         super().reply(message)
@@ -89,16 +93,8 @@ class TimedCall(FakeCall):
         self.came.end(error.status)
 
 
-class TimedStream(FakeStream):
+class TimedStream(TimedContext, FakeStream):
     """The outgoing half of a stream."""
-
-    def __init__(self, answer: Answer, metadata: Mapping[str, str]) -> None:
-        super().__init__(metadata=metadata)
-        self.came = answer
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return self.came.left_ms
 
     def send(self, message: Message) -> None:
         super().send(message)
