@@ -164,7 +164,13 @@ class BrokerService:
             ]
         if request.with_times:
             self._add_unread(offsets)
+            self._add_lent(request.group, offsets)
         return pb.GroupOffsetsReply(offsets=offsets)
+
+    def _add_lent(self, group: str, offsets: list[pb.GroupOffset]) -> None:
+        """Tell of each of OFFSETS what GROUP popped there and has not finished."""
+        for one in offsets:
+            one.lent_count, one.read_to = self._pops.lent(group, one.topic, one.queue)
 
     def _add_unread(self, offsets: list[pb.GroupOffset]) -> None:
         """Tell of each of OFFSETS since when messages are unread, and how many bytes; others must not wait for it."""

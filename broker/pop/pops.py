@@ -94,6 +94,16 @@ class Pops:
         """Return how many messages are delivered and not finished."""
         return self._parts.in_flight
 
+    def lent(self, group: str, topic: str, queue: int) -> tuple[int, int]:
+        """Return how many messages of QUEUE GROUP was lent and has not finished, and up to where it was looked."""
+        table = self._tables.get((group, topic))
+        found = None if table is None else table.queues.get(queue)
+        if found is None:
+            return 0, 0
+        entries = found.entries.values()
+        count = sum(1 for entry in entries if entry.serial and not entry.acknowledged)
+        return count, found.next_offset
+
     def _changes(self) -> Iterator[Change]:
         for table in list(self._tables.values()):
             yield from table.changes()

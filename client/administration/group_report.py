@@ -47,6 +47,9 @@ class GroupQueue:
     oldest_unread_ms: int
     #: Bytes of the unread records; None: the broker has not added them up, so many they are.
     unread_bytes: int | None
+    #: Messages that were popped and are not finished, and up to where the group has popped; 0: it has not.
+    lent_count: int = 0
+    read_to: int = 0
     #: Messages a second that were finished, and that came, between two looks; None: there was one look.
     finished_per_s: float | None
     arrived_per_s: float | None
@@ -140,6 +143,8 @@ class Look:
     #: Only of the first look.
     oldest_unread_ms: Mapping[Queue, int]
     unread_bytes: Mapping[Queue, int]
+    #: How many messages were popped and are not finished, and up to where it was popped.
+    lent: Mapping[Queue, tuple[int, int]]
 
 
 def coordinating(states: Mapping[str, pb.GroupStateReply]) -> str:
@@ -190,6 +195,7 @@ def queues_of(
     for queue in sorted(first.committed.keys() & last.committed.keys()):
         low, high = last.bounds[queue]
         seconds = (last.at_ms[queue.broker] - first.at_ms[queue.broker]) / 1000
+        lent_count, read_to = first.lent.get(queue, (0, 0))
         finished = last.committed[queue] - max(first.committed[queue], 0)
         arrived = high - first.bounds[queue][1]
         found.append(
@@ -200,6 +206,8 @@ def queues_of(
                 max_offset=high,
                 oldest_unread_ms=first.oldest_unread_ms[queue],
                 unread_bytes=first.unread_bytes.get(queue),
+                lent_count=lent_count,
+                read_to=read_to,
                 finished_per_s=max(0, finished) / seconds if seconds > 0 else None,
                 arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
                 holder=holders.get(queue, ""),

@@ -281,6 +281,7 @@ class GroupAdmin(DeadLetterAdmin):
         bounds: dict[Queue, tuple[int, int]] = {}
         unread_ms: dict[Queue, int] = {}
         unread_bytes: dict[Queue, int] = {}
+        lent: dict[Queue, tuple[int, int]] = {}
         at_ms: dict[str, int] = {}
         for broker, wanted in queues.items():
             ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
@@ -307,6 +308,7 @@ class GroupAdmin(DeadLetterAdmin):
                     is_unread = with_times and one.unread_store_time_ms >= 0
                     age_ms = now.now_ms - one.unread_store_time_ms if is_unread else 0
                     unread_ms[queue] = max(0, age_ms)
+                    lent[queue] = (one.lent_count, one.read_to)
                     if one.HasField("unread_bytes"):
                         unread_bytes[queue] = one.unread_bytes
                 for end in ends.offsets:
@@ -317,6 +319,7 @@ class GroupAdmin(DeadLetterAdmin):
             bounds=bounds,
             oldest_unread_ms=unread_ms,
             unread_bytes=unread_bytes,
+            lent=lent,
         )
 
     # ------------------------------------------------------------ elsewhere

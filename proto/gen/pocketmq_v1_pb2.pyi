@@ -285,20 +285,24 @@ class FetchReply(_message.Message):
     def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes")
+    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     UNREAD_STORE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     UNREAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_TO_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
     lease: int
     unread_store_time_ms: int
     unread_bytes: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ...) -> None: ...
+    lent_count: int
+    read_to: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ..., lent_count: _Optional[int] = ..., read_to: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "offsets", "force")

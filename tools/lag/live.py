@@ -1,8 +1,8 @@
 """The lag rows of a cluster that runs, by asking its brokers.
 
 Offsets, bounds, ages and bytes come from the brokers, each group in one look (bytes only up to two million unread
-messages a group and broker). What a broker does not tell is unknown here: what waits for its time, what was popped. The
-files tell it: give the store instead.
+messages a group and broker), and what was popped. What a broker does not tell is unknown here: what waits for its time.
+The files tell it: give the store instead.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
         committed_offset=one.offset if one.offset >= 0 else None,
         min_offset=one.min_offset,
         max_offset=one.max_offset,
+        held=one.lent_count,
+        read_to=one.read_to,
         retries=None if is_own else retries,
         dead_letters=None if is_own else dead,
     )

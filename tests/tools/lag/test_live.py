@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pocketmq.broker.broker import Broker
@@ -11,6 +13,7 @@ from pocketmq.client import Admin, Message, Producer, Queue
 from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
+from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.live import cluster_rows
@@ -18,6 +21,7 @@ from pocketmq.tools.lag.rows import LagRow
 from pocketmq.tools.stores.cold_store import ColdStore
 from pocketmq.tools.stores.locations import locate
 
+from ...integration.test_pop_kill import Caller
 from ...integration.whole_broker import store_config
 
 
@@ -49,20 +53,55 @@ def use(address: str) -> list[LagRow]:
         return cluster_rows(admin)
 
 
-async def test_brokers_and_files_tell_the_same(tmp_path: Path) -> None:
+@asynccontextmanager
+async def serving(store: StoreConfig) -> AsyncIterator[tuple[str, str]]:
+    """Serve STORE; yield the addresses of its name server and its broker."""
     server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
     await server.start()
     config = BrokerConfig(port=0, nameservers=(server.address,))
-    store = store_config(tmp_path)
     broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
     await broker.start()
     assert await broker.registered(10)
-    before_ms = SystemClock().now_ms()
     try:
-        live = await asyncio.to_thread(use, server.address)
+        yield server.address, broker.address
     finally:
         await broker.stop()
         await server.stop()
+
+
+def pop(nameserver: str, broker: str) -> list[LagRow]:
+    """Receive four of five messages at BROKER, and finish one; return the rows that NAMESERVER's brokers tell."""
+    with Admin(nameserver) as admin:
+        admin.create_topic("T", queues=1)
+        caller = Caller(broker)
+        for number in range(4):
+            caller.send(b"%d" % number)
+        received = caller.receive(0)
+        caller.send(b"more")
+        caller.acknowledge(received[0])
+        caller.channel.close()
+        assert len(received) == 4
+        return cluster_rows(admin)
+
+
+async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> None:
+    store = store_config(tmp_path)
+    async with serving(store) as (nameserver, broker):
+        (live,) = await asyncio.to_thread(pop, nameserver, broker)
+
+    assert (live.facts.committed_offset, live.facts.held, live.facts.read_to) == (1, 3, 4)
+    assert live.reasons == ("1 message unread", "3 messages popped and not acknowledged")
+    (location,) = locate([store.path])
+    now_ms = SystemClock().now_ms()
+    (cold,) = store_rows(ColdStore.open(location, now_ms=now_ms), now_ms)
+    assert (cold.facts.held, cold.facts.read_to, cold.verdict) == (3, 4, live.verdict)
+
+
+async def test_brokers_and_files_tell_the_same(tmp_path: Path) -> None:
+    store = store_config(tmp_path)
+    before_ms = SystemClock().now_ms()
+    async with serving(store) as (nameserver, _):
+        live = await asyncio.to_thread(use, nameserver)
 
     (location,) = locate([store.path])
     now_ms = SystemClock().now_ms()
