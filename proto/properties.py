@@ -78,6 +78,8 @@ ASKING_NAMES: Final = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 #: Words of KEYS are separated by this.
 KEY_SEPARATOR: Final = " "
+#: A number of more digits than these is none: it may not fit 64 bits.
+_DIGITS_MAX: Final = 18
 
 
 def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
@@ -136,3 +138,9 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
         if name and separator and value:
             found[name] = value
     return found
+
+
+def whole_number(value: str) -> int | None:
+    """Return the number that VALUE is, 0 or more; None for none: properties are whatever a sender wrote."""
+    fits = value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
+    return int(value) if fits else None

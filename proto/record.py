@@ -101,6 +101,15 @@ class Host(NamedTuple):
         """Return the host for a numeric IPv4 or IPv6 ADDRESS."""
         return cls(ipaddress.ip_address(address).packed, port)
 
+    @classmethod
+    def of_peer(cls, peer: str) -> Host:
+        """Return the host that is written "127.0.0.1:40312" or "[::1]:40312"; NO_HOST for another form."""
+        address, _, port = peer.rpartition(":")
+        try:
+            return cls.parse(address.strip("[]"), int(port))
+        except ValueError:
+            return NO_HOST
+
     @property
     def is_v6(self) -> bool:
         return len(self.address) == 16

@@ -26,7 +26,7 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.instant import format_instant
 from ...proto.recall_handle import RecallHandle, decode_handle
-from ...proto.record import NO_HOST, Host, Record, decode_record, encode_record
+from ...proto.record import Host, Record, decode_record, encode_record
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
@@ -40,7 +40,6 @@ from .roads import timer_out_ms
 RECALL_TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
 _KEY_JOINT: Final = "+"
-_DIGITS_MAX: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +201,7 @@ class Recalls:
             topic=TIMER_TOPIC,
             body=_BODY,
             born_timestamp_ms=now_ms,
-            born_host=_host(peer),
+            born_host=Host.of_peer(peer),
             properties=properties,
         )
         return encode_record(marker)
@@ -210,15 +209,5 @@ class Recalls:
 
 def _number(properties: Mapping[str, str], name: str) -> int:
     """Return the number that property NAME holds; −1 for none."""
-    text = properties.get(name, "")
-    fits = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-    return int(text) if fits else -1
-
-
-def _host(peer: str) -> Host:
-    """Return the address of PEER, "127.0.0.1:40312" or "[::1]:40312"; that of nobody for another form."""
-    address, _, port = peer.rpartition(":")
-    try:
-        return Host.parse(address.strip("[]"), int(port))
-    except ValueError:
-        return NO_HOST
+    number = names.whole_number(properties.get(name, ""))
+    return -1 if number is None else number

@@ -34,7 +34,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.message_id import offset_message_id
 from ...proto.plain_record import PlainRecord, read_record, write_record
-from ...proto.properties import NAME_END, PAIR_END
+from ...proto.properties import NAME_END, PAIR_END, whole_number
 from ...proto.record import NO_HOST, SYS_COMPRESSED, SYS_COMPRESSION, Buffer, Host, decompress_body
 from .checks import milliseconds
 from .message_types import type_of_stored
@@ -46,7 +46,6 @@ _ENCODINGS: Final = {
     v2.IDENTITY: 0,
     v2.GZIP: SYS_COMPRESSED,
 }
-_DIGITS_MAX: Final = 18
 _INT_MAX: Final = 2**31 - 1
 #: The last instant that a Timestamp may be, 9999-12-31T23:59:59.999Z.
 _INSTANT_MAX_MS: Final = 253_402_300_799_999
@@ -241,12 +240,12 @@ def _set_lite_topic(system: v2.SystemProperties, value: str) -> None:
 
 
 def _set_priority(system: v2.SystemProperties, value: str) -> None:
-    if (priority := _number(value)) is not None and priority <= _INT_MAX:
+    if (priority := whole_number(value)) is not None and priority <= _INT_MAX:
         system.priority = priority
 
 
 def _set_delivery(system: v2.SystemProperties, value: str) -> None:
-    if (due_ms := _number(value)) is not None and due_ms <= _INSTANT_MAX_MS:
+    if (due_ms := whole_number(value)) is not None and due_ms <= _INSTANT_MAX_MS:
         _set_time(system.delivery_timestamp, due_ms)
 
 
@@ -281,12 +280,6 @@ def _offset_id(record: PlainRecord) -> str:
 def _set_time(time: Timestamp | Duration, milliseconds: int) -> None:
     time.seconds, rest = divmod(milliseconds, 1000)
     time.nanos = rest * 1_000_000
-
-
-def _number(text: str) -> int | None:
-    """Return the whole number that TEXT is, None if it is none."""
-    fits = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-    return int(text) if fits else None
 
 
 @lru_cache(_HOSTS_KEPT)

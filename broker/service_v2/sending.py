@@ -23,7 +23,7 @@ from ...proto.few_records import FEW_MAX, FewColumns, RecordPlace
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.recall_handle import encode_handle
-from ...proto.record import NO_HOST, Host
+from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable
 from ...proto.topics import TOPIC_LENGTH_MAX
 from ...store.run import Run
@@ -44,8 +44,8 @@ DURABLE: Final = "x-durable"
 _DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk"}
 #: Told the client id, the topic and the transaction id of a half message.
 Remember = Callable[[str, str, str], None]
-#: Peers whose address is kept, parsed.
-_PEERS_KEPT: Final = 4096
+#: The address of a peer; of so many it is kept.
+_host_of: Final = lru_cache(4096)(Host.of_peer)
 #: A recall handle is made of words: an id with a space is none.
 _SPACE: Final = " "
 #: The answer about one message that is stored, but for what is its own.
@@ -105,7 +105,7 @@ class SendMessages:
         topic = self._writable(checks.topic_name(first.topic))
         alone = len(messages) == 1
         drafts = [self._draft(first, topic, None)] if alone else self._drafts(messages, topic)
-        runs = _runs(drafts, topic.name, _host(call.peer), self._now_ms())
+        runs = _runs(drafts, topic.name, _host_of(call.peer), self._now_ms())
         receipt = _Receipt(call, drafts, topic.name, self._config.name, len(runs))
         self._sends.take([(run, receipt.outcome_of(rows)) for rows, run in runs])
         for draft in drafts:
@@ -308,13 +308,3 @@ class _Receipt:
                 return
         in_order = [entries[row] for row in range(len(entries))]
         call.reply(v2.SendMessageResponse(status=status, entries=in_order))
-
-
-@lru_cache(_PEERS_KEPT)
-def _host(peer: str) -> Host:
-    """Return the address of PEER, "127.0.0.1:40312" or "[::1]:40312"; that of nobody for another form."""
-    address, _, port = peer.rpartition(":")
-    try:
-        return Host.parse(address.strip("[]"), int(port))
-    except ValueError:
-        return NO_HOST

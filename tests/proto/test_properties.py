@@ -10,6 +10,7 @@ from pocketmq.proto.properties import (
     decode_properties,
     encode_again,
     encode_properties,
+    whole_number,
     without,
 )
 
@@ -87,3 +88,19 @@ def test_a_string_is_closed_once() -> None:
         b"a\x011\x02",
         b"a\x011\x02",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("0", 0),
+        ("9" * 18, 10**18 - 1),
+        ("9" * 19, None),
+        ("", None),
+        ("-1", None),
+        ("1.5", None),
+        ("٣", None),
+    ],
+)
+def test_a_whole_number_is_ascii_digits_that_fit_64_bits(value: str, number: int | None) -> None:
+    assert whole_number(value) == number

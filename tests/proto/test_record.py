@@ -16,6 +16,7 @@ from pocketmq.proto.errors import CorruptRecord, InvalidRecord, MessageTooLarge
 from pocketmq.proto.record import (
     MAGIC_V1,
     MAGIC_V2,
+    NO_HOST,
     SYS_BORN_V6,
     SYS_STORE_V6,
     Host,
@@ -184,3 +185,17 @@ def test_zlib_without_a_type_is_read_as_old_clients_wrote_it_and_gzip_as_new_one
     compress: Callable[[bytes], bytes],
 ) -> None:
     assert decompress_body(compress(b"body"), 0x1) == b"body"
+
+
+@given(
+    st.builds(Host, st.ip_addresses().map(lambda address: address.packed), st.integers(0, 65535))
+)
+def test_the_address_of_a_peer_is_read_as_it_is_written(host: Host) -> None:
+    assert Host.of_peer(str(host)) == host
+
+
+@pytest.mark.parametrize(
+    "peer", ["", "nonsense", "unix:/run/x", "localhost:80", "127.0.0.1:", ":7"]
+)
+def test_a_peer_without_an_address_is_nobody(peer: str) -> None:
+    assert Host.of_peer(peer) == NO_HOST

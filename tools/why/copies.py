@@ -19,6 +19,7 @@ from ...proto.properties import (
     TIMER_OUT_MS,
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
+    whole_number,
 )
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record
 from ...proto.topics import (
@@ -39,7 +40,6 @@ Role = Literal[
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-_DIGITS_MAX: Final = 18
 #: A wheel of Apache's has slots of a second, or of up to ten.
 _SLOT_MS_MAX: Final = 10_000
 _ROLES: Final[dict[str, Role]] = {
@@ -66,9 +66,7 @@ def role_of(record: Record) -> Role:
 
 def number_of(record: Record, name: str) -> int | None:
     """Return the property NAME as a number; None for none: properties are whatever a sender wrote."""
-    text = record.properties.get(name, "")
-    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-    return int(text) if is_number else None
+    return whole_number(record.properties.get(name, ""))
 
 
 def real_place(record: Record) -> str:
