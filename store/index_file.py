@@ -40,8 +40,8 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
 HEADER: Final = struct.Struct(">qqqqii")
-_ENTRY: Final = struct.Struct(">iqii")
-_SLOT: Final = struct.Struct(">i")
+ENTRY: Final = struct.Struct(">iqii")
+SLOT: Final = struct.Struct(">i")
 ENTRIES: Final = np.dtype(
     [("key_hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
@@ -154,13 +154,13 @@ class IndexFile:
         seconds = min(max(store_ms - begin, 0) // 1000, _INT_MAX) if begin > 0 else 0
         for key_hash, log_offset in keys:
             slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
-            (previous,) = _SLOT.unpack_from(self._map, slot_at)
+            (previous,) = SLOT.unpack_from(self._map, slot_at)
             if not 0 < previous <= number:
                 previous = 0
                 header.slots_used += 1
-            _SLOT.pack_into(self._map, slot_at, number)
+            SLOT.pack_into(self._map, slot_at, number)
             entry_at = self._entries_at + number * INDEX_ENTRY_SIZE
-            _ENTRY.pack_into(self._map, entry_at, key_hash, log_offset, seconds, previous)
+            ENTRY.pack_into(self._map, entry_at, key_hash, log_offset, seconds, previous)
             number += 1
         header.end_log_offset, header.end_ms = keys[-1][1], store_ms
         header.next_entry = number
@@ -313,7 +313,7 @@ class IndexFile:
         header = self.header
         next_entry = header.next_entry
         slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
-        (number,) = _SLOT.unpack_from(view, slot_at)
+        (number,) = SLOT.unpack_from(view, slot_at)
         found: list[int] = []
         if number <= 0 or number > next_entry or next_entry <= 1:
             return found
@@ -321,7 +321,7 @@ class IndexFile:
             at = _wrapped(self._entries_at + number * INDEX_ENTRY_SIZE)
             if len(found) >= limit or not 0 <= at <= self.mapping.size - INDEX_ENTRY_SIZE:
                 return found
-            entry_hash, log_offset, seconds, previous = _ENTRY.unpack_from(view, at)
+            entry_hash, log_offset, seconds, previous = ENTRY.unpack_from(view, at)
             time_ms = header.begin_ms + seconds * 1000
             if seconds < 0:
                 return found

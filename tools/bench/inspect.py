@@ -13,11 +13,14 @@ import time
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from ...proto.properties import encode_properties
 from ...proto.record import LOG_OFFSET_AT, NO_HOST
 from ...proto.record_run import encode_run
 from ...proto.run_check import check_run
 from ...store.config import StoreConfig
+from ...store.consume_queue import ENTRY
 from ...store.mapped_file import file_name
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
@@ -35,7 +38,6 @@ LOG_BYTES: Final = 512 * MIB
 _NEWEST: Final = 5_000
 _RUN: Final = 500
 _BODY_BYTES: Final = 1024
-_ENTRY: Final = struct.Struct(">qiq")
 
 
 def inspect(conditions: Conditions) -> Figure:
@@ -92,13 +94,13 @@ def _make_large(store: Path) -> None:
                 record = bytearray(data)
                 struct.pack_into(">q", record, LOG_OFFSET_AT, start + number * size)
                 file.write(record)
-    entry = _ENTRY.pack((LOG_FILES - 1) * GIB, size, 0)
+    entries = np.array([((LOG_FILES - 1) * GIB, size, 0)] * 100, ENTRY)
     for number in range(QUEUES):
         folder = store / "consumequeue" / f"Large{number // 8}" / str(number % 8)
         folder.mkdir(parents=True)
         with (folder / file_name(0)).open("wb") as file:
             file.truncate(6_000_000)
-            file.write(entry * 100)
+            file.write(entries.tobytes())
 
 
 def _make_whole(path: Path) -> int:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
+from ...store import batch_consume_queue, consume_queue
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
-from ...store.index_file import IndexHeader
+from ...store.index_file import HEADER, IndexHeader
 from ...store.mapped_file import file_name
 from ...store.os_disk import OsDisk
 from .skeleton import Copied, copy_rows, row_folders
-
-_INDEX_HEADER: Final = struct.Struct(">qqqqii")
-_PAIR_SIZE: Final = 12
-_QUEUE_ENTRY: Final = 20
-_BATCH_ENTRY: Final = 46
 
 
 class CutRows:
@@ -37,9 +31,12 @@ class CutRows:
     def copy(self, copied: Copied) -> None:
         """Take over log, queues and index."""
         self._copy_log(copied)
-        for kind, size in (("consumequeue", _QUEUE_ENTRY), ("batchconsumequeue", _BATCH_ENTRY)):
+        for kind, entry_type in (
+            ("consumequeue", consume_queue.ENTRY),
+            ("batchconsumequeue", batch_consume_queue.ENTRY),
+        ):
             for folder, names in row_folders(os.path.join(self._source, kind)):
-                self._copy_queue(copied, folder, names, size)
+                self._copy_queue(copied, folder, names, entry_type)
         self._copy_index(copied)
 
     def copy_others(self, copied: Copied) -> None:
@@ -69,7 +66,7 @@ class CutRows:
             OsDisk().open_map(path, size=self._settings.log_file_size, create=True).close()
 
     def _copy_queue(
-        self, copied: Copied, folder: str, names: Sequence[str], entry_size: int
+        self, copied: Copied, folder: str, names: Sequence[str], entry_type: np.dtype[np.void]
     ) -> None:
         """Take over the files of one queue up to the first entry behind the cut.
 
@@ -77,7 +74,7 @@ class CutRows:
         """
         paths = [os.path.join(folder, name) for name in names if name.isdigit()]
         for number in range(len(paths) - 1, -1, -1):
-            used = self._used(paths[number], entry_size)
+            used = self._used(paths[number], entry_type)
             if not used and (number or not int(os.path.basename(paths[0]))):
                 continue
             for path in paths[:number]:
@@ -85,34 +82,32 @@ class CutRows:
             copied.copy(paths[number], self._place(paths[number]), used)
             return
 
-    def _used(self, path: str, entry_size: int) -> int:
+    def _used(self, path: str, entry_type: np.dtype[np.void]) -> int:
         """Return how many bytes of the queue file PATH hold entries before the cut."""
-        head = self._disk.read_at(path, 0, _PAIR_SIZE)
-        if len(head) < _PAIR_SIZE or not self._is_before(head):
+        size = entry_type.itemsize
+        if not self._places_before(self._disk.read_at(path, 0, size), entry_type):
             return 0
         mapping = self._disk.open_map(path, writable=False)
-        count = -(-mapping.data_end(0, mapping.size) // entry_size)
-        data = mapping.read(0, min(count, mapping.size // entry_size) * entry_size)
+        count = -(-mapping.data_end(0, mapping.size) // size)
+        data = mapping.read(0, min(count, mapping.size // size) * size)
         mapping.close()
-        kind = np.dtype(
-            [("offset", ">i8"), ("size", ">i4"), ("rest", f"V{entry_size - _PAIR_SIZE}")]
-        )
-        entries = np.frombuffer(data, kind)
-        good = (entries["offset"] < self._end) & (entries["offset"] >= 0) & (entries["size"] > 0)
-        return entry_size * (len(good) if good.all() else int(good.argmin()))
+        return size * self._places_before(data, entry_type)
 
-    def _is_before(self, head: bytes) -> bool:
-        offset, size = struct.unpack(">qi", head)
-        return bool(0 <= offset < self._end and size > 0)
+    def _places_before(self, data: bytes, entry_type: np.dtype[np.void]) -> int:
+        """Return how many entries at the beginning of DATA point before the cut."""
+        entries = np.frombuffer(data, entry_type, len(data) // entry_type.itemsize)
+        offsets = entries["log_offset"]
+        good = (offsets >= 0) & (offsets < self._end) & (entries["size"] > 0)
+        return len(good) if good.all() else int(good.argmin())
 
     def _copy_index(self, copied: Copied) -> None:
         for folder, names in row_folders(os.path.join(self._source, "index")):
             for name in names:
                 path = os.path.join(folder, name)
-                data = self._disk.read_at(path, 0, _INDEX_HEADER.size)
-                if len(data) < _INDEX_HEADER.size:
+                data = self._disk.read_at(path, 0, HEADER.size)
+                if len(data) < HEADER.size:
                     continue
-                header = IndexHeader(*_INDEX_HEADER.unpack(data))
+                header = IndexHeader(*HEADER.unpack(data))
                 if header.next_entry > 1 and header.begin_log_offset >= self._end:
                     continue
                 full = header.next_entry >= self._settings.index_entries

@@ -10,7 +10,6 @@ A chain runs from newer to older entries. A link that does not lead to an older 
 from __future__ import annotations
 
 import posixpath
-import struct
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -24,12 +23,10 @@ from ...store.config import (
     index_file_size,
 )
 from ...store.disk import Disk
-from ...store.index_file import HEADER, IndexHeader
+from ...store.index_file import ENTRY, HEADER, SLOT, IndexHeader
 from ..stores.sizes import index_shape
 from .file_row import FilePages
 
-_SLOT: Final = struct.Struct(">i")
-_ENTRY: Final = struct.Struct(">iqii")
 _INT_MAX: Final = (1 << 31) - 1
 
 
@@ -74,7 +71,7 @@ class IndexPart:
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         """Return key hash, log offset, seconds and previous entry of entry NUMBER."""
         at = self._entries_at + number * INDEX_ENTRY_SIZE
-        found: tuple[int, int, int, int] = _ENTRY.unpack(self._pages.read(at, INDEX_ENTRY_SIZE))
+        found: tuple[int, int, int, int] = ENTRY.unpack(self._pages.read(at, ENTRY.size))
         return found
 
     @cached_property
@@ -96,7 +93,7 @@ class IndexPart:
     def follow(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[Candidate]:
         """Yield the entries with the hash WANTED of the time range, from the newest on."""
         slot_at = INDEX_HEADER_SIZE + wanted % self._slots * INDEX_SLOT_SIZE
-        (number,) = _SLOT.unpack(self._pages.read(slot_at, INDEX_SLOT_SIZE))
+        (number,) = SLOT.unpack(self._pages.read(slot_at, SLOT.size))
         newer, first_ms = self._entries, self.header.begin_ms
         while 0 < number < newer:
             entry_hash, log_offset, seconds, previous = self._entry(number)

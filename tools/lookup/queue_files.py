@@ -8,20 +8,18 @@ a page for each halving.
 from __future__ import annotations
 
 import posixpath
-import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from ...store.config import BATCH_ENTRY_SIZE, QUEUE_ENTRY_SIZE
+import numpy as np
+
+from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Disk
 from ...store.entry_row import PRE_BLANK_SIZE
 from .file_row import FileRow
 from .log_files import LogFiles
-
-_PLAIN: Final = struct.Struct(">qiq")
-_BATCH: Final = struct.Struct(">qiqqqhii")
 
 
 class QueueEntry(NamedTuple):
@@ -44,7 +42,8 @@ class QueueFiles(FileRow):
         self.topic = topic
         self.queue = queue
         self.is_batch = is_batch
-        self._entry_size = BATCH_ENTRY_SIZE if is_batch else QUEUE_ENTRY_SIZE
+        self._entry_type = batch_consume_queue.ENTRY if is_batch else consume_queue.ENTRY
+        self._entry_size = self._entry_type.itemsize
 
     # --- by place in the row -------------------------------------------------------------------------------------
 
@@ -55,11 +54,12 @@ class QueueFiles(FileRow):
         if file is None:
             return None
         data = file.pages.read(byte - file.start, self._entry_size)
+        fields = np.frombuffer(data, self._entry_type)[0].item()
         if self.is_batch:
-            log_offset, size, code, _, base, count, _, _ = _BATCH.unpack(data)
+            log_offset, size, code, _, base, count, _, _ = fields
             found = QueueEntry(base, log_offset, size, code, count)
         else:
-            found = QueueEntry(place, *_PLAIN.unpack(data))
+            found = QueueEntry(place, *fields)
         return found if found.size > 0 and found.log_offset >= 0 else None
 
     @property
