@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...proto.errors import StoreRefused
-from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.apache.broker import ApacheBroker
 from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
@@ -205,20 +204,6 @@ class ColdStore:
                 continue
             for queue_id, offset in queues.items():
                 yield CommittedOffset(topic, queue_id, group, offset)
-
-    def retry_topics(self) -> dict[str, str]:
-        """Return the retry topics that exist, by group."""
-        return self._topics_of_groups(RETRY_PREFIX)
-
-    def dead_letter_topics(self) -> dict[str, str]:
-        """Return the topics of dead letters that exist, by group."""
-        return self._topics_of_groups(DEAD_LETTER_PREFIX)
-
-    def _topics_of_groups(self, prefix: str) -> dict[str, str]:
-        names = {*self.topics, *(topic for topic, _ in self.reading.queues)}
-        return {
-            name.removeprefix(prefix): name for name in sorted(names) if name.startswith(prefix)
-        }
 
 
 def _as_apache(

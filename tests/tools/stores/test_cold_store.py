@@ -100,13 +100,6 @@ def test_a_queue_that_only_its_topic_knows_is_empty(tmp_path: Path) -> None:
     assert store.queue("Nowhere", 0) is None
 
 
-def test_retry_and_dead_letter_topics_are_told_by_group(tmp_path: Path) -> None:
-    store = opened("consumption", tmp_path)
-
-    assert store.dead_letter_topics() == {"G_failing": "%DLQ%G_failing"}
-    assert store.retry_topics()["G_failing"] == "%RETRY%G_failing"
-
-
 def test_without_the_index_queues_are_the_same(tmp_path: Path) -> None:
     root = recorded_store("unclean", tmp_path / "store")
     location = StoreLocation(str(root), str(root), "broker-a")
