@@ -21,6 +21,8 @@ from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
 from ..proto.rpc import Carrier, Limits, MethodTable
+from ..proto.services.health import Health
+from ..proto.services.port_services import PortServices
 from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
@@ -46,6 +48,10 @@ _PAGE_SIZE = resource.getpagesize()
 _MOVED_CLEAN_MS = 600_000
 #: How often is looked whether the table of producers is worth saving.
 _PRODUCERS_TICK_MS = 5_000
+#: How often is looked whether the broker's health has changed, for those who watch it.
+_HEALTH_TICK_MS = 1_000
+#: What to ask the health service for, to hear whether the broker takes messages.
+WRITABLE = "writable"
 #: How long a change of topics waits for the name servers before it is answered all the same.
 _ANNOUNCE_TIMEOUT_S = 3.0
 
@@ -57,6 +63,7 @@ class _Running:
     parts: Parts
     mark: Mark
     carrier: Carrier
+    health: Health
     registration: Registration | None = None
 
 
@@ -188,16 +195,19 @@ class Broker:
             parts.sends, parts.fetches, parts.lookups, self._announced, self._status
         )
         table |= parts.methods() | clock_methods(self._clock)
+        services = PortServices(table, {WRITABLE: lambda: store.health.state == "open"})
         limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
-        carrier = self._carrier(table, limits, parts)
+        carrier = self._carrier(services.methods, limits, parts)
         mark = keep_mark(self._clock, self._disk, self._store_config)
-        self._running = _Running(parts=parts, mark=mark, carrier=carrier)
+        self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
         parts.start()  # Cleaning leaves what waits, once that is known.
         self._schedule(parts)
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
         self._register(self._running)
+        parts.wall_timers.every(_HEALTH_TICK_MS, services.health.look)
+        services.health.begin()
 
     def _carrier(self, table: MethodTable, limits: Limits, parts: Parts) -> Carrier:
         """Return what carries TABLE: a carrier alone, or two behind one port."""
@@ -315,6 +325,7 @@ class Broker:
         if running is None:
             return
         parts = running.parts
+        running.health.end()
         if running.registration is not None:
             await running.registration.stop()
         parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")

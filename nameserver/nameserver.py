@@ -13,6 +13,8 @@ import logging
 from ..proto.carrier_grpcio import GrpcioCarrier
 from ..proto.clock import Clock
 from ..proto.rpc import Carrier, Limits, MakeCarrier
+from ..proto.services.health import Health
+from ..proto.services.port_services import PortServices
 from .config import NameServerConfig
 from .route_table import RouteTable
 from .service import NameServerService
@@ -24,11 +26,17 @@ class NameServer:
     """A name server process, without the process."""
 
     def __init__(
-        self, config: NameServerConfig, table: RouteTable, carrier: Carrier, clock: Clock
+        self,
+        config: NameServerConfig,
+        table: RouteTable,
+        carrier: Carrier,
+        health: Health,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._table = table
         self._carrier = carrier
+        self._health = health
         self._clock = clock
         self._scanning: asyncio.Task[None] | None = None
         self._port = 0
@@ -39,9 +47,10 @@ class NameServer:
     ) -> NameServer:
         """Put a name server together; nothing runs yet. MAKE_CARRIER makes what callers reach it by."""
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
-        service = NameServerService(table, config, clock)
+        services = PortServices(NameServerService(table, config, clock).methods())
         limits = Limits(receive_bytes_max=config.request_size_max_bytes)
-        return cls(config, table, make_carrier([service.methods()], limits=limits), clock)
+        carrier = make_carrier([services.methods], limits=limits)
+        return cls(config, table, carrier, services.health, clock)
 
     @property
     def port(self) -> int:
@@ -57,10 +66,12 @@ class NameServer:
         """Listen and serve; raise ConfigError if the address cannot be had."""
         self._port = await self._carrier.start(self._config.host, self._config.port)
         self._scanning = asyncio.create_task(self._scan(), name="nameserver-scan")
+        self._health.begin()
         logger.info("name server listens address=%s", self.address)
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Refuse new requests, end the brokers' streams, and close."""
+        self._health.end()
         if self._scanning is not None:
             self._scanning.cancel()
             await asyncio.wait((self._scanning,))

@@ -24,6 +24,7 @@
     │   ├── NotReadable  NotWritable
     │   ├── Overloaded
     │   ├── MessageNotFound          none here, or not any more
+    │   ├── ServiceNotFound          the server has no service of this name
     │   ├── TooLate                  a delayed message that is due already cannot be recalled
     │   ├── TransactionNotFound      no half message of this transaction
     │   ├── TransactionResolved      it has the other outcome already
@@ -197,6 +198,12 @@ class GroupNotFound(BrokerError):
 
 class MessageNotFound(BrokerError):
     """No message with this id."""
+
+    status = "NOT_FOUND"
+
+
+class ServiceNotFound(BrokerError):
+    """The server has no service of this name."""
 
     status = "NOT_FOUND"
 

@@ -1,8 +1,8 @@
-"""The descriptor pool of protocols that are not ours: `apache.rocketmq.v2`, OpenTelemetry's and OpenCensus's.
+"""The descriptor pool of protocols that are not ours: `apache.rocketmq.v2`, OpenTelemetry's, OpenCensus's and gRPC's.
 
-Descriptors of one name may be in a pool but once. Apache's own Python client, and OpenTelemetry's library, put theirs
-into the default pool; ours have a pool of their own, so that all can be imported in one process. `make proto` has the
-generated modules use it.
+Descriptors of one name may be in a pool but once. Apache's own Python client, the libraries of OpenTelemetry, and
+grpcio-health-checking put theirs into the default pool; ours have a pool of their own, so that all can be imported in
+one process. `make proto` has the generated modules use it.
 """
 
 from __future__ import annotations

@@ -259,6 +259,10 @@ class MethodTable:
     def __getitem__(self, path: str) -> Method:
         return self._methods[path]
 
+    def services(self) -> list[str]:
+        """Return the names of the services ("pocketmq.v1.Broker") that methods here belong to, in order."""
+        return sorted({path[1:].rpartition("/")[0] for path in self._methods})
+
     def __or__(self, other: MethodTable) -> MethodTable:
         """Return a table of both; they must not share a path."""
         both = self._methods.keys() & other._methods.keys()

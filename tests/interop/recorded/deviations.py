@@ -262,6 +262,9 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
         ("pull-offset-02 pull-offset-03 pull-offset-04", _SERVED, "status: comes"),
         ("pull-offset-05 pull-offset-06", _SERVED, "offset: comes"),
     ],
+    "health is told": [
+        ("pull-offset-09", _SERVED, "status: comes"),
+    ],
     "light topics are not subscribed to": [
         (
             "lite-03 lite-04 lite-05 lite-06 lite-10 lite-15 lite-16 lite-18",

@@ -104,7 +104,9 @@ def observed(group: str) -> dict[str, list[str]]:
 
 
 def codes(message: Any) -> set[str]:
-    """Return the names of the codes in MESSAGE, an answer."""
+    """Return the names of the codes in MESSAGE, an answer; those of other protocols are none."""
+    if message.DESCRIPTOR.file is not v2.DESCRIPTOR:
+        return set()
     statuses = [entry.status for entry in getattr(message, "entries", ())]
     if "status" in message.DESCRIPTOR.fields_by_name and message.HasField("status"):
         statuses.append(message.status)

@@ -1,0 +1,28 @@
+"""A server's methods, and with them those of the services that stand beside them on its port.
+
+services = PortServices(table, {"writable": takes_messages})
+carrier = make_carrier([services.methods], limits=limits)
+…
+services.health.begin()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..rpc import MethodTable
+from .health import Health
+
+
+class PortServices:
+    """What one port serves: OWN, the server's own methods, and the services about them.
+
+    CONDITIONS are names besides the services' that the server's health can be asked for.
+    """
+
+    def __init__(
+        self, own: MethodTable, conditions: Mapping[str, Callable[[], bool]] | None = None
+    ) -> None:
+        self.health = Health(own.services(), conditions)
+        #: All of it, for a carrier.
+        self.methods = own | self.health.methods()
