@@ -170,12 +170,13 @@ class Holdings:
 
     def retain(self) -> None:
         """Finish what retention has taken."""
-        for queue in self.queues.values():
+        for queue in list(self.queues.values()):
             low = self.parts.store.queue_bounds(self.topic, queue.key.queue)[0]
             if queue.low < low:
                 gone = [one for one in queue.entries.values() if one.offset < low]
                 for entry in gone:
-                    self.finish(entry)
+                    if entry.offset in queue.entries:  # One before it may have taken it along.
+                        self.finish(entry)
                 if gone or queue.next_offset < low:
                     logger.warning(
                         "messages expired unfinished group=%s topic=%s queue=%s in_flight=%s undelivered=%s",

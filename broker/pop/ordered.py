@@ -156,23 +156,21 @@ class OrderedTable(Table):
         super().restore(number, found, clean=clean)
         queue = self.queues[number]
         lanes = self._lanes[number] = Lanes()
-        gone = []
-        for entry in queue.entries.values():
+        for entry in list(queue.entries.values()):
             data = self.read(entry)
-            lane = entry.lane = lanes.of(b"" if data is None else message_group(data))
+            if data is None:
+                super().finish(entry)
+                continue
+            lane = entry.lane = lanes.of(message_group(data))
             if entry.serial:  # It was delivered: a suspended one may count no attempt.
                 lane.batch.append(entry)
             else:
                 lanes.hold(entry, lane)
-            if data is None:
-                gone.append(entry)
         for lane in lanes.all():
             if not lane.batch:
                 lanes.free(lane)
             elif not lane.is_leased:
                 lanes.take_back(lane)
-        for entry in gone:
-            self.finish(entry)
 
     def drop(self, number: int) -> None:
         super().drop(number)

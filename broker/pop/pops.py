@@ -324,7 +324,7 @@ class Pops:
 
     def retain(self) -> None:
         """Finish what retention has taken."""
-        for table in self._tables.values():
+        for table in list(self._tables.values()):
             table.retain()
 
     def moved(self, group: str, topic: str, queue: int, offset: int) -> None:

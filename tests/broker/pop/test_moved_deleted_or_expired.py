@@ -86,6 +86,20 @@ async def test_what_retention_has_taken_does_not_come_again(broker: Popping) -> 
     assert broker.committed() == low
 
 
+async def test_retention_takes_what_was_acknowledged_behind_what_was_not(broker: Popping) -> None:
+    broker.group(consume_message_orderly=True)
+    for _ in range(5):
+        broker.send(b"x" * 300_000, properties={"__SHARDINGKEY": "a"})
+    broker.ack(broker.pop()[1])
+    low = _delete_oldest_files(broker)
+    assert low >= 2
+
+    broker.pops.retain()
+
+    assert broker.committed() == low
+    assert broker.pops.in_flight == 5 - low
+
+
 def _delete_oldest_files(broker: Popping) -> int:
     """Delete the oldest file of the log, as retention does, and return where the queue begins now."""
     broker.store.log.files.delete_leading(1)
