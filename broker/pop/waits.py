@@ -49,7 +49,12 @@ class PopWaits:
 
     def try_again(self, receive: Receive) -> bool:
         """Have RECEIVE try again; return whether it was still there."""
-        return receive.waiting is not None and self._purgatory.try_again(receive.waiting)
+        if receive.waiting is None:
+            return False
+        was_there = self._purgatory.try_again(receive.waiting)
+        # While it looked on, nobody behind it was asked.
+        self.wake((receive.asked.group, receive.asked.topic))
+        return was_there
 
     def over(self, receive: Receive) -> None:
         """Hear that RECEIVE, which may have waited, is over."""

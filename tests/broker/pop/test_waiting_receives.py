@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.broker.filters.choice import choice_of
 from pocketmq.broker.pop.asked import Popped
+from pocketmq.broker.pop.receive import Receive
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicNotFound
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
 from .popping import TOPIC, Popping, bodies, seen
 
@@ -54,6 +57,25 @@ async def test_long_waits_end_together_and_not_late(broker: Popping) -> None:
     await broker.clock.advance(20_000 // 64)
 
     assert len(broker.answers) == 2
+
+
+async def test_what_one_that_looks_on_leaves_goes_to_the_next(
+    broker: Popping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Receive] = []
+    monkeypatch.setattr(broker.pops, "look_on", later.append)
+    wanted = choice_of(pb.Filter(kind=pb.Filter.SQL, expression="n = 1"))
+    broker.send(*[b"-"] * 3_000, properties={"n": "0"})
+    broker.wait(batch=1, choice=wanted)
+    assert len(later) == 1
+    for _ in range(2):
+        broker.wait(batch=1, choice=wanted)
+    assert len(later) == 1
+    broker.send(b"1", b"2", properties={"n": "1"})
+
+    later[0].look_on()
+
+    assert [bodies(one.deliveries) for one in broker.answers] == [[b"1"], [b"2"]]
 
 
 async def test_a_lease_that_lapses_wakes_one_that_waits(broker: Popping) -> None:
