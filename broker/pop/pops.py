@@ -255,9 +255,11 @@ class Pops:
 
         Raises InvalidReceiptHandle.
         """
-        _, entry = self._find(group, topic, handle)
-        lease = entry.lease if entry is not None else None
-        return entry.attempt if entry is not None and lease is not None and lease.ends_ms else 0
+        table, entry = self._find(group, topic, handle)
+        if entry is None or entry.lease is None or not entry.lease.ends_ms:
+            return 0
+        data = table.read(entry)
+        return 0 if data is None else times_of(entry, data)
 
     def forward_to_dead_letters(self, group: str, topic: str, handle: str, reason: str) -> None:
         """Finish what HANDLE means as a dead letter, because of REASON; again is fine, and makes no second copy.

@@ -77,6 +77,15 @@ async def test_earlier_attempts_count(broker: Popping) -> None:
     assert broker.dead() == [(b"again", 4)]
 
 
+async def test_a_push_consumer_is_told_of_the_last_attempt_with_the_earlier_ones(
+    broker: Popping,
+) -> None:
+    send_back(broker, b"again", times=2)
+    (one,) = broker.pop(auto_renew=True)
+
+    assert broker.pops.renewed_attempt(GROUP, TOPIC, one.handle) == one.attempt == 3
+
+
 async def test_the_receives_filter_does_not_apply(broker: Popping) -> None:
     send_back(broker, b"again")
 
