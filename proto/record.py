@@ -238,17 +238,22 @@ def head_store_time_ms(head: Buffer) -> int | None:
 
 
 def log_offset_and_times(record: Buffer) -> tuple[int, int]:
-    """Return the log offset and the reconsume times of RECORD, which is whole."""
+    """Return the log offset and the reconsume times of RECORD, which is whole; 0 times if it is too short for them."""
     log_offset, sys_flag, times = _PLACE.unpack_from(record, LOG_OFFSET_AT)
     if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
         extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
-        (times,) = _INT.unpack_from(record, RECONSUME_TIMES_AT + extra)
+        times_at = RECONSUME_TIMES_AT + extra
+        whole = len(record) >= times_at + _INT.size
+        times = _INT.unpack_from(record, times_at)[0] if whole else 0
     return log_offset, times
 
 
 def property_value(record: bytes, name: bytes) -> bytes:
-    """Return the value of the property NAME of RECORD, which is whole; empty if it has none."""
-    at = _properties_at(record)
+    """Return the value of the property NAME of RECORD, which is whole; empty if it has none, or is damaged."""
+    try:
+        at = _properties_at(record)
+    except (struct.error, IndexError):
+        return b""
     inner = record.rfind(b"\x02%b\x01" % name, at)
     if inner >= 0:
         at = inner + len(name) + 2

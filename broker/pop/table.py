@@ -6,7 +6,8 @@
     low               the lowest that is not finished: the group's committed offset
 
 A message is delivered from the place where it lies, every time. One that was delivered as often as the group allows
-goes to the dead letters when it would be delivered again. One that retention has taken meanwhile is finished.
+goes to the dead letters when it would be delivered again. One that retention has taken meanwhile is finished, and so is
+a damaged one instead of becoming a dead letter.
 
 A receive that repeats an attempt's id gets what that attempt got and has not finished, at once, with the same handles
 and without counting: its answer was lost, or came too late.
@@ -20,7 +21,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
+from ...proto.errors import InvalidReceiptHandle, InvalidRecord, Overloaded, PocketMQError
 from ...proto.record import log_offset_and_times
 from .asked import Asked, Delivery
 from .changes import InFlight, Looked
@@ -213,12 +214,24 @@ class Table(Holdings):
         return read_one(self.parts.store, self.topic, entry.queue.key.queue, entry.offset)
 
     def _bury(self, entry: Entry, data: bytes, reason: str) -> bool:
-        """Put ENTRY, whose record is DATA, among the dead letters; return whether that was possible.
+        """Put ENTRY, whose record is DATA, among the dead letters; return whether it was put away.
 
-        The delivery that did not come about counts among its reconsume times, as with Apache's.
+        The delivery that did not come about counts among its reconsume times, as with Apache's. A damaged record, of
+        which no copy can be made, is finished without one.
         """
         try:
             copy = self.parts.bury(data, self.group, reason, times_of(entry, data) + 1)
+        except InvalidRecord as error:
+            logger.error(
+                "message is damaged and given up group=%s topic=%s queue=%s offset=%s problem=%s",
+                self.group,
+                self.topic,
+                entry.queue.key.queue,
+                entry.offset,
+                error.message,
+            )
+            self.finish(entry)
+            return True
         except PocketMQError as error:
             logger.error("message not buried group=%s reason=%s", self.group, error.message)
             until_ms = self.parts.leases.now_ms() + _POSTPONED_MS

@@ -156,7 +156,7 @@ class _Answer:
                     invisible_ms=invisible_ms,
                 )
             except InvalidRecord as error:
-                # Its attempts count, and it ends among the dead letters.
+                # Its attempts count, and then it is given up.
                 logger.error(
                     "record cannot be delivered topic=%s queue=%d offset=%d problem=%s",
                     found_in,

@@ -25,6 +25,8 @@ from pocketmq.proto.record import (
     decompress_body,
     encode_record,
     head_store_time_ms,
+    log_offset_and_times,
+    property_value,
 )
 
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
@@ -199,3 +201,13 @@ def test_the_address_of_a_peer_is_read_as_it_is_written(host: Host) -> None:
 )
 def test_a_peer_without_an_address_is_nobody(peer: str) -> None:
     assert Host.of_peer(peer) == NO_HOST
+
+
+@given(st.binary(min_size=91, max_size=140), st.sampled_from([0, 16, 32, 48]))
+def test_looking_for_single_fields_of_a_damaged_record_raises_nothing(
+    data: bytes, hosts: int
+) -> None:
+    data = data[:36] + hosts.to_bytes(4) + data[40:]
+
+    property_value(data, b"TAGS")
+    log_offset_and_times(data)
