@@ -13,61 +13,37 @@ from pocketmq.broker.groups import Groups
 from pocketmq.broker.service_v2.clients import Clients
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.timers import Timers
-from pocketmq.broker.topics import TYPE_ATTRIBUTE, Topics
+from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.listeners import Listeners
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import (
-    GroupConfig,
-    GroupTable,
-    TopicConfig,
-    TopicTable,
-    render_groups,
-    render_topics,
-)
 
 from ...fake_calls import FakeCall, FakeStream
+from ...recorded_names import named_groups, named_topics, save_tables
 from ...recorded_v2 import recorded_group
 
 OWN = "127.0.0.1:8081"
-#: What the fixtures' README says of the names in the recordings: type, queues, permission.
-TOPICS = {
-    "R-normal": ("NORMAL", 4, 6),
-    "R-fifo": ("FIFO", 4, 6),
-    "R-delay": ("DELAY", 4, 6),
-    "R-tx": ("TRANSACTION", 4, 6),
-    "R-mixed": ("MIXED", 4, 6),
-    "R-untyped": ("", 2, 6),
-    "R-lite": ("LITE", 1, 6),
-    "R-priority": ("PRIORITY", 8, 6),
-    "R-readonly": ("", 2, 4),
-    "R-writeonly": ("", 2, 2),
-}
-GROUPS = (
-    GroupConfig(name="R-g"),
-    GroupConfig(name="R-g2"),
-    GroupConfig(name="R-g3"),
-    GroupConfig(name="R-tele"),
-    GroupConfig(name="R-orderly", consume_message_orderly=True),
-    GroupConfig(name="R-disabled", consume_enable=False),
-    GroupConfig(name="R-once", retry_times_max=1),
-    GroupConfig(name="R-exp", retry_policy={"type": "EXPONENTIAL"}),
-    GroupConfig(name="R-liteg", attributes={"lite.bind.topic": "R-lite"}),
+TOPICS = named_topics(
+    "R-",
+    [
+        "R-normal",
+        "R-fifo",
+        "R-delay",
+        "R-tx",
+        "R-mixed",
+        "R-untyped",
+        "R-lite",
+        "R-priority",
+        "R-readonly",
+        "R-writeonly",
+    ],
 )
-
-
-def topic(name: str, kind: str, queues: int, permission: int) -> TopicConfig:
-    attributes = {TYPE_ATTRIBUTE: kind} if kind else {}
-    return TopicConfig(
-        name=name,
-        read_queues=queues,
-        write_queues=queues,
-        permission=permission,
-        attributes=attributes,
-    )
+GROUPS = named_groups(
+    "R-", ["R-g", "R-g2", "R-g3", "R-tele", "R-orderly", "R-disabled", "R-once", "R-exp", "R-liteg"]
+)
 
 
 class Connected:
@@ -77,10 +53,13 @@ class Connected:
         self.clock = VirtualClock()
         self.timers = Timers(self.clock)
         config = BrokerConfig(**settings)
-        self.topics = Topics(self._file(folder, "topics.json"), config, self.clock.now_ms)
-        self.groups = Groups(
-            self._file(folder, "subscriptionGroup.json"), config, self.clock.now_ms
+        save_tables(str(folder), TOPICS, GROUPS)
+        topics, groups = (
+            StateFile(OsDisk(), str(folder), name)
+            for name in ("topics.json", "subscriptionGroup.json")
         )
+        self.topics = Topics(topics, config, self.clock.now_ms)
+        self.groups = Groups(groups, config, self.clock.now_ms)
         store = StoreConfig(path=str(folder))
         self.listeners = Listeners()
         self.clients = Clients(
@@ -89,16 +68,6 @@ class Connected:
         self.sessions = self.clients.sessions
         self.clients.start()
         self._methods = ServiceV2([self.clients]).methods()
-
-    @staticmethod
-    def _file(folder: Path, name: str) -> StateFile:
-        file = StateFile(OsDisk(), str(folder), name)
-        if name == "topics.json":
-            topics = {name: topic(name, *made) for name, made in TOPICS.items()}
-            file.save(render_topics(TopicTable(topics=topics)))
-        else:
-            file.save(render_groups(GroupTable(groups={one.name: one for one in GROUPS})))
-        return file
 
     def ask(self, rpc: str, request: Any, metadata: dict[str, str] | None = None) -> Any:
         """Return the answer to a unary call of client "c", or of whom METADATA says."""

@@ -12,7 +12,6 @@ from google.protobuf import json_format
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.parts import assemble
 from pocketmq.broker.service_v2.service import CLIENT_ID, SERVICE
-from pocketmq.broker.topics import TYPE_ATTRIBUTE
 from pocketmq.proto import private_pool
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -21,9 +20,9 @@ from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
 from ...fake_calls import FakeCall
+from ...recorded_names import topic
 from ...runs import records_of, small_config
 
 ME = {CLIENT_ID: "me"}
@@ -74,14 +73,7 @@ class Served:
 
     def topic(self, name: str, kind: str = "", *, queues: int = 4, permission: int = 6) -> str:
         """Make a topic of type KIND."""
-        topic = TopicConfig(
-            name=name,
-            read_queues=queues,
-            write_queues=queues,
-            permission=permission,
-            attributes={TYPE_ATTRIBUTE: kind} if kind else {},
-        )
-        self.parts.topics.create(topic, update=False)
+        self.parts.topics.create(topic(name, kind, queues, permission), update=False)
         return name
 
     def begin(self, method: str, request: Any) -> FakeCall:

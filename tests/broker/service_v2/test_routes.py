@@ -11,7 +11,8 @@ import pytest
 from pocketmq.broker.service_v2.endpoints import endpoints_at
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
-from .connected import OWN, Connected, cases, topic
+from ...recorded_names import topic
+from .connected import OWN, Connected, cases
 
 #: Apache's brokers in local mode name their own address, whatever a client has dialled; these are wrong for some.
 BETTER = {"query-route-22", "query-route-23", "query-route-24"}

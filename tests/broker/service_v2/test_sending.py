@@ -16,6 +16,7 @@ from pocketmq.proto.record import Host
 from pocketmq.store.state_tables import TopicConfig
 
 from ...fakes import FaultyDisk
+from ...recorded_names import named_topics
 from ...recorded_v2 import recorded_group
 from .serving import RECORDED_MS, Served, answered
 
@@ -28,18 +29,23 @@ BETTER: dict[str, v2.Code] = {
     "send-90": v2.TOPIC_NOT_FOUND,
     "send-91": v2.TOPIC_NOT_FOUND,
 }
-TOPICS = {
-    "normal": "NORMAL",
-    "one": "NORMAL",
-    "fifo": "FIFO",
-    "delay": "DELAY",
-    "tx": "TRANSACTION",
-    "tx2": "TRANSACTION",
-    "mixed": "MIXED",
-    "untyped": "",
-    "priority": "PRIORITY",
-    "lite": "LITE",
-}
+TOPICS = named_topics(
+    "R-",
+    [
+        "R-normal",
+        "R-one",
+        "R-fifo",
+        "R-delay",
+        "R-tx",
+        "R-tx2",
+        "R-mixed",
+        "R-untyped",
+        "R-priority",
+        "R-lite",
+        "R-readonly",
+        "R-writeonly",
+    ],
+)
 
 
 def recorded_sends() -> Iterator[dict[str, Any]]:
@@ -52,11 +58,8 @@ async def test_recorded_requests_are_answered_as_apache_answers_or_better(tmp_pa
     cases = list(recorded_sends())
     assert len(cases) > 85
     async with Served(tmp_path) as broker:
-        for name, kind in TOPICS.items():
-            queues = {"priority": 8, "one": 1}.get(name, 4)
-            broker.topic(f"R-{name}", kind, queues=queues)
-        broker.topic("R-readonly", permission=4)
-        broker.topic("R-writeonly", permission=2)
+        for topic in TOPICS.values():
+            broker.parts.topics.create(topic, update=False)
         for case in cases:
             if any(
                 "@" in str(message.get("body")) for message in case["request"].get("messages", ())

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pocketmq.store.state_tables import GroupConfig, TopicConfig
 
+from ...recorded_names import topic
 from .comparison import differences
 from .documents import Case
 from .replay import Replay
-from .world import topic
 
 _MIXED: Final = ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]
 #: What depends on the calls that were not kept.

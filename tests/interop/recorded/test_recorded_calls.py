@@ -18,13 +18,14 @@ import pytest
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 from ...recorded import unpacked
+from ...recorded_names import named_groups, named_topics
 from ...recorded_v2 import recorded_group, recorded_groups
 from .calls import Answer
 from .comparison import differences
 from .deviations import DEVIATIONS, EVERYWHERE, deviations, unexpected
 from .documents import began_ms, cases, names
 from .replay import Replay
-from .world import named_groups, named_topics, recorded_world
+from .world import recorded_world
 
 DOCS = Path(__file__).parents[3] / "docs/official-clients.md"
 #: Recordings that followed each other on one broker, by the prefix of its topics and groups.
