@@ -62,7 +62,7 @@ proto: $(VENV)/.dev
 	  $(patsubst proto/%,pocketmq/proto/gen/%,$(wildcard proto/*.proto))
 	sed -i 's/^from google.protobuf import descriptor_pool as _descriptor_pool/from .. import private_pool as _private_pool/; s/_descriptor_pool.Default()/_private_pool.POOL/' \
 	  $(patsubst %,.dev/gen/pocketmq/proto/gen/%_pb2.py,rocketmq_v2 otlp_metrics opencensus \
-	  grpc_health)
+	  grpc_health grpc_reflection grpc_reflection_v1alpha)
 	cp .dev/gen/pocketmq/proto/gen/*_pb2.py .dev/gen/pocketmq/proto/gen/*_pb2.pyi proto/gen/
 
 proto-check: proto

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from ..rpc import MethodTable
 from .health import Health
+from .reflection import Reflection
 
 
 class PortServices:
@@ -24,5 +25,6 @@ class PortServices:
         self, own: MethodTable, conditions: Mapping[str, Callable[[], bool]] | None = None
     ) -> None:
         self.health = Health(own.services(), conditions)
+        described = own | self.health.methods()
         #: All of it, for a carrier.
-        self.methods = own | self.health.methods()
+        self.methods = described | Reflection(described).methods()

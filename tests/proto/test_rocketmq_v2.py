@@ -8,6 +8,7 @@ from google.protobuf import descriptor_pool, json_format
 
 from pocketmq.proto import private_pool
 from pocketmq.proto.gen import grpc_health_pb2 as health
+from pocketmq.proto.gen import grpc_reflection_pb2 as reflection
 from pocketmq.proto.gen import opencensus_pb2 as census
 from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -43,7 +44,14 @@ def test_there_are_hundreds_of_recorded_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [v2.Message, otlp.Metric, census.Metric, health.HealthCheckRequest]
+    "message",
+    [
+        v2.Message,
+        otlp.Metric,
+        census.Metric,
+        health.HealthCheckRequest,
+        reflection.ServerReflectionRequest,
+    ],
 )
 def test_classes_are_not_in_the_pool_that_everybody_shares(message: Any) -> None:
     with pytest.raises(KeyError):
