@@ -1,0 +1,200 @@
+"""The half of a connection that writes: frames in order, bodies as the peer's windows allow, streams in turn.
+
+Frames gather until they are taken, so that all of one turn leave in one write. A body that fits goes straight
+behind its headers. What does not fit waits with its stream; streams that may write do so in turn, one frame each,
+so that a large answer does not hold up small ones. No more than `OUTPUT_BYTES` of bodies gather: the rest waits
+where it can still be dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from .calm import ANSWER, DATA_SENT_SHIFT, Budget
+from .frames import (
+    DATA,
+    DEFAULT_FRAME_SIZE,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEADERS,
+    header_frames,
+)
+from .streams import Stream
+
+#: What gathers at most before it is taken, bodies only.
+OUTPUT_BYTES: Final = 256 * 1024
+
+
+class Outgoing:
+    """What a connection writes. WRITTEN is told of streams whose end was; DRAINED of those with room again."""
+
+    def __init__(
+        self, budget: Budget, written: Callable[[Stream], None], drained: Callable[[Stream], None]
+    ) -> None:
+        self._budget = budget
+        self._written = written
+        self._drained = drained
+        #: Bytes of bodies that the peer takes from now, in all; that of new streams, each.
+        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
+        self.frame_size = DEFAULT_FRAME_SIZE
+        #: Bytes of bodies that wait, of all streams.
+        self.queued = 0
+        #: No bodies are written: what was taken has not left yet.
+        self.paused = False
+        self._frames: list[bytes] = []
+        self._bodies = 0
+        self._waiting: deque[Stream] = deque()
+
+    # --- frames
+
+    def write(self, frame: bytes) -> None:
+        """Write FRAME behind what was written."""
+        self._frames.append(frame)
+
+    def take(self) -> bytes:
+        """Return what there is to write now, once."""
+        if self._waiting:
+            self.pump()
+        frames, self._frames = self._frames, []
+        self._bodies = 0
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    # --- answers
+
+    def answer(self, stream: Stream, head: bytes, body: bytes, end: bytes) -> None:
+        """Write a whole answer: the block HEAD, BODY and the block END of trailers."""
+        size = len(body)
+        stream.ending = True
+        if not self._fits(stream, size) or max(len(head), len(end)) > self.frame_size:
+            self.headers(stream, head, ends=False)
+            self.body(stream, body)
+            self.finish(stream, end)
+            return
+        self.window -= size
+        self._bodies += size
+        stream_id, pack = stream.id, HEAD.pack
+        self._frames.append(
+            b"".join(
+                (
+                    pack(0, len(head), HEADERS, END_HEADERS, stream_id),
+                    head,
+                    pack(size >> 16, size & 0xFFFF, DATA, 0, stream_id),
+                    body,
+                    pack(0, len(end), HEADERS, END_HEADERS | END_STREAM, stream_id),
+                    end,
+                )
+            )
+        )
+        self._written(stream)
+
+    def headers(self, stream: Stream, block: bytes, *, ends: bool) -> None:
+        """Write the field BLOCK, the first of an answer; ENDS: there is nothing else of it."""
+        self._frames.append(header_frames(stream.id, block, self.frame_size, ends=ends))
+        if ends:
+            stream.ending = True
+            self._written(stream)
+
+    def body(self, stream: Stream, data: bytes) -> None:
+        """Write DATA, or have it wait."""
+        self._budget.earn(ANSWER)
+        if self._fits(stream, len(data)):
+            self._write_data(stream, data, 0)
+            return
+        stream.outbox.append(data)
+        stream.queued += len(data)
+        self.queued += len(data)
+        self.wake(stream)
+
+    def finish(self, stream: Stream, block: bytes | None) -> None:
+        """End the answer with the BLOCK of trailers, or without, once its body has left."""
+        stream.ending = True
+        stream.end_block = block
+        if stream.outbox:
+            return
+        self._write_end(stream)
+
+    def forget(self, stream: Stream) -> None:
+        """Drop what waits of STREAM, which is over."""
+        self.queued -= stream.queued
+        stream.queued = 0
+        stream.outbox.clear()
+
+    # --- windows
+
+    def wake(self, stream: Stream) -> None:
+        """Have STREAM take part in the round if it has something to write and a window."""
+        if stream.outbox and stream.window > 0 and not stream.is_waiting:
+            stream.is_waiting = True
+            self._waiting.append(stream)
+
+    def pump(self) -> None:
+        """Write what windows allow of what waits."""
+        waiting = self._waiting
+        while waiting and self.window > 0 and not self.paused and self._bodies < OUTPUT_BYTES:
+            stream = waiting.popleft()
+            stream.is_waiting = False
+            if stream.outbox and stream.window > 0:
+                self._write_piece(stream)
+                self.wake(stream)
+
+    @property
+    def has_more(self) -> bool:
+        """Would `take` write more, were it asked again?"""
+        return bool(self._waiting) and self.window > 0 and not self.paused
+
+    def _fits(self, stream: Stream, size: int) -> bool:
+        return (
+            size <= stream.window
+            and size <= self.window
+            and size <= self.frame_size
+            and not stream.outbox
+            and not self.paused
+            and self._bodies < OUTPUT_BYTES
+        )
+
+    def _write_piece(self, stream: Stream) -> None:
+        data = stream.outbox.popleft()
+        room = min(stream.window, self.window, self.frame_size)
+        if len(data) > room:
+            view = memoryview(data)
+            # A view of a view is a view of the same bytes: nothing is copied until it is written.
+            stream.outbox.appendleft(view[room:])  # type: ignore[arg-type]
+            data = view[:room]  # type: ignore[assignment]
+        size = len(data)
+        stream.queued -= size
+        self.queued -= size
+        is_last = stream.ending and not stream.outbox
+        ends = is_last and stream.end_block is None
+        self._write_data(stream, data, END_STREAM if ends else 0)
+        if is_last:
+            if ends:
+                self._written(stream)
+            else:
+                self._write_end(stream)
+        elif stream.queued < stream.tell_below:
+            stream.tell_below = 0
+            self._drained(stream)
+
+    def _write_data(self, stream: Stream, data: bytes, flags: int) -> None:
+        size = len(data)
+        stream.window -= size
+        stream.stalled_ms = None
+        self.window -= size
+        self._bodies += size
+        self._frames.append(HEAD.pack(size >> 16, size & 0xFFFF, DATA, flags, stream.id))
+        self._frames.append(data)
+        self._budget.earn(size >> DATA_SENT_SHIFT)
+
+    def _write_end(self, stream: Stream) -> None:
+        if stream.end_block is None:
+            self._frames.append(HEAD.pack(0, 0, DATA, END_STREAM, stream.id))
+        else:
+            self._frames.append(
+                header_frames(stream.id, stream.end_block, self.frame_size, ends=True)
+            )
+        self._written(stream)
