@@ -112,12 +112,15 @@ class GrpcioStream(_Context, Stream):
         "_outgoing",
         "_wake",
         "held",
+        "queued_bytes",
         "receiver",
         "receiving",
     )
+    queued_bytes: int
 
     def __init__(self, context: Any, limits: Limits, calls: OpenCalls) -> None:
         super().__init__()
+        self.queued_bytes = 0
         self._context = context
         self._limits = limits
         self._calls = calls

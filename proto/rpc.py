@@ -122,12 +122,12 @@ class Call(CallContext):
 class Stream(CallContext):
     """The outgoing half of a stream. Messages are queued and leave in order."""
 
-    __slots__ = ("queued_bytes",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__()
-        #: Size of what was sent and has not left yet.
-        self.queued_bytes = 0
+    @property
+    @abstractmethod
+    def queued_bytes(self) -> int:
+        """Size of what was sent and has not left yet."""
 
     @abstractmethod
     def send(self, message: Message) -> None:
@@ -300,6 +300,22 @@ class Limits:
     handshake_timeout_ms: int = 10_000
     #: Peers that probe more often than this are told to go away.
     peer_keepalive_min_ms: int = 5_000
+    #: Metadata of a call, names, values and 32 bytes each.
+    metadata_bytes_max: int = 16 * 1024
+    #: A request that has begun, or a message of a stream, is whole by then.
+    request_ms: int = 60_000
+    #: Bytes of requests that are not whole or wait for their reader, on one connection and on all.
+    half_sent_bytes_connection: int = 128 * 1024 * 1024
+    half_sent_bytes_server: int = 512 * 1024 * 1024
+    #: Bytes of answers that wait for one connection's peer.
+    connection_queue_bytes_max: int = 256 * 1024 * 1024
+    #: An answer whose peer takes nothing of it for so long is broken off.
+    stalled_ms: int = 120_000
+    #: Connections open at once; further ones are closed.
+    connections_max: int = 10_000
+    #: A connection that is so old is asked to come anew, and has this long to end its calls; 0: it may grow old.
+    connection_age_ms: int = 7 * 86_400_000
+    connection_age_grace_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,7 @@ class FakeCall(FakeContext, Call):
 class FakeStream(FakeContext, Stream):
     """The outgoing half of a stream: what was sent, and how it ended."""
 
+    queued_bytes: int = 0
     is_over: bool = False
     #: What it failed with.
     error: PocketMQError | None = None

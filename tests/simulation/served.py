@@ -163,6 +163,7 @@ class ServedStream(FakeContext, Stream):
     """A bidirectional stream of METHOD: both halves."""
 
     receiver: Receiver[Any]
+    queued_bytes: int = 0
 
     def __init__(self, server: Served, method: Method, peer: str, following: Next) -> None:
         super().__init__(peer)

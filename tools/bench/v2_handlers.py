@@ -99,9 +99,7 @@ class _Call(_Context, Call):
 
 
 class _Stream(_Context, Stream):
-    def __init__(self) -> None:
-        super().__init__()
-        self.queued_bytes = 0
+    queued_bytes: int = 0
 
     def send(self, message: Message) -> None:
         self.answered.append(message.SerializeToString())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
+from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
 
 MakeSecureCarrier = Callable[[Iterable[MethodTable], Limits, Callable[[], Certificate]], Carrier]
@@ -29,4 +30,16 @@ GRPCIO: Final = CarrierKind(
     ),
 )
 
-CARRIERS: Final = [GRPCIO]
+
+def _own_secure(
+    tables: Iterable[MethodTable], limits: Limits, certificate: Callable[[], Certificate]
+) -> Carrier:
+    async def current() -> Certificate:
+        return certificate()
+
+    return Http2Carrier(tables, limits=limits, certificate=current)
+
+
+OWN: Final = CarrierKind("own", Http2Carrier, _own_secure)
+
+CARRIERS: Final = [GRPCIO, OWN]

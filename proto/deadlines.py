@@ -1,0 +1,63 @@
+"""Deadlines that are seldom met: thousands of calls wait for an answer, and each ends at its instant if none comes.
+
+Those of one step of time share a set, so that adding and cancelling cost a hash each, and only steps are kept in
+order. A deadline is met at the end of its step: late by `STEP_MS` at most, never early. Pure: the owner brings the
+time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+STEP_MS: Final = 50
+
+
+class Deadline:
+    """An action that is due, unless it is cancelled before."""
+
+    __slots__ = ("_others", "action")
+
+    def __init__(self, action: Callable[[], None], others: set[Deadline]) -> None:
+        self.action = action
+        self._others = others
+        others.add(self)
+
+    def cancel(self) -> None:
+        """Have the action not done. Twice is once."""
+        self._others.discard(self)
+
+
+class Deadlines:
+    """All deadlines of one owner. WAKE is told when the first of them is earlier than it was, or there was none."""
+
+    def __init__(self, wake: Callable[[int], None]) -> None:
+        self._wake = wake
+        self._by_step: dict[int, set[Deadline]] = {}
+        self._steps: list[int] = []
+
+    @property
+    def next_ms(self) -> int | None:
+        """When to ask for what is due; None: nothing is."""
+        return self._steps[0] * STEP_MS if self._steps else None
+
+    def add(self, due_ms: int, action: Callable[[], None]) -> Deadline:
+        """Have ACTION due at DUE_MS."""
+        step = -(-due_ms // STEP_MS)
+        found = self._by_step.get(step)
+        if found is None:
+            found = self._by_step[step] = set()
+            heapq.heappush(self._steps, step)
+            if self._steps[0] == step:
+                self._wake(step * STEP_MS)
+        return Deadline(action, found)
+
+    def take_due(self, now_ms: int) -> list[Callable[[], None]]:
+        """Return the actions that are due at NOW_MS and forget them."""
+        due: list[Callable[[], None]] = []
+        while self._steps and self._steps[0] * STEP_MS <= now_ms:
+            found = self._by_step.pop(heapq.heappop(self._steps))
+            due.extend(deadline.action for deadline in found)
+            found.clear()
+        return due

@@ -1,0 +1,267 @@
+"""The gRPC side of one connection: its calls by stream, fed by the connection's events.
+
+    conversation = Conversation(connection, served, peer, touch)
+    conversation.handle(connection.receive(data, now_ms))
+    conversation.check(now_ms)                  # now and then, while `needs_check`
+    conversation.lost()                         # the connection is gone
+
+`touch` is told when an answer was written outside of `handle`, so that somebody takes it to the socket.
+
+Bounds: a request must be whole `Limits.request_ms` after it began, and so must every message of a stream; what is
+half sent, or waits for its reader, has `Limits.half_sent_bytes_connection` a connection and
+`Limits.half_sent_bytes_server` in all. Beyond them the call that would have more fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..errors import NotServed, Overloaded, PocketMQError, RequestTimeout
+from ..http2.connection import Connection
+from ..http2.events import (
+    ConnectionEnded,
+    DataReceived,
+    Drained,
+    Event,
+    PingAnswered,
+    RequestReceived,
+    RequestTooLarge,
+    StreamReset,
+)
+from ..rpc import Kind
+from .answers import HEAD, failed, http_only
+from .messages import MessageReader
+from .request_head import http_refusal, is_compressed, timeout_ms
+from .served import Served
+from .stream_call import StreamCall
+from .unary_call import UnaryCall
+
+OpenCall = UnaryCall | StreamCall
+_NO_CALL: Final = ""
+
+
+class Conversation:
+    """All calls of one connection."""
+
+    def __init__(
+        self, connection: Connection, served: Served, peer: str, touch: Callable[[], None]
+    ) -> None:
+        self.connection = connection
+        self.served = served
+        self.peer = peer
+        self.touch = touch
+        self._calls: dict[int, OpenCall] = {}
+        #: Requests that are not whole, and since when.
+        self._half: dict[OpenCall, int] = {}
+        self._held: dict[OpenCall, int] = {}
+        self._held_sum = 0
+        self.begun = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.user_agent = ""
+        self.last_path = _NO_CALL
+        self.last_ms = 0
+        self._now_ms = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            RequestReceived: self._on_request,
+            RequestTooLarge: self._on_too_large,
+            DataReceived: self._on_data,
+            StreamReset: self._on_reset,
+            Drained: self._on_drained,
+            PingAnswered: _ignore,
+            ConnectionEnded: _ignore,
+        }
+
+    def handle(self, events: list[Event], now_ms: int) -> None:
+        """Do what EVENTS, which came at NOW_MS, ask for."""
+        self._now_ms = now_ms
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event)
+
+    # --- events
+
+    def _on_request(self, event: RequestReceived) -> None:
+        stream_id, request, ended = event
+        status = http_refusal(request)
+        if status is not None:
+            self.connection.send_headers(stream_id, http_only(status), ends=True)
+            return
+        self.begun += 1
+        self.last_path = request.path
+        self.last_ms = self._now_ms
+        headers = request.headers
+        if not self.user_agent:
+            self.user_agent = headers.get("user-agent", "")
+        try:
+            method = self.served.methods.get(request.path)
+            if method is None:
+                raise NotServed(
+                    f"{request.path[:200]} is not served here: ask another server, or a newer one",
+                    method=request.path[:200],
+                )
+            compressed = is_compressed(headers)
+            time_ms = timeout_ms(headers)
+        except PocketMQError as error:
+            self._refuse(stream_id, error)
+            return
+        due_ms = None if time_ms is None else self._now_ms + time_ms
+        if due_ms is not None and time_ms == 0:
+            self._refuse(stream_id, self.too_late(request.path))
+            return
+        if method.kind is Kind.UNARY:
+            call = UnaryCall(self, stream_id, method, headers, due_ms, self._reader(compressed))
+            self._calls[stream_id] = call
+            self._half[call] = self._now_ms
+        else:
+            size_max = self.served.limits.receive_bytes_max
+            reader = MessageReader(size_max, compressed=compressed)
+            stream = StreamCall(self, stream_id, method, headers, due_ms, reader)
+            self._calls[stream_id] = stream
+            self._half[stream] = self._now_ms
+            stream.open()
+        if ended:
+            self._on_data(DataReceived(stream_id, b"", True))
+
+    def _reader(self, compressed: bool) -> MessageReader | None:
+        """Return what decompresses the request of a call, if it may have to be."""
+        if not compressed:
+            return None
+        return MessageReader(self.served.limits.receive_bytes_max, compressed=True)
+
+    def _refuse(self, stream_id: int, error: PocketMQError) -> None:
+        self.failed += 1
+        self.connection.send_headers(stream_id, HEAD + failed(error), ends=True)
+
+    def _on_too_large(self, event: RequestTooLarge) -> None:
+        self.begun += 1
+        limit = self.served.limits.metadata_bytes_max
+        self._refuse(
+            event.stream_id,
+            Overloaded(
+                f"the metadata of the call has more than {limit} bytes, names, values and 32 each: send less",
+                field="metadata_bytes_max",
+                limit=limit,
+            ),
+        )
+
+    def _on_data(self, event: DataReceived) -> None:
+        stream_id, data, ended = event
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.take(data, ended)
+
+    def _on_reset(self, event: StreamReset) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            self.failed += 1
+            call.break_off()
+
+    def _on_drained(self, event: Drained) -> None:
+        call = self._calls.get(event.stream_id)
+        if isinstance(call, StreamCall):
+            call.drain()
+
+    # --- what calls tell
+
+    def complete(self, call: OpenCall) -> None:
+        """Note that the request of CALL is whole."""
+        self._half.pop(call, None)
+        if self._held:
+            self._hold(call, 0)
+
+    def gathered(self, call: OpenCall) -> None:
+        """Note how much of CALL is held now; raise Overloaded if that is too much in all."""
+        held = call.held
+        if held or self._held:
+            self._hold(call, held)
+        if isinstance(call, StreamCall):
+            if not call.is_half:
+                self._half.pop(call, None)
+            else:
+                self._half.setdefault(call, self._now_ms)
+        limits = self.served.limits
+        if self._held_sum > limits.half_sent_bytes_connection:
+            raise _too_much(
+                self._held_sum, limits.half_sent_bytes_connection, "half_sent_bytes_connection"
+            )
+        if self.served.half_sent > limits.half_sent_bytes_server:
+            raise _too_much(
+                self.served.half_sent, limits.half_sent_bytes_server, "half_sent_bytes_server"
+            )
+
+    def _hold(self, call: OpenCall, held: int) -> None:
+        change = held - self._held.pop(call, 0)
+        if held:
+            self._held[call] = held
+        self._held_sum += change
+        self.served.half_sent += change
+
+    def forget(self, call: OpenCall) -> None:
+        """Let go of CALL, which is over."""
+        self._calls.pop(call.stream_id, None)
+        self.complete(call)
+
+    def too_late(self, path: str) -> PocketMQError:
+        """Return how calls of PATH end whose time is over."""
+        return RequestTimeout(f"{path} was not answered within the caller's deadline", method=path)
+
+    # --- time
+
+    @property
+    def needs_check(self) -> bool:
+        """Is there anything that may take too long?"""
+        return bool(self._half) or self.connection.is_half_sent or self.connection.queued > 0
+
+    def check(self, now_ms: int) -> None:
+        """End what takes too long."""
+        self.handle(self.connection.check(now_ms), now_ms)
+        limit_ms = self.served.limits.request_ms
+        for call, since_ms in list(self._half.items()):
+            if now_ms - since_ms >= limit_ms:
+                call.expire(
+                    RequestTimeout(
+                        f"the request, or a message of it, was not whole after {limit_ms} ms: send it at once",
+                        field="request_ms",
+                        limit=limit_ms,
+                    )
+                )
+
+    # --- the end
+
+    @property
+    def open_calls(self) -> int:
+        """How many calls and streams are open."""
+        return len(self._calls)
+
+    def wind_down(self) -> None:
+        """Have streams end; calls go on."""
+        for call in list(self._calls.values()):
+            call.wind_down()
+        self.touch()
+
+    def give_up(self) -> None:
+        """End what is still open, for the server stops."""
+        for call in list(self._calls.values()):
+            call.give_up()
+
+    def lost(self) -> None:
+        """Let go of all calls: the connection is gone."""
+        self.failed += len(self._calls)
+        for call in list(self._calls.values()):
+            call.break_off()
+
+
+def _too_much(size: int, limit: int, field: str) -> Overloaded:
+    return Overloaded(
+        f"{size} bytes of requests are half sent or wait for their reader, the limit is {limit}:"
+        " end some before you begin others",
+        field=field,
+        limit=limit,
+        value=size,
+    )
+
+
+def _ignore(_event: Event) -> None:
+    """Take note of nothing: the connection's owner looks at the others itself."""

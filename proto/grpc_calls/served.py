@@ -1,0 +1,57 @@
+"""What all connections of a server share: its methods, its bounds, its deadlines, and how much of them is in use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from ..deadlines import Deadlines
+from ..errors import PocketMQError, ShuttingDown
+from ..rpc import Kind, Limits, Method, MethodTable
+
+
+class ServedMethod:
+    """A method as calls need it: what is asked of it a thousand times a second is looked up once."""
+
+    __slots__ = ("decode", "handler", "is_coroutine", "kind", "path")
+
+    def __init__(self, method: Method) -> None:
+        self.path = method.path
+        self.kind: Kind = method.kind
+        self.decode: Callable[[bytes], Message] = method.decode
+        self.handler: Callable[..., Any] = method.handler
+        self.is_coroutine = inspect.iscoroutinefunction(method.handler)
+
+
+class Served:
+    """The methods of TABLES within LIMITS. NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's."""
+
+    def __init__(
+        self,
+        tables: Iterable[MethodTable],
+        limits: Limits,
+        deadlines: Deadlines,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], Any],
+    ) -> None:
+        self.methods: dict[str, ServedMethod] = {}
+        for table in tables:
+            for method in table:
+                assert method.path not in self.methods, f"two tables serve {method.path}"
+                self.methods[method.path] = ServedMethod(method)
+        self.limits = limits
+        self.deadlines = deadlines
+        self.now_ms = now_ms
+        self.spawn = spawn
+        #: Bytes of messages that have begun and are not whole, or wait for their reader, on all connections.
+        self.half_sent = 0
+        #: A stop has begun: streams are to end.
+        self.stopping = False
+
+
+def shutting_down() -> PocketMQError:
+    """Return how calls end that a stop ends."""
+    return ShuttingDown("the server is about to stop; ask again later or elsewhere")

@@ -1,0 +1,386 @@
+"""One connection of the server: first byte, TLS, HTTP/2 or a plain HTTP request, and what may take how long.
+
+    0x16       a TLS handshake, and behind it one of the others
+    'P'        HTTP/2
+    'G', 'H'   a plain HTTP request: answered with the page that was handed in
+    else       closed
+
+What one read brings is handled at once, and all that it has to be answered leaves in one write. A peer that does
+not take what is written is not read from either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable
+from socket import IPPROTO_TCP, TCP_NODELAY
+from typing import TYPE_CHECKING, Any, Final
+
+from ..deadlines import Deadline
+from ..grpc_calls.conversation import Conversation
+from ..http2.connection import Connection
+from ..http2.events import PingAnswered
+from ..listening import address_of
+from .tls import TlsSession
+
+if TYPE_CHECKING:
+    from ..carrier_http2 import Http2Carrier
+
+logger = logging.getLogger(__name__)
+
+#: The first bytes, or a plain request's head, are there by then.
+FIRST_BYTES_MS: Final = 10_000
+#: What is left to write when the end has come has so long.
+LAST_BYTES_MS: Final = 10_000
+#: How often is looked for what takes too long, where anything may.
+CHECK_MS: Final = 1_000
+#: Between the two steps of an end, at most: calls that were under way to us arrive meanwhile.
+REFUSE_MS: Final = 1_000
+#: What may wait to be written before bodies wait elsewhere and the peer is not read.
+WRITE_BYTES: Final = 256 * 1024
+#: What a peer may send behind the end, which nobody looks at.
+_DISCARDED_BYTES_MAX: Final = 1024 * 1024
+_HEAD_BYTES_MAX: Final = 8 * 1024
+_HEAD_END: Final = b"\r\n\r\n"
+_TLS: Final = 0x16
+_HTTP2: Final = ord("P")
+_HTTP: Final = b"GH"
+_ALIVE: Final = b"alive?  "
+_LEAVING: Final = b"leaving "
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """A connection from its first byte to its last. The carrier's event loop owns it."""
+
+    def __init__(self, carrier: Http2Carrier) -> None:
+        self._carrier = carrier
+        self._transport: Any = None
+        self._tls: TlsSession | None = None
+        self._take: Callable[[bytes], None] = self._on_first_bytes
+        self._first = b""
+        self._http2: Connection | None = None
+        self.conversation: Conversation | None = None
+        self._is_handling = False
+        self._is_dirty = False
+        self._limit: Deadline | None = None
+        self._check: Deadline | None = None
+        self._keepalive: Deadline | None = None
+        self._age: Deadline | None = None
+        self._is_leaving = False
+        self._discarded = 0
+        self.number = 0
+        self.peer = ""
+        self.opened_ms = 0
+        self.read_ms = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        # asyncio does so only where a socket names its protocol. Without, small answers wait 40 ms for the peer.
+        self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
+        self.peer = address_of(host.removeprefix("::ffff:"), port)
+        self.opened_ms = self.read_ms = self._carrier.now_ms()
+        if self._carrier.admit(self):
+            self._limit_to(FIRST_BYTES_MS)
+        else:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._carrier.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.bytes_read += nbytes
+        data = bytes(self._carrier.view[:nbytes])
+        try:
+            if self._tls is None:
+                self._take(data)
+            else:
+                self._on_tls(data)
+        except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
+            logger.exception("connection failed peer=%s", self.peer)
+            self.abort()
+
+    def pause_writing(self) -> None:
+        if self._http2 is not None:
+            self._http2.pause(True)
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._http2 is not None:
+            self._http2.pause(False)
+            self.flush()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for deadline in (self._limit, self._check, self._keepalive, self._age):
+            if deadline is not None:
+                deadline.cancel()
+        if self.conversation is not None:
+            self.conversation.lost()
+        self._carrier.closed(self)
+
+    # --- what comes
+
+    def _on_first_bytes(self, data: bytes) -> None:
+        self._first += data
+        kind = self._first[0]
+        if kind == _HTTP2:
+            self._speak_http2()
+        elif kind in _HTTP and self._carrier.page is not None:
+            self._take = self._on_page_head
+            first, self._first = self._first, b""
+            self._on_page_head(first)
+        elif kind == _TLS and self._tls is None and self._carrier.certificate is not None:
+            self._transport.pause_reading()
+            self._limit_to(self._carrier.limits.handshake_timeout_ms)
+            self._carrier.spawn(self._secure())
+        else:
+            logger.debug("connection of no known kind first_byte=%d", kind)
+            self._carrier.refused += 1
+            self.abort()
+
+    async def _secure(self) -> None:
+        """Begin TLS, with a certificate that may have to be made first."""
+        context = await self._carrier.tls_context()
+        if context is None:
+            self.abort()
+            return
+        self._tls = TlsSession(context)
+        first, self._first = self._first, b""
+        self._on_tls(first)
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _on_tls(self, data: bytes) -> None:
+        assert self._tls is not None
+        try:
+            plain = self._tls.receive(data)
+        except ssl.SSLError as error:
+            logger.debug("TLS failed peer=%s reason=%s", self.peer, error.reason)
+            self._write_encrypted()  # The alert that says why.
+            self._transport.close()
+            return
+        self._write_encrypted()
+        if plain:
+            self._take(plain)
+
+    def _speak_http2(self) -> None:
+        carrier = self._carrier
+        now_ms = carrier.now_ms()
+        self._http2 = Connection(carrier.connection_limits, now_ms)
+        self.conversation = Conversation(self._http2, carrier.served, self.peer, self.touch)
+        self._unlimit()
+        self._keepalive = carrier.deadlines.add(now_ms + carrier.limits.keepalive_ms, self._probe)
+        age_ms = carrier.age_ms()
+        if age_ms:
+            self._age = carrier.deadlines.add(now_ms + age_ms, self._grow_old)
+        self._take = self._on_http2
+        first, self._first = self._first, b""
+        self._on_http2(first)
+
+    def _on_http2(self, data: bytes) -> None:
+        assert self._http2 is not None
+        assert self.conversation is not None
+        now_ms = self.read_ms = self._carrier.now_ms()
+        events = self._http2.receive(data, now_ms)
+        self._is_handling = True
+        try:
+            self.conversation.handle(events, now_ms)
+        finally:
+            self._is_handling = False
+        if self._is_leaving and PingAnswered(_LEAVING) in events:
+            self._http2.refuse_new()
+        self.flush()
+        if self._check is None and self.conversation.needs_check:
+            self._check = self._carrier.deadlines.add(now_ms + CHECK_MS, self._look)
+
+    # --- what leaves
+
+    def touch(self) -> None:
+        """Have what was answered leave at the end of this turn of the loop."""
+        if not self._is_handling and not self._is_dirty:
+            self._is_dirty = True
+            self._carrier.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what there is to write."""
+        self._is_dirty = False
+        http2, conversation = self._http2, self.conversation
+        assert http2 is not None
+        assert conversation is not None
+        while not self._transport.is_closing():
+            data = http2.take()
+            if data:
+                self._write(data)
+            events = http2.events()
+            if events:
+                conversation.handle(events, self._carrier.now_ms())
+            elif not http2.has_more:
+                break
+        if http2.ended or (self._is_leaving and http2.is_done):
+            self._linger()
+
+    def _write(self, data: bytes) -> None:
+        if self._tls is not None:
+            self._tls.send(data)
+            self._write_encrypted()
+        else:
+            self.bytes_written += len(data)
+            self._transport.write(data)
+
+    def _write_encrypted(self) -> None:
+        assert self._tls is not None
+        data = self._tls.take()
+        if data:
+            self.bytes_written += len(data)
+            self._transport.write(data)
+
+    # --- a plain HTTP request
+
+    def _on_page_head(self, data: bytes) -> None:
+        self._first += data
+        head, end, _ = self._first.partition(_HEAD_END)
+        if end:
+            self._transport.pause_reading()
+            self._carrier.spawn(self._answer(head))
+        elif len(self._first) > _HEAD_BYTES_MAX:
+            self.abort()
+
+    async def _answer(self, head: bytes) -> None:
+        page = self._carrier.page
+        assert page is not None
+        try:
+            self._write(await page(head))
+        except Exception:  # The edge: a bug of the page costs its own request.
+            logger.exception("page failed")
+            self.abort()
+        else:
+            self._close()
+
+    # --- time
+
+    def _limit_to(self, wait_ms: int) -> None:
+        """Break the connection off in WAIT_MS, unless it has gone on by then."""
+        self._unlimit()
+        carrier = self._carrier
+        self._limit = carrier.deadlines.add(carrier.now_ms() + wait_ms, self.abort)
+
+    def _unlimit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _look(self) -> None:
+        """End what takes too long, and look again if anything still may."""
+        assert self.conversation is not None
+        now_ms = self._carrier.now_ms()
+        self.conversation.check(now_ms)
+        self.flush()
+        needs_check = self.conversation.needs_check and not self._transport.is_closing()
+        self._check = (
+            self._carrier.deadlines.add(now_ms + CHECK_MS, self._look) if needs_check else None
+        )
+
+    def _probe(self) -> None:
+        """Ask a peer that was silent whether it is there; give up one that did not answer."""
+        assert self._http2 is not None
+        carrier, now_ms = self._carrier, self._carrier.now_ms()
+        limits = carrier.limits
+        silent_ms = now_ms - self.read_ms
+        if silent_ms >= limits.keepalive_ms + limits.keepalive_timeout_ms:
+            logger.debug("connection is silent peer=%s", self.peer)
+            self.abort()
+            return
+        if silent_ms >= limits.keepalive_ms:
+            self._http2.ping(_ALIVE)
+            self.flush()
+            next_ms = limits.keepalive_timeout_ms
+        else:
+            next_ms = limits.keepalive_ms - silent_ms
+        self._keepalive = carrier.deadlines.add(now_ms + max(next_ms, 1), self._probe)
+
+    # --- its end
+
+    def _grow_old(self) -> None:
+        self.leave()
+        self._limit_to(self._carrier.limits.connection_age_grace_ms)
+
+    def leave(self) -> None:
+        """Have the peer come anew: no new streams, and the end once those that are open are over."""
+        if self._http2 is None:
+            self.abort()  # Nothing was asked yet.
+            return
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        self._http2.announce_end()
+        self._http2.ping(_LEAVING)
+        carrier = self._carrier
+        if self._age is not None:
+            self._age.cancel()
+        self._age = carrier.deadlines.add(carrier.now_ms() + REFUSE_MS, self._refuse_new)
+        self.flush()
+
+    def _refuse_new(self) -> None:
+        assert self._http2 is not None
+        self._http2.refuse_new()
+        self.flush()
+
+    def give_up(self) -> None:
+        """End all calls now, tell the peer, and close."""
+        if self._http2 is not None and self.conversation is not None:
+            self.conversation.give_up()
+            self._http2.refuse_new()
+            self.flush()
+            self._linger()
+        else:
+            self.abort()
+
+    def _linger(self) -> None:
+        """Send no more, and close when the peer does: what it sent and nobody read would cost it what was written."""
+        if self._take != self._discard and not self._transport.is_closing():
+            self._take = self._discard
+            self._discarded = 0
+            self._limit_to(LAST_BYTES_MS)
+            with contextlib.suppress(OSError):  # The peer may have gone.
+                self._transport.write_eof()
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > _DISCARDED_BYTES_MAX:
+            self.abort()
+
+    def _close(self) -> None:
+        """Close, once what was written has left."""
+        if not self._transport.is_closing():
+            self._limit_to(LAST_BYTES_MS)
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_secure(self) -> bool:
+        """Does it speak TLS?"""
+        return self._tls is not None
+
+    @property
+    def queued(self) -> int:
+        """Bytes of answers that wait for the peer."""
+        return self._http2.queued if self._http2 is not None else 0
+
+    @property
+    def streams(self) -> int:
+        """Streams that are open."""
+        return self._http2.streams if self._http2 is not None else 0
