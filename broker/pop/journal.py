@@ -277,9 +277,8 @@ class Journal:
         self._number += 1
         path = f"{self._folder}/{JOURNAL_PREFIX}{self._number:08d}"
         room = max(self._file_bytes, HEAD_SIZE + size)
-        old, self._file = self._file, self._disk.open_map(path, size=room, create=True)
-        if old is not None and not self._is_dirty:
-            old.close()
+        # The old one is not closed: it may be about to be synced, and goes when nobody has it any more.
+        self._file = self._disk.open_map(path, size=room, create=True)
         self._is_dirty = False
         self._file.write(0, head(JOURNAL, self._number))
         self._at, self._frame = HEAD_SIZE, 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pocketmq.broker.pop.changes import Forgotten
 from pocketmq.broker.pop.journal import RETRY_MS, Journal
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle
+from pocketmq.store.flush import FlushJob, sync_all
 from pocketmq.store.message_store import MessageStore
 
 from ...fakes import FaultyDisk
@@ -243,6 +245,28 @@ class TestSafety:
         disk.heal()
         await broker.stop()
 
+    async def test_a_file_that_another_follows_is_synced_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broker = make(tmp_path, make_journal=small, flush="sync")
+        broker.send(*(b"%d" % number for number in range(200)))
+        broker.pop()
+        jobs: list[FlushJob] = []
+        monkeypatch.setattr(broker.store.flusher, "submit", jobs.append)
+        broker.pops.when_safe(lambda error: None)
+        first = newest(tmp_path)
+        while newest(tmp_path) == first:
+            broker.journal.note(Forgotten("a" * 1_000, "b" * 1_000))
+            broker.journal.note(Forgotten("a" * 1_000, "b" * 1_000))
+            broker.journal.write()
+        synced: list[str] = []
+        monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(_path_of(fd)))
+
+        sync_all(jobs[0].parts)
+
+        assert str(first) in synced
+        await broker.stop()
+
     async def test_what_was_noted_is_written_at_the_end_of_the_turn(self, tmp_path: Path) -> None:
         broker = make(tmp_path)
         broker.journal.note(Forgotten("a", "b"))
@@ -261,3 +285,7 @@ class TestSafety:
 
         assert len(broker.timers) == 0
         await broker.stop()
+
+
+def _path_of(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
