@@ -158,6 +158,14 @@ class Holdings:
         self.parts.journal.note(Moved(key, offset))
         self.parts.wake((self.group, self.topic))
 
+    def catch_up(self) -> None:
+        """Begin anew wherever somebody else has committed another offset than this table has."""
+        for number, queue in list(self.queues.items()):
+            committed = self.parts.offsets.committed(self.topic, self.group, number)
+            if committed is not None and committed != queue.low:
+                low, end = self.parts.store.queue_bounds(self.topic, number)
+                self.move(number, min(max(committed, low), end))
+
     def drop(self, number: int) -> None:
         """Let go of all that is in flight of queue NUMBER, and of how far it was looked at."""
         queue = self.queues.pop(number, None)

@@ -68,7 +68,7 @@ class Pops:
         #: Hears of topics with new messages.
         self.arrived = waits.arrived
         self._tables: dict[tuple[str, str], Table] = {}
-        #: When a group popped last.
+        #: When a group popped last; none that shares queues since.
         self._popped_ms: dict[str, int] = {}
         #: Has a group members that share queues?
         self.has_members: Callable[[str], bool] = lambda group: False
@@ -118,6 +118,8 @@ class Pops:
         """
         self._checked(asked)
         self._check_alone(asked.group)
+        if asked.group not in self._popped_ms:
+            self._catch_up(asked.group)
         self._popped_ms[asked.group] = self._leases.wall_ms()
         receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
@@ -227,6 +229,11 @@ class Pops:
                 group=group,
             )
         del self._popped_ms[group]
+
+    def _catch_up(self, group: str) -> None:
+        """Have GROUP, which did not pop lately, go on from the offsets that others may have committed meanwhile."""
+        for table in [table for key, table in self._tables.items() if key[0] == group]:
+            table.catch_up()
 
     # --- finishing
 
