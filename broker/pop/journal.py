@@ -159,7 +159,7 @@ class Journal:
 
     def _stop(self) -> None:
         self._is_open = False
-        self._noted.clear()
+        self._pass_over()
         for handle in (self._asked, self._step):
             if handle is not None:
                 handle.cancel()
@@ -194,6 +194,7 @@ class Journal:
 
     def _begin_again(self) -> None:
         self._tick_timer = None
+        self._pass_over()
         try:
             self._open()
             self._begin_snapshot(self._everything())
@@ -218,9 +219,10 @@ class Journal:
         """Write what was noted, as one frame."""
         if not self._noted:
             return
-        noted, self._noted = self._noted, []
         if not self._is_open:
+            self._pass_over()
             return
+        noted, self._noted = self._noted, []
         try:
             self._put(self._encoder.encode(noted))
             if self._is_long:
@@ -233,6 +235,11 @@ class Journal:
             self._tick_timer = self._timers.after(self._store.config.flush_interval_ms, self._tick)
         if self._encoder.has_begun_anew:
             self._group.flush_up_to(self._written)
+
+    def _pass_over(self) -> None:
+        """Keep nothing of what was noted: the next snapshot has it. How far was looked goes on from it all the same."""
+        self._encoder.encode(self._noted)
+        self._noted.clear()
 
     def when_safe(self, done: Safe) -> None:
         """Call DONE once what was noted is written, and for a store that flushes synchronously on the device."""

@@ -46,6 +46,7 @@ class Snapshot:
         self._data: memoryview | None = None
         self._file: Mapping | None = None
         self._written = 0
+        self._is_abandoned = False
         self.number = number
         self.size = 0
 
@@ -82,7 +83,7 @@ class Snapshot:
         self._sync(flusher, call_owner, self._file, self._rename)
 
     def _rename(self, flusher: Flusher, call_owner: CallOwner) -> None:
-        self.abandon()
+        self._close()
         self._disk.rename(self._draft, self._path)
         folder = FolderSync(self._disk, self._folder)
         self._sync(flusher, call_owner, folder, lambda flusher, call_owner: self._done(None))
@@ -95,6 +96,8 @@ class Snapshot:
         then: Callable[[Flusher, CallOwner], None],
     ) -> None:
         def synced(error: StoreError | None) -> None:
+            if self._is_abandoned:
+                return
             if error is not None:
                 self._done(error)
                 return
@@ -109,7 +112,11 @@ class Snapshot:
         flusher.submit(FlushJob([part], done))
 
     def abandon(self) -> None:
-        """Close the file."""
+        """Go no further: it does not get its name, and DONE is not told."""
+        self._is_abandoned = True
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

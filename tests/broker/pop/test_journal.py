@@ -17,7 +17,7 @@ from pocketmq.store.message_store import MessageStore
 
 from ...fakes import FaultyDisk
 from .journals import end_of, files, make, newest
-from .popping import GROUP, INVISIBLE_MS, TOPIC, bodies, seen
+from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
 
 
 def small(store: MessageStore, timers: Timers) -> Journal:
@@ -177,6 +177,26 @@ class TestBounds:
         assert broker.committed() == 3_000
         await broker.stop()
 
+    async def test_a_snapshot_that_a_stop_broke_off_gets_no_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        broker = make(tmp_path, make_journal=small)
+        broker.send(*(b"%d" % number for number in range(1_000)))
+        jobs: list[FlushJob] = []
+        monkeypatch.setattr(broker.store.flusher, "submit", jobs.append)
+        while broker.pop(invisible_ms=3_600_000):
+            await asyncio.sleep(0)
+        before = files(tmp_path, "snapshot-")
+
+        broker.pops.close()
+        for job in jobs:
+            job.done(sync_all(job.parts))
+
+        assert [file.suffix for file in before] == ["", ".tmp"]
+        assert files(tmp_path, "snapshot-") == before
+        monkeypatch.undo()
+        await broker.stop()
+
 
 class TestFailure:
     async def test_a_journal_that_cannot_be_written_goes_and_another_follows(
@@ -198,11 +218,32 @@ class TestFailure:
         disk.heal()
         broker.ack(b)
         await broker.clock.advance(RETRY_MS)
-        await asyncio.sleep(0.01)
+        await _snapshot_made(broker)
         assert len(files(tmp_path)) == 2
         await broker.restart(clean=False)
         await broker.clock.advance(INVISIBLE_MS)
         assert seen(broker.pop()) == [(b"c", 2)]
+        await broker.stop()
+
+    async def test_what_was_moved_while_there_was_no_journal_is_in_the_next(
+        self, tmp_path: Path
+    ) -> None:
+        disk = FaultyDisk()
+        broker = make(tmp_path, disk=disk)
+        broker.send(b"a", b"b", b"c")
+        disk.run_full("/pop/")
+        broker.ack(*broker.pop())
+        broker.pops.move(GROUP, TOPIC, 0, 0)
+        broker.pops.when_safe(lambda error: None)
+        disk.heal()
+        await broker.clock.advance(RETRY_MS)
+        await _snapshot_made(broker)
+
+        broker.ack(*broker.pop(2))
+        await asyncio.sleep(0)
+        await broker.restart(clean=False)
+
+        assert seen(broker.pop()) == [(b"c", 1)]
         await broker.stop()
 
     async def test_a_broker_starts_without_a_journal(self, tmp_path: Path) -> None:
@@ -285,6 +326,13 @@ class TestSafety:
 
         assert len(broker.timers) == 0
         await broker.stop()
+
+
+async def _snapshot_made(broker: Popping) -> None:
+    journal = broker.journal
+    assert isinstance(journal, Journal)
+    while journal._snapshot is not None:
+        await asyncio.sleep(0)
 
 
 def _path_of(descriptor: int) -> str:
