@@ -14,7 +14,7 @@ from typing import Final
 from ...proto.properties import RETRY_TOPIC
 from ...proto.record import property_value
 from .asked import Asked
-from .changes import FoundQueue, InFlight
+from .changes import FoundQueue
 from .entries import Entry, PopQueue
 from .lanes import Lane
 from .parts import PopParts, Rules
@@ -45,7 +45,7 @@ class RetryTable(Table):
         for lane in [self._lanes[label] for label in wanted if label in self._lanes]:
             while lane.held and self.has_room(asked, taken, buried):
                 entry = lane.held.popleft()
-                data = self.read(entry)
+                data = self.read_again(entry)
                 if data is None:
                     self.finish(entry)
                 elif times_of(entry, data) < rules.attempts_max:
@@ -70,8 +70,7 @@ class RetryTable(Table):
             taken.append((entry, data))
             return
         entry.lane.held.append(entry)
-        held = InFlight(entry.queue.key, entry.offset, 0, 0, "", 0, False)
-        self.parts.journal.note(held)
+        self.note_undelivered(entry)
 
     def _lane(self, label: bytes) -> Lane:
         lane = self._lanes.get(label)
@@ -85,8 +84,9 @@ class RetryTable(Table):
                 entry.lane.held.append(entry)
 
     def finish(self, entry: Entry, copy_at: int = 0) -> None:
+        may_be_held = entry.lease is None
         super().finish(entry, copy_at)
-        if entry.lane is not None and entry in entry.lane.held:
+        if may_be_held and entry.lane is not None and entry in entry.lane.held:
             entry.lane.held.remove(entry)
 
     def restore(self, number: int, found: FoundQueue, *, clean: bool) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from .asked import Asked
-from .changes import Finished, FoundQueue, InFlight
+from .changes import Finished, FoundQueue
 from .entries import Entry, PopQueue
 from .lanes import Lane, Lanes, message_group
 from .parts import PopParts, Rules, Taken
@@ -59,10 +59,10 @@ class OrderedTable(Table):
     def _take_held(self, entry: Entry, rules: Rules, taken: list[tuple[Entry, bytes]]) -> bool:
         """Take ENTRY, which was held; return whether it was buried instead."""
         lane = _lane_of(entry)
-        data = self.read(entry)
-        is_acknowledged, entry.acknowledged = entry.acknowledged, False
         lane.batch.append(entry)
         lane.turn = self.turn
+        data = self.read_again(entry)
+        is_acknowledged, entry.acknowledged = entry.acknowledged, False
         if data is None:
             self.finish(entry)
         elif entry.attempt < rules.attempts_max:
@@ -92,8 +92,7 @@ class OrderedTable(Table):
         lane = entry.lane = lanes.of(message_group(data))
         if lane.held or (lane.batch and lane.turn != self.turn):
             lanes.hold(entry, lane)
-            held = InFlight(entry.queue.key, entry.offset, 0, 0, "", 0, False)
-            self.parts.journal.note(held)
+            self.note_undelivered(entry)
             return
         lane.batch.append(entry)
         lane.turn = self.turn

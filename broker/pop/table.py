@@ -66,9 +66,10 @@ class Table(Holdings):
             data = self.read(entry)
             if data is None:
                 self.finish(entry)
-                continue
+            else:
+                found.append((entry, data))
+        for entry, _ in found:
             self.release(entry)
-            found.append((entry, data))
         return self.lend(found, asked, again=True) if found else []
 
     def take_new(self, asked: Asked, rules: Rules) -> Taken:
@@ -79,6 +80,9 @@ class Table(Holdings):
             buried = self._take_due(asked, rules, taken)
             more = self._take_new(asked, rules, taken, looked)
         except PocketMQError:
+            for entry, _ in taken:
+                if not entry.serial:
+                    self.note_undelivered(entry)
             self.lapse([entry for entry, _ in taken])
             raise
         deliveries = self.lend(taken, asked) if taken else []
@@ -94,7 +98,7 @@ class Table(Holdings):
             entry = due.popleft()
             if entry.queue.entries.get(entry.offset) is not entry or entry.lease is not None:
                 continue
-            data = self.read(entry)
+            data = self.read_again(entry)
             if data is None:
                 self.finish(entry)
             elif entry.attempt < rules.attempts_max:
@@ -212,6 +216,19 @@ class Table(Holdings):
         if entry.log_offset >= 0:
             return self.parts.store.read_at(entry.log_offset)
         return read_one(self.parts.store, self.topic, entry.queue.key.queue, entry.offset)
+
+    def read_again(self, entry: Entry) -> bytes | None:
+        """Return the record of ENTRY, which was due and is to be delivered; it is due again if it cannot be read."""
+        try:
+            return self.read(entry)
+        except PocketMQError:
+            self.lapse([entry])
+            raise
+
+    def note_undelivered(self, entry: Entry) -> None:
+        """Note that ENTRY was looked at, and waits: a look at what is behind it does not finish it."""
+        waits = InFlight(entry.queue.key, entry.offset, 0, 0, "", 0, False)
+        self.parts.journal.note(waits)
 
     def _bury(self, entry: Entry, data: bytes, reason: str) -> bool:
         """Put ENTRY, whose record is DATA, among the dead letters; return whether it was put away.

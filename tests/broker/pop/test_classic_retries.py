@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pocketmq.broker.filters.choice import choice_of
 from pocketmq.broker.pop import classic_retries
+from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, encode_record
 from pocketmq.store.run import Run
+from pocketmq.store.slices import Slices
 from pocketmq.store.state_tables import TopicConfig
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
@@ -24,11 +28,15 @@ def broker(broker: Popping) -> Popping:
     return broker
 
 
-def send_back(broker: Popping, body: bytes, origin: str = TOPIC, times: int = 1) -> None:
+def send_back(
+    broker: Popping, body: bytes, origin: str = TOPIC, times: int = 1, queue: int = 0
+) -> None:
     """Store what the retry topic gets once the delay of a message that was sent back is over."""
     properties = {"RETRY_TOPIC": origin} if origin else {"TAGS": "lost"}
-    record = Record(topic=RETRY, body=body, reconsume_times=times, properties=properties)
-    broker.appends.append_one(Run.of(RETRY, 0, [encode_record(record)]))
+    record = Record(
+        topic=RETRY, body=body, queue_id=queue, reconsume_times=times, properties=properties
+    )
+    broker.appends.append_one(Run.of(RETRY, queue, [encode_record(record)]))
 
 
 async def test_they_come_first_and_as_of_the_topic_that_was_asked_for(broker: Popping) -> None:
@@ -117,6 +125,32 @@ async def test_they_are_there_after_a_restart(broker: Popping) -> None:
     assert bodies(broker.pop(topic="U")) == [b"of U"]
     broker.ack(one)
     assert broker.pop() == []
+
+
+async def test_what_was_looked_at_before_a_look_failed_outlives_a_kill(
+    broker: Popping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.topics.delete(RETRY)
+    broker.topics.for_group(RETRY, 2)
+    send_back(broker, b"of T")
+    send_back(broker, b"of T as well", queue=1)
+    read_queue = broker.store.read_queue
+
+    def fail_second(topic: str, queue: int, *rest: Any) -> Slices:
+        if queue:
+            raise DiskFailure("cannot read")
+        return read_queue(topic, queue, *rest)
+
+    monkeypatch.setattr(broker.store, "read_queue", fail_second)
+    with pytest.raises(DiskFailure):
+        broker.pop()
+    monkeypatch.undo()
+    send_back(broker, b"of U", "U")
+    assert bodies(broker.pop(topic="U")) == [b"of U"]
+
+    await broker.restart(clean=False)
+
+    assert sorted(bodies(broker.pop())) == [b"of T", b"of T as well"]
 
 
 async def test_no_more_than_a_bounded_number_waits_for_others(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.errors import InvalidReceiptHandle
+from pocketmq.proto.errors import DiskFailure, InvalidReceiptHandle
 from pocketmq.store.state_tables import TopicConfig
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, seen
@@ -18,6 +19,28 @@ async def test_attempts_count(broker: Popping) -> None:
         assert seen(broker.pop()) == [(b"1", attempt)]
         assert broker.pop() == []
         await broker.clock.advance(INVISIBLE_MS)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_could_not_be_read_is_still_due(
+    broker: Popping, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.group(consume_message_orderly=ordered)
+    broker.send(b"1", b"2")
+    broker.pop()
+    await broker.clock.advance(INVISIBLE_MS)
+    read_at, reads = broker.store.read_at, count(1)
+
+    def fail_second(log_offset: int) -> bytes | None:
+        if next(reads) == 2:
+            raise DiskFailure("cannot read")
+        return read_at(log_offset)
+
+    monkeypatch.setattr(broker.store, "read_at", fail_second)
+    with pytest.raises(DiskFailure):
+        broker.pop()
+
+    assert sorted(seen(broker.pop())) == [(b"1", 2), (b"2", 2)]
 
 
 async def test_what_is_due_comes_before_what_is_new(broker: Popping) -> None:

@@ -184,7 +184,8 @@ class TestBounds:
         broker.send(*(b"%d" % number for number in range(1_000)))
         jobs: list[FlushJob] = []
         monkeypatch.setattr(broker.store.flusher, "submit", jobs.append)
-        while broker.pop(invisible_ms=3_600_000):
+        for _ in range(64):
+            broker.pop(invisible_ms=3_600_000)
             await asyncio.sleep(0)
         before = files(tmp_path, "snapshot-")
 
@@ -331,8 +332,9 @@ class TestSafety:
 async def _snapshot_made(broker: Popping) -> None:
     journal = broker.journal
     assert isinstance(journal, Journal)
-    while journal._snapshot is not None:
+    for _ in range(100):
         await asyncio.sleep(0)
+    assert journal._snapshot is None
 
 
 def _path_of(descriptor: int) -> str:
