@@ -18,6 +18,7 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.timers.entry import TimerBatch
 from pocketmq.store.timers.log import DELETE
 from pocketmq.store.timers.rebuild import numbers
+from pocketmq.store.timers.slot import TimerSlot
 from pocketmq.store.timers.store import TimerStore
 
 from .runs import Hand, make_run, open_store
@@ -115,12 +116,17 @@ def put(store: MessageStore, now_ms: int, messages: Sequence[Message]) -> None:
         enter(store, now_ms, len(messages))
 
 
-def keys_of(store: MessageStore, slot_ms: int, *, page: int = 3) -> list[str]:
-    """Return the ids of the messages in the slot of SLOT_MS, in their order; a recall's with a minus in front."""
+def read_slot(store: MessageStore, slot_ms: int, *, page: int = 100) -> TimerSlot:
+    """Return the slot of SLOT_MS, read to its end in pages of PAGE records."""
     slot = store.timers.slot(slot_ms)
     while not slot.read(page):
         pass
-    found = slot.records()
+    return slot
+
+
+def keys_of(store: MessageStore, slot_ms: int, *, page: int = 3) -> list[str]:
+    """Return the ids of the messages in the slot of SLOT_MS, in their order; a recall's with a minus in front."""
+    found = read_slot(store, slot_ms, page=page).records()
     keys = []
     for log_offset, size, magic in zip(
         found.log_offsets.tolist(), found.sizes.tolist(), found.magics.tolist(), strict=True

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pocketmq.proto.topics import TIMER_TOPIC
 
 from ..runs import Hand, open_store
-from ..timed import NOW, SECOND, Message, enter, keys_of, send, waiting
+from ..timed import NOW, SECOND, Message, enter, keys_of, read_slot, send, waiting
 
 WINDOW = 20
 
@@ -107,10 +107,7 @@ class Timers(RuleBasedStateMachine):
         if slot_ms is None:
             return
         timers.delivered_up_to(slot_ms)
-        slot = timers.slot(slot_ms)
-        while not slot.read(100):
-            pass
-        positions = slot.records().positions
+        positions = read_slot(self.store, slot_ms).records().positions
         gone = int(share * len(positions))
         timers.replace_slot(slot_ms, positions[gone:])
         self.waits[slot_ms] = self.waits[slot_ms][gone:]

@@ -18,7 +18,7 @@ from pocketmq.store.timers.log import DELETE
 
 from ..fakes import Crash, RecordingDisk
 from ..runs import Hand, bodies_of, make_run, open_store
-from ..timed import NOW, SECOND, Message, enter, enter_all, keys_of, send
+from ..timed import NOW, SECOND, Message, enter, enter_all, keys_of, read_slot, send
 
 DELIVERED = "Delivered"
 
@@ -91,12 +91,10 @@ class Broker:
         if slot_ms is None or slot_ms > self.clock.now_ms:
             return
         timers.delivered_up_to(slot_ms)
-        slot = timers.slot(slot_ms)
-        while not slot.read(50):
-            pass
-        half = len(slot.records()) // 2
+        positions = read_slot(store, slot_ms, page=50).records().positions
+        half = len(positions) // 2
         self.hand_on(store, [key for key in keys_of(store, slot_ms)[:half] if key[0] != "-"])
-        timers.replace_slot(slot_ms, slot.records().positions[half:])
+        timers.replace_slot(slot_ms, positions[half:])
 
 
 def delivered(store: MessageStore) -> set[str]:
@@ -138,9 +136,7 @@ def test_no_message_that_was_on_the_device_is_lost(seed: int, tmp_path: Path) ->
 
 
 def only_marks(store: MessageStore) -> bool:
-    slot = store.timers.slot(store.timers.next_slot(0) or 0)
-    while not slot.read(10):
-        pass
+    slot = read_slot(store, store.timers.next_slot(0) or 0, page=10)
     return bool((slot.records().magics & DELETE).all())
 
 

@@ -28,6 +28,7 @@ from ..timed import (
     names,
     opened,
     put,
+    read_slot,
     send,
     waiting,
 )
@@ -322,9 +323,7 @@ def test_a_stop_amid_a_slot_that_is_cut_short_leaves_the_old_chain_or_the_new(
     path = tmp_path / "store"
     store, left = filled(path)
     store.flush()
-    slot = store.timers.slot(NOW + 20 * SECOND)
-    while not slot.read(100):
-        pass
+    slot = read_slot(store, NOW + 20 * SECOND)
     begin = store.timers.log.max_offset
     store.timers.replace_slot(NOW + 20 * SECOND, slot.records().positions[30:])
     # The first record is written last: without it, nothing behind it counts.

@@ -23,6 +23,7 @@ from ..timed import (
     names,
     opened,
     put,
+    read_slot,
     waiting,
 )
 
@@ -122,9 +123,7 @@ def test_after_a_clean_stop_amid_a_slot_exactly_the_rest_is_left(tmp_path: Path)
     put(store, NOW, messages(50, NOW + 5 * SECOND))
     put(store, NOW, messages(3, NOW + 9 * SECOND, "later"))
     store.timers.delivered_up_to(NOW + 5 * SECOND)
-    slot = store.timers.slot(NOW + 5 * SECOND)
-    while not slot.read(100):
-        pass
+    slot = read_slot(store, NOW + 5 * SECOND)
 
     store.timers.replace_slot(NOW + 5 * SECOND, slot.records().positions[20:])
     left = {NOW + 5 * SECOND: names(30, 20), NOW + 9 * SECOND: names(3, name="later")}
@@ -218,8 +217,6 @@ def test_log_files_of_deleted_messages_go(tmp_path: Path) -> None:
     offsets = store.timers.log.file_rows(store.timers.log.files.files[0])["log_offset"]
     assert 0 < cleaned.timer_files < files
     assert int(offsets[-1]) >= store.min_log_offset
-    slot = store.timers.slot(NOW + 5 * SECOND)
-    while not slot.read(7):
-        pass
+    slot = read_slot(store, NOW + 5 * SECOND, page=7)
     assert slot.records().positions[0] == store.timers.log.min_offset
     store.close()

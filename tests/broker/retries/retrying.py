@@ -133,6 +133,16 @@ def _ignore(_: object) -> None:
     pass
 
 
+def origin_of(original: Record) -> dict[str, str]:
+    """Return the properties in which every copy of ORIGINAL, a `message`, tells what it is a copy of."""
+    return {
+        "UNIQ_KEY": "id",
+        "TAGS": "red",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": original.message_id,
+    }
+
+
 def request_for(record: Record, group: str = "g", **fields: object) -> pb.SendBackRequest:
     """Return the request that sends RECORD back."""
     request = pb.SendBackRequest(

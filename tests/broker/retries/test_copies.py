@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.retries import Fate, copied_properties
-from pocketmq.proto.errors import (
-    TopicNotFound,
-)
+from pocketmq.proto.errors import TopicNotFound
 from pocketmq.proto.record import Host, Record
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.state_tables import GroupConfig
@@ -19,7 +17,7 @@ from pocketmq.tools.stores.our_reading import store_config
 
 from ...recorded import recorded_store, settings
 from ...runs import records_of
-from .retrying import SCHEDULE, SECOND, TIMER, Retrying
+from .retrying import SCHEDULE, SECOND, TIMER, Retrying, origin_of
 
 
 class TestCopies:
@@ -32,10 +30,7 @@ class TestCopies:
 
         copy = broker.last(SCHEDULE, 2)
         assert copy.properties == {
-            "UNIQ_KEY": "id",
-            "TAGS": "red",
-            "RETRY_TOPIC": "T",
-            "ORIGIN_MESSAGE_ID": original.message_id,
+            **origin_of(original),
             "WAIT": "false",
             "DELAY": "3",
             "REAL_TOPIC": "%RETRY%g",
@@ -55,10 +50,7 @@ class TestCopies:
 
         copy = broker.last("%DLQ%g")
         assert copy.properties == {
-            "UNIQ_KEY": "id",
-            "TAGS": "red",
-            "RETRY_TOPIC": "T",
-            "ORIGIN_MESSAGE_ID": original.message_id,
+            **origin_of(original),
             "WAIT": "false",
             "DELAY": "0",
             "DLQ_ORIGIN_TOPIC": "T",

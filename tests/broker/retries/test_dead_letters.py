@@ -29,7 +29,7 @@ from pocketmq.tools.stores.our_reading import store_config
 
 from ...recorded import recorded_store, settings
 from ...runs import bodies_of, records_of
-from .retrying import Retrying
+from .retrying import Retrying, origin_of
 
 CALL: Any = None
 
@@ -245,12 +245,7 @@ class TestResending:
 
         copy = broker.last("%RETRY%g")
         assert copy.reconsume_times == 0
-        assert copy.properties == {
-            "UNIQ_KEY": "id",
-            "TAGS": "red",
-            "RETRY_TOPIC": "T",
-            "ORIGIN_MESSAGE_ID": original.message_id,
-        }
+        assert copy.properties == origin_of(original)
 
     async def test_what_cannot_be_sent_again_says_so_and_the_others_go(
         self, broker: Retrying
