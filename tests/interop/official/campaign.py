@@ -174,7 +174,9 @@ def main() -> int:
     """Play what the command line asks for; return how many scenarios failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--language", action="append", choices=list(PROGRAMS))
-    parser.add_argument("--scenario", action="append")
+    parser.add_argument(
+        "--scenario", action="append", choices=[*scenarios.SCENARIOS, ONE_TOPIC, KILLED]
+    )
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="Leave store and logs in this folder.")
     options = parser.parse_args()
@@ -188,6 +190,8 @@ def main() -> int:
         if program.missing():
             print(f"LEFT OUT: {name} needs {', '.join(program.missing())}", file=sys.stderr)
     wanted = [pair for pair in wanted if not PROGRAMS[pair[0]].missing()]
+    if not wanted:
+        parser.error("no scenario that was asked for can be played here")
     failed = 0
     for _ in range(options.repeat):
         folder = options.keep or Path(tempfile.mkdtemp(prefix="official-"))

@@ -44,6 +44,8 @@ class Program:
     sends_4_mib: bool = True
     takes_4_mib: bool = True
     unpacks: bool = True
+    #: Go's simple consumer drops what an acknowledgement was answered.
+    tells_refused_acks: bool = True
 
     @property
     def source(self) -> Path:
@@ -140,6 +142,7 @@ PROGRAMS: Final = {
             lambda folder: [f"{folder}/program"],
             tls=True,
             sends_4_mib=False,
+            tells_refused_acks=False,
         ),
         Program(
             "java",
