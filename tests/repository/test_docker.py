@@ -47,6 +47,24 @@ def test_the_container_serves_with_settings_that_hold() -> None:
     assert ports == {str(BrokerConfig().port), str(NameServerConfig().port)}
 
 
+def test_the_container_itself_knows_the_name_that_our_clients_are_told() -> None:
+    address = load_settings(DOCKER / "pocketmq.yaml").broker.advertised_address
+    told = address.partition(":")[0]
+
+    (run,) = re.findall(r"docker run (.*)", (DOCKER / "Dockerfile").read_text("utf-8"))
+    assert f"--hostname {told} " in run
+    assert told in compose()["services"]
+
+
+def test_an_image_is_made_of_nothing_that_git_leaves_out() -> None:
+    ignored, left_out = (
+        set((ROOT / name).read_text("utf-8").replace("**/", "").splitlines())
+        for name in (".gitignore", ".dockerignore")
+    )
+
+    assert ignored <= left_out
+
+
 def test_the_services_name_each_other_and_files_that_are_there() -> None:
     services = compose()["services"]
 
