@@ -22,7 +22,7 @@ from ...recorded_names import named_groups, named_topics
 from ...recorded_v2 import recorded_group, recorded_groups
 from .calls import Answer
 from .comparison import differences
-from .deviations import DEVIATIONS, EVERYWHERE, deviations, unexpected
+from .deviations import DEVIATIONS, EVERYWHERE, deviations, kind_everywhere, unexpected
 from .documents import began_ms, cases, names
 from .replay import Replay
 from .world import recorded_world
@@ -127,6 +127,13 @@ def test_the_documented_list_is_what_is_observed() -> None:
     assert {case for case, _, _ in deviations()} <= {
         case for prefix in RUNS for case in answers(prefix)
     }
+
+
+def test_what_may_differ_in_any_call_is_observed() -> None:
+    lines = [line for group in GROUPS for found in observed(group).values() for line in found]
+
+    sessions = {"Node.js gets another back-off"}  # test_recorded_sessions.py
+    assert {kind_everywhere(line) for line in lines} >= set(EVERYWHERE) - sessions
 
 
 def test_every_recording_is_called_again_or_there_is_a_reason() -> None:
