@@ -7,11 +7,15 @@ from itertools import chain
 from typing import Final
 
 from . import huffman
-from .fields import FIELD_OVERHEAD_BYTES, Field, flaw_of, is_legal_name, is_legal_value
+from .fields import (
+    FIELD_OVERHEAD_BYTES,
+    TABLE_BYTES_DEFAULT,
+    Field,
+    flaw_of,
+    is_legal_name,
+    is_legal_value,
+)
 from .static_table import STATIC_TABLE
-
-#: The size of the dynamic table until a setting changes it (RFC 9113, §6.5.2).
-TABLE_BYTES_DEFAULT: Final = 4096
 
 _INTEGER_BYTES_MAX: Final = 5  # behind the prefix: 35 bits
 
@@ -96,9 +100,9 @@ class FieldDecoder:
         entries = self._entries
         end = len(block)
         position = byte = 0
-        if self._update_due is not None:
-            self._check_update_comes(block)
         try:
+            if self._update_due is not None:
+                position = self._due_updates(block)
             while position < end:
                 byte = block[position]
                 position += 1
@@ -196,12 +200,16 @@ class FieldDecoder:
             name, value = entries.pop()
             self._table_bytes -= len(name) + len(value) + FIELD_OVERHEAD_BYTES
 
-    def _check_update_comes(self, block: bytes) -> None:
-        if not 0x20 <= (block[0] if block else 0) < 0x40:
+    def _due_updates(self, block: bytes) -> int:
+        """Take the updates that BLOCK must begin with; return where they end."""
+        position = 0
+        while position < len(block) and 0x20 <= block[position] < 0x40:
+            position = self._update(block, position + 1, block[position], [])
+        if self._update_due is not None:
             raise CompressionError(
-                f"the table has {self._table_bytes_max} bytes, {self._update_due} are allowed,"
-                " and the block does not begin with an update"
+                f"the block must begin with an update of the table's size to {self._update_due} or less"
             )
+        return position
 
     def _update(self, block: bytes, position: int, byte: int, before: list[Field]) -> int:
         """Change the table's size as BYTE and what follows say; return where that ends."""
@@ -210,11 +218,13 @@ class FieldDecoder:
         size = byte & 0x1F
         if size == 0x1F:
             size, position = _integer(block, position, 0x1F)
-        # If the setting was lowered and raised again, the lowest comes first (§4.2).
-        bytes_max = self._setting if self._update_due is None else self._update_due
-        if size > bytes_max:
-            raise CompressionError(f"the table is to have {size} bytes, {bytes_max} are allowed")
-        self._update_due = None
+        if size > self._setting:
+            raise CompressionError(
+                f"the table is to have {size} bytes, {self._setting} are allowed"
+            )
+        # If the setting fell and rose again, an update to its lowest value is due (§4.2).
+        if self._update_due is not None and size <= self._update_due:
+            self._update_due = None
         self._table_bytes_max = size
         self._evict(size)
         return position

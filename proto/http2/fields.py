@@ -10,6 +10,8 @@ Field: TypeAlias = tuple[str, str]
 
 #: What a field counts beside its own bytes, in a table and in a list (RFC 7541, §4.1; RFC 9113, §6.5.2).
 FIELD_OVERHEAD_BYTES: Final = 32
+#: The size of a dynamic table until a setting changes it (RFC 9113, §6.5.2).
+TABLE_BYTES_DEFAULT: Final = 4096
 
 #: A token (RFC 9110, §5.6.2) without upper case.
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")

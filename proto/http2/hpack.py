@@ -22,7 +22,7 @@ One FieldDecoder and one FieldEncoder belong to each connection; blocks come in 
 from __future__ import annotations
 
 from .field_decoder import CompressionError, FieldDecoder, FieldList
-from .field_encoder import literal
+from .field_encoder import FieldEncoder, literal
 from .fields import Field
 
-__all__ = ["CompressionError", "Field", "FieldDecoder", "FieldList", "literal"]
+__all__ = ["CompressionError", "Field", "FieldDecoder", "FieldEncoder", "FieldList", "literal"]

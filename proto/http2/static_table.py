@@ -72,9 +72,11 @@ STATIC_TABLE: Final[tuple[Field, ...]] = (
 )
 
 #: The index of a whole field.
-STATIC_INDEX: Final = {field: index for index, field in enumerate(STATIC_TABLE, 1)}
+STATIC_INDEX: Final[dict[Field, int]] = {
+    field: index for index, field in enumerate(STATIC_TABLE, 1)
+}
 
 #: The lowest index of a field with this name.
-STATIC_NAME_INDEX: Final = {
+STATIC_NAME_INDEX: Final[dict[str, int]] = {
     name: len(STATIC_TABLE) - index for index, (name, _) in enumerate(reversed(STATIC_TABLE))
 }

@@ -34,12 +34,16 @@ FIELD_REPRESENTATIONS = {
     "C.2.4": Step("82", [GET], []),
 }
 
-REQUEST_FIELDS = (
+REQUEST_FIELDS: tuple[list[Field], ...] = (
     [GET, (":scheme", "http"), ROOT, AUTHORITY],
     [GET, (":scheme", "http"), ROOT, AUTHORITY, NO_CACHE],
     [GET, (":scheme", "https"), (":path", "/index.html"), AUTHORITY, CUSTOM],
 )
-REQUEST_TABLES = ([AUTHORITY], [NO_CACHE, AUTHORITY], [CUSTOM, NO_CACHE, AUTHORITY])
+REQUEST_TABLES: tuple[list[Field], ...] = (
+    [AUTHORITY],
+    [NO_CACHE, AUTHORITY],
+    [CUSTOM, NO_CACHE, AUTHORITY],
+)
 REQUESTS = (
     "8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
     "8286 84be 5808 6e6f 2d63 6163 6865",
@@ -58,12 +62,12 @@ LOCATION = ("location", "https://www.example.com")
 GZIP = ("content-encoding", "gzip")
 COOKIE = ("set-cookie", "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1")
 
-RESPONSE_FIELDS = (
+RESPONSE_FIELDS: tuple[list[Field], ...] = (
     [(":status", "302"), PRIVATE, DATE_21, LOCATION],
     [(":status", "307"), PRIVATE, DATE_21, LOCATION],
     [(":status", "200"), PRIVATE, DATE_22, LOCATION, GZIP, COOKIE],
 )
-RESPONSE_TABLES = (
+RESPONSE_TABLES: tuple[list[Field], ...] = (
     [LOCATION, DATE_21, PRIVATE, (":status", "302")],
     [(":status", "307"), LOCATION, DATE_21, PRIVATE],
     [COOKIE, GZIP, DATE_22],
