@@ -19,6 +19,7 @@ from .. import __version__
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.listening import is_loopback
 from ..proto.record import Host
 from ..proto.rpc import Carrier, Limits, MethodTable
 from ..proto.services.health import Health
@@ -28,10 +29,10 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
+from .carriers import carrier_of
 from .certificates import Certificates
 from .config import BrokerConfig
 from .figures import figures
-from .front import Front, is_loopback
 from .metrics_page import Figure, MetricsPage
 from .network import GRPC, Network
 from .parts import Parts, assemble
@@ -135,7 +136,8 @@ class Broker:
         """What PocketMQ's own clients connect to, as name servers tell them: on this machine, past the relay."""
         carrier = self._running.carrier if self._running else None
         is_here = is_loopback(self._config.host) and not self._config.advertised_address
-        return carrier.direct_address if is_here and isinstance(carrier, Front) else self.address
+        direct: str | None = getattr(carrier, "direct_address", None) if is_here else None
+        return direct or self.address
 
     def reload_certificate(self) -> None:
         """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
@@ -196,8 +198,7 @@ class Broker:
         )
         table |= parts.methods() | clock_methods(self._clock)
         services = PortServices(table, {WRITABLE: lambda: store.health.state == "open"})
-        limits = Limits(receive_bytes_max=2 * self._config.run_bytes_max)
-        carrier = self._carrier(services.methods, limits, parts)
+        carrier = self._carrier(services.methods, parts)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -209,35 +210,18 @@ class Broker:
         parts.wall_timers.every(_HEALTH_TICK_MS, services.health.look)
         services.health.begin()
 
-    def _carrier(self, table: MethodTable, limits: Limits, parts: Parts) -> Carrier:
-        """Return what carries TABLE: a carrier alone, or two behind one port."""
-        make = self._network.make_relayed_carrier
-        if make is None or not self._config.tls:
-            return self._network.make_carrier([table], limits=limits)
-        callers: dict[str, str] = {}
-
-        def caller(peer: str) -> str:
-            return callers.get(peer, peer)
-
-        async def secure() -> Carrier:
-            await self._certificates.prepare()
-            current = self._certificates.current
-            return make([table], limits=limits, caller=caller, certificate=current)
-
-        return Front(
-            make([table], limits=limits, caller=caller),
-            secure,
-            parts.wall_timers,
-            callers=callers,
-            connections_max=self._config.connections_max,
-            direct_port=self._config.direct_port,
-            page=MetricsPage(self._figures, parts.client_metrics),
-        )
+    def _carrier(self, table: MethodTable, parts: Parts) -> Carrier:
+        """Return what carries TABLE."""
+        make = self._network.make_carrier
+        if make is not None:
+            return make([table], limits=Limits(receive_bytes_max=2 * self._config.run_bytes_max))
+        page = MetricsPage(self._figures, parts.client_metrics)
+        return carrier_of(table, self._config, self._certificates, page, parts.wall_timers)
 
     def _figures(self) -> Iterator[Figure]:
         assert self._running is not None, "asked while running"
         carrier = self._running.carrier
-        connections = carrier.connections if isinstance(carrier, Front) else 0
+        connections = getattr(carrier, "connections", 0)
         return figures(self._running.parts, self._status(), connections)
 
     async def _give_up(self, running: _Running) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..proto.errors import ConfigError, InvalidName
+from ..proto.rpc import check_grpc
 from ..proto.topics import check_topic
 
 _MIB: Final = 1024 * 1024
@@ -27,15 +28,17 @@ class BrokerConfig:
     port: int = 8081
     #: What name servers tell clients; empty means the host and port that it listens on.
     advertised_address: str = ""
-    #: Does the port take TLS besides plaintext, and plain `GET /metrics`? False: plaintext only, without a relay.
+    #: What speaks HTTP/2: "own", or "grpcio", which is slower and has a second port (docs/http2.md).
+    grpc: str = "own"
+    #: Does the port take TLS besides plaintext?
     tls: bool = True
     #: PEM files; empty: a certificate is made for development when it is first needed.
     tls_certificate: str = ""
     tls_key: str = ""
-    #: Where PocketMQ's own clients on this machine connect, past the relay; 0: `port` + 10000, − 10000 from 55536 on,
-    #: any free one if that is taken.
+    #: With "grpcio" and TLS: where PocketMQ's own clients on this machine connect, past the relay that such a port has;
+    #: 0: `port` + 10000, − 10000 from 55536 on, any free one if that is taken.
     direct_port: int = 0
-    #: Connections through the relay at once; further ones are closed.
+    #: Connections at once; further ones are closed.
     connections_max: int = 10_000
     #: What official clients are told to connect to, "host:port"; none: the address that each has dialled.
     v2_endpoints: tuple[str, ...] = ()
@@ -119,6 +122,7 @@ class BrokerConfig:
                 raise ConfigError(
                     f"broker.{name} is {value}: must be at least {least}", field=name, value=value
                 )
+        check_grpc("broker", self.grpc)
         self._check_ports()
         for name in ("name", "cluster"):
             try:

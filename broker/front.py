@@ -22,14 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, Final
 
 from ..proto.errors import ConfigError, PocketMQError
-from ..proto.listening import BACKLOG, PORT_MAX, address_of, listen
+from ..proto.listening import BACKLOG, PORT_MAX, address_of, is_loopback, listen
 from ..proto.rpc import Carrier
 from .timers import Timers
 from .timing_wheel import Timer
@@ -54,14 +53,6 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 #: Returns the whole answer to the plain HTTP request with this head.
 Page = Callable[[bytes], Awaitable[bytes]]
-
-
-def is_loopback(host: str) -> bool:
-    """Does HOST mean this machine alone?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Front:

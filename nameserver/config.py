@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..proto.errors import ConfigError
+from ..proto.rpc import check_grpc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,8 @@ class NameServerConfig:
     host: str = "127.0.0.1"
     #: 0: any free one.
     port: int = 9876
+    #: What speaks HTTP/2: "own", or "grpcio", which is slower (docs/http2.md).
+    grpc: str = "own"
     #: A broker that was not heard of for so long is forgotten, although its stream is open.
     broker_expiry_ms: int = 120_000
     #: How often silent brokers are looked for.
@@ -34,6 +37,7 @@ class NameServerConfig:
     def __post_init__(self) -> None:
         if not self.host:
             raise ConfigError("nameserver.host is empty: use 127.0.0.1 or 0.0.0.0", field="host")
+        check_grpc("nameserver", self.grpc)
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if value < least or (most is not None and value > most):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ..proto.carrier_grpcio import GrpcioCarrier
+from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.rpc import Carrier, Limits, MakeCarrier
 from ..proto.services.health import Health
@@ -43,13 +43,13 @@ class NameServer:
 
     @classmethod
     def build(
-        cls, config: NameServerConfig, *, clock: Clock, make_carrier: MakeCarrier = GrpcioCarrier
+        cls, config: NameServerConfig, *, clock: Clock, make_carrier: MakeCarrier | None = None
     ) -> NameServer:
-        """Put a name server together; nothing runs yet. MAKE_CARRIER makes what callers reach it by."""
+        """Put a name server together; nothing runs yet. MAKE_CARRIER makes its carrier; None: as CONFIG says."""
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
         services = PortServices(NameServerService(table, config, clock).methods())
         limits = Limits(receive_bytes_max=config.request_size_max_bytes)
-        carrier = make_carrier([services.methods], limits=limits)
+        carrier = (make_carrier or _carrier_named(config.grpc))([services.methods], limits=limits)
         return cls(config, table, carrier, services.health, clock)
 
     @property
@@ -89,3 +89,13 @@ class NameServer:
                     broker.address,
                     self._config.broker_expiry_ms,
                 )
+
+
+def _carrier_named(name: str) -> MakeCarrier:
+    """Return what makes the carrier that settings call NAME."""
+    if name == "grpcio":
+        # Whoever is served by our own has no need of grpcio's, which takes a tenth of a second to import.
+        from ..proto.carrier_grpcio import GrpcioCarrier
+
+        return GrpcioCarrier
+    return Http2Carrier

@@ -7,6 +7,7 @@ server can start again at once where connections of the last one still die.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 from typing import Any, Final
@@ -23,6 +24,14 @@ _WILDCARDS: Final = ("", "0.0.0.0", "::")
 def address_of(host: str, port: int) -> str:
     """Return "host:port", an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Does HOST mean this machine alone?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def cannot_listen(host: str, port: int, reason: str) -> ConfigError:

@@ -37,7 +37,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from .errors import InvalidArgument, PocketMQError
+from .errors import ConfigError, InvalidArgument, PocketMQError
 
 logger = logging.getLogger(__name__)
 
@@ -344,17 +344,15 @@ class MakeCarrier(Protocol):
     def __call__(self, tables: Iterable[MethodTable], *, limits: Limits) -> Carrier: ...
 
 
-class MakeRelayedCarrier(Protocol):
-    """Makes a carrier of TABLES behind a relay: CALLER returns whose connection the one from an address is.
+#: The carriers that there are, as settings name them: ours, and grpcio's.
+GRPC_CHOICES: Final = ("own", "grpcio")
 
-    With a CERTIFICATE it speaks TLS, and nothing else; it asks for it at each handshake, on any thread.
-    """
 
-    def __call__(
-        self,
-        tables: Iterable[MethodTable],
-        *,
-        limits: Limits,
-        caller: Callable[[str], str],
-        certificate: Callable[[], Certificate] | None = None,
-    ) -> Carrier: ...
+def check_grpc(section: str, choice: str) -> None:
+    """Raise ConfigError unless CHOICE, the setting `grpc` of SECTION, names a carrier."""
+    if choice not in GRPC_CHOICES:
+        raise ConfigError(
+            f"{section}.grpc is {choice!r}: must be {' or '.join(GRPC_CHOICES)}",
+            field="grpc",
+            value=choice,
+        )

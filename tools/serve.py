@@ -30,6 +30,7 @@ from click.core import ParameterSource
 
 from .. import __version__
 from ..proto.clock import Clock, SystemClock, VirtualClock
+from ..proto.rpc import GRPC_CHOICES
 from .allocator import keep_freed_memory
 from .log_lines import configure_logging
 from .options import DEFAULT_NAMESERVER, READY, nameserver_option
@@ -53,6 +54,11 @@ def _server_options(function: Function) -> Function:
             "file",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             help="YAML file with settings; options win over it.",
+        ),
+        click.option(
+            "--grpc",
+            type=click.Choice(GRPC_CHOICES),
+            help="What speaks HTTP/2: our own server, or grpcio's, which is slower.  [default: own]",
         ),
         click.option(
             "--log-level",
@@ -126,6 +132,7 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
         store=options["store"],
         broker_port=options["port"],
         nameserver_port=options["nameserver_port"],
+        grpc=options["grpc"],
     )
     _run(_Servers(settings, with_nameserver=True, time=_time(options)), log_level)
 
@@ -133,9 +140,9 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
 @click.command()
 @_port_option("--port", "Port, 9876 by default")
 @_server_options
-def nameserver(port: int | None, file: Path | None, log_level: str) -> None:
+def nameserver(port: int | None, file: Path | None, grpc: str | None, log_level: str) -> None:
     """Run a name server until SIGTERM or Ctrl-C."""
-    settings = load_settings(file).with_options(nameserver_port=port)
+    settings = load_settings(file).with_options(nameserver_port=port, grpc=grpc)
     _run(_Servers(settings, with_nameserver=True), log_level)
 
 
@@ -155,6 +162,7 @@ def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -
         store=options["store"],
         broker_port=options["port"],
         broker_name=options["name"],
+        grpc=options["grpc"],
         nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
     )
     _run(_Servers(settings, with_nameserver=False, time=_time(options)), log_level)

@@ -40,13 +40,16 @@ class Settings:
         broker_name: str | None = None,
         nameserver_port: int | None = None,
         nameservers: str | None = None,
+        grpc: str | None = None,
     ) -> Self:
         """Return these settings changed by what is given."""
         listed = None if nameservers is None else tuple(nameservers.replace(";", ",").split(","))
         return replace(
             self,
-            nameserver=_changed(self.nameserver, port=nameserver_port),
-            broker=_changed(self.broker, port=broker_port, name=broker_name, nameservers=listed),
+            nameserver=_changed(self.nameserver, port=nameserver_port, grpc=grpc),
+            broker=_changed(
+                self.broker, port=broker_port, name=broker_name, nameservers=listed, grpc=grpc
+            ),
             store=_changed(self.store, path=None if store is None else _absolute(store)),
         )
 

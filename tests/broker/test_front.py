@@ -19,7 +19,6 @@ from pocketmq.broker.front import (
     FIRST_BYTE_MS,
     LAST_BYTES_MS,
     Front,
-    is_loopback,
 )
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock
@@ -495,22 +494,6 @@ async def test_carriers_of_a_front_for_all_networks_are_on_loopback() -> None:
     await bye(writer)
     assert {host for host, _ in world.plain.starts} == {"127.0.0.1"}
     await front.stop(0)
-
-
-@pytest.mark.parametrize(
-    ("host", "answer"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("10.0.0.1", False),
-        ("broker.example", False),
-    ],
-)
-def test_loopback_is_known(host: str, answer: bool) -> None:
-    assert is_loopback(host) is answer
 
 
 def test_the_tests_hello_is_what_tls_begins_with() -> None:

@@ -1,0 +1,74 @@
+"""What carries a broker's methods: our own HTTP/2 server, or grpcio behind a relay (`broker.grpc`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ..proto.carrier_http2 import Http2Carrier
+from ..proto.rpc import Carrier, Certificate, Limits, MethodTable
+from .certificates import Certificates
+from .config import BrokerConfig
+from .timers import Timers
+
+#: Returns the whole answer to the plain HTTP request with this head.
+Page = Callable[[bytes], Awaitable[bytes]]
+
+
+def carrier_of(
+    table: MethodTable,
+    config: BrokerConfig,
+    certificates: Certificates,
+    page: Page,
+    timers: Timers,
+) -> Carrier:
+    """Return the carrier of TABLE that CONFIG asks for: it shows CERTIFICATES to TLS, and PAGE to plain HTTP."""
+    limits = Limits(
+        receive_bytes_max=2 * config.run_bytes_max, connections_max=config.connections_max
+    )
+    if config.grpc == "grpcio":
+        return _grpcio(table, config, limits, certificates, page, timers)
+
+    async def certificate() -> Certificate:
+        await certificates.prepare()
+        return certificates.current()
+
+    return Http2Carrier(
+        [table], limits=limits, certificate=certificate if config.tls else None, page=page
+    )
+
+
+def _grpcio(
+    table: MethodTable,
+    config: BrokerConfig,
+    limits: Limits,
+    certificates: Certificates,
+    page: Page,
+    timers: Timers,
+) -> Carrier:
+    """Return grpcio's server alone, or two of them behind one port: each speaks TLS, or does not."""
+    # Whoever is served by our own has no need of grpcio's, which takes a tenth of a second to import.
+    from ..proto.carrier_grpcio import GrpcioCarrier
+    from .front import Front
+
+    if not config.tls:
+        return GrpcioCarrier([table], limits=limits)
+    callers: dict[str, str] = {}
+
+    def caller(peer: str) -> str:
+        return callers.get(peer, peer)
+
+    async def secure() -> Carrier:
+        await certificates.prepare()
+        return GrpcioCarrier(
+            [table], limits=limits, caller=caller, certificate=certificates.current
+        )
+
+    return Front(
+        GrpcioCarrier([table], limits=limits, caller=caller),
+        secure,
+        timers,
+        callers=callers,
+        connections_max=config.connections_max,
+        direct_port=config.direct_port,
+        page=page,
+    )
