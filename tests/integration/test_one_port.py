@@ -1,4 +1,4 @@
-"""A whole broker behind one port: callers with TLS and without, and our own clients past the relay and through it."""
+"""A whole broker at one port, by either carrier: callers with TLS and without, plain HTTP, our own clients."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.listening import listen
+from pocketmq.proto.rpc import GRPC_CHOICES
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.server_process import ServerProcess
 
 from .whole_broker import Peer, broker, run_of, store_config
 
 LOCAL = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@pytest.fixture(params=GRPC_CHOICES)
+def carrier(request: pytest.FixtureRequest) -> str:
+    """What speaks HTTP/2, as settings say it."""
+    found: str = request.param
+    return found
 
 
 def tls_channel(address: str, root: bytes) -> grpc.aio.Channel:
@@ -42,9 +50,9 @@ def fetched_certificate(port: int) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", port)).encode()
 
 
-async def test_tls_and_plaintext_reach_one_port(tmp_path: Path) -> None:
+async def test_tls_and_plaintext_reach_one_port(tmp_path: Path, carrier: str) -> None:
     async with (
-        broker(store_config(tmp_path)) as (server, _),
+        broker(store_config(tmp_path), grpc=carrier) as (server, _),
         grpc.aio.insecure_channel(server.address, options=LOCAL) as public,
     ):
         plain = Peer(public)
@@ -60,21 +68,21 @@ async def test_tls_and_plaintext_reach_one_port(tmp_path: Path) -> None:
         assert (tmp_path / "store/pocketmq/tls/certificate.pem").read_bytes() == root
 
 
-async def test_the_public_port_is_the_brokers_address(tmp_path: Path) -> None:
-    async with broker(store_config(tmp_path)) as (server, peer):
+async def test_the_public_port_is_the_brokers_address(tmp_path: Path, carrier: str) -> None:
+    async with broker(store_config(tmp_path), grpc=carrier) as (server, peer):
         assert server.address == f"127.0.0.1:{server.port}"
-        assert server.direct_address != server.address
+        assert (server.direct_address == server.address) is (carrier == "own")
         status = await peer.ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
         assert status.address == server.address
         async with grpc.aio.insecure_channel(server.address, options=LOCAL) as channel:
             await Peer(channel).create_topic()
 
 
-async def test_without_tls_the_carrier_listens_itself(tmp_path: Path) -> None:
-    async with broker(store_config(tmp_path), tls=False) as (server, peer):
+async def test_without_tls_there_is_none(tmp_path: Path, carrier: str) -> None:
+    async with broker(store_config(tmp_path), tls=False, grpc=carrier) as (server, peer):
         await peer.create_topic()
         assert server.direct_address == server.address
-        with pytest.raises(ssl.SSLError):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.to_thread(fetched_certificate, server.port)
 
 
@@ -101,12 +109,15 @@ def free_port() -> int:
     return port
 
 
-@pytest.mark.parametrize("way", ["direct", "relayed"])
-async def test_our_own_client_takes_the_way_that_it_is_told(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("way", ["direct", "advertised"])
+async def test_our_own_client_takes_the_way_that_it_is_told(
+    tmp_path: Path, way: str, carrier: str
+) -> None:
     port = free_port()
     settings = {} if way == "direct" else {"advertised_address": f"127.0.0.1:{port}"}
-    async with cluster(tmp_path, port=port, **settings) as (server, nameserver):
-        assert (server.direct_address != server.address) is (way == "direct")
+    async with cluster(tmp_path, port=port, grpc=carrier, **settings) as (server, nameserver):
+        has_two = carrier == "grpcio" and way == "direct"
+        assert (server.direct_address != server.address) is has_two
         async with AsyncAdmin(nameserver) as admin:
             await admin.create_topic("orders")
         async with (
@@ -123,7 +134,7 @@ async def test_our_own_client_takes_the_way_that_it_is_told(tmp_path: Path, way:
 
 @pytest.mark.processes
 async def test_a_server_shows_the_operators_certificate_and_the_new_one_after_a_hangup(
-    tmp_path: Path,
+    tmp_path: Path, carrier: str
 ) -> None:
     def write() -> bytes:
         made = development_certificate([], datetime.now(UTC))
@@ -136,7 +147,7 @@ async def test_a_server_shows_the_operators_certificate_and_the_new_one_after_a_
     config.write_text(
         f"broker:\n  tls_certificate: {tmp_path}/chain.pem\n  tls_key: {tmp_path}/key.pem\n"
     )
-    with ServerProcess(tmp_path / "store", "--config", str(config)) as server:
+    with ServerProcess(tmp_path / "store", "--config", str(config), "--grpc", carrier) as server:
         port = int(server.ready["broker"].rpartition(":")[2])
         assert await asyncio.to_thread(fetched_certificate, port) == first
         second = write()
@@ -147,10 +158,10 @@ async def test_a_server_shows_the_operators_certificate_and_the_new_one_after_a_
         assert not (tmp_path / "store/pocketmq/tls").exists()
 
 
-async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path) -> None:
+async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path, carrier: str) -> None:
     port = free_port()
     settings = {"host": "0.0.0.0", "port": port, "advertised_address": f"127.0.0.1:{port}"}
-    async with cluster(tmp_path, **settings) as (server, _):
+    async with cluster(tmp_path, grpc=carrier, **settings) as (server, _):
         assert server.direct_address == server.address
         hosts = ["127.0.0.1", "[::1]"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
         for host in hosts:
@@ -158,13 +169,20 @@ async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path) -> Non
                 await Peer(channel).ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
 
 
-async def test_metrics_are_shown_on_the_same_port(tmp_path: Path) -> None:
-    async with broker(store_config(tmp_path)) as (server, peer):
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+async def test_metrics_are_shown_on_the_same_port(
+    tmp_path: Path, carrier: str, secure: bool
+) -> None:
+    if secure and carrier == "grpcio":
+        pytest.skip("the relay knows nothing of TLS")
+    async with broker(store_config(tmp_path), grpc=carrier) as (server, peer):
         await peer.create_topic()
         await peer.produce(run_of([b"a", b"b"]))
         await peer.refusal(run_of([b"a"], queue=99))
         await peer.fetch()
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", server.port, ssl=ssl._create_unverified_context() if secure else None
+        )
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         page = (await reader.read()).decode()
         writer.close()
@@ -175,7 +193,8 @@ async def test_metrics_are_shown_on_the_same_port(tmp_path: Path) -> None:
     expected = {"sends": 1, "sent_messages": 2, "sends_failed": 1, "fetches": 1}
     for name, value in expected.items():
         assert float(lines[f"pocketmq_broker_{name}_total"]) == value, name
-    assert float(lines["pocketmq_broker_connections"]) == 1
+    # Our own client's connection to the direct port is not one that the relay knows.
+    assert float(lines["pocketmq_broker_connections"]) == (1 if carrier == "grpcio" else 2)
     assert float(lines["pocketmq_store_writable"]) == 1
     assert float(lines["pocketmq_store_appended_bytes_total"]) > 0
     assert float(lines["process_resident_memory_bytes"]) > 1 << 20
