@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,20 @@ def test_without_a_checkout_the_programs_are_asked_for(
 
     with pytest.raises(ConfigError, match="checkout"):
         official_client.OfficialClient("127.0.0.1:1")
+
+
+def test_what_cannot_be_built_is_told_as_something_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = official_client._programs()
+    monkeypatch.setattr(programs, "BUILD", tmp_path)
+
+    def fail(folder: Path) -> None:
+        raise programs.BuildFailed("no network")
+
+    java = replace(programs.PROGRAMS["java"], tools=(), build=fail)
+    monkeypatch.setitem(programs.PROGRAMS, "java", java)
+    monkeypatch.setattr(official_client, "_programs", lambda: programs)
+
+    with pytest.raises(ConfigError, match="not built: no network"):
+        official_client.OfficialClient("127.0.0.1:1", "java")

@@ -36,8 +36,8 @@ class OfficialClient:
         try:
             command = program.ready()
         except programs.BuildFailed as error:
-            raise PocketMQError(
-                f"the official {program.name} client was not built: {error}"
+            raise ConfigError(
+                f"the official {program.name} client was not built: {error}", field="client"
             ) from error
         self._process = subprocess.Popen(
             [*command, endpoints],
@@ -45,6 +45,7 @@ class OfficialClient:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            **programs.surroundings(),
         )
 
     @property

@@ -108,7 +108,10 @@ def _tell(figure: Figure, count: int, drains: dict[int, float], costs_us: dict[s
     }
     figure.aim = (figure.messages_per_second, _APACHE["sends a second, 64 in flight"], True)
     figure.notes = [
-        *(f"{name}: {value:,.1f} (Apache {_APACHE[name]:,})" for name, value in measured.items()),
+        *(
+            f"{name}: {value:,.1f} (Apache with its Java client: {_APACHE[name]:,})"
+            for name, value in measured.items()
+        ),
         *(
             f"{name} without a carrier: {cost:.1f} µs, aim ≤ {AIMS_US[name]:.0f}"
             for name, cost in costs_us.items()

@@ -27,11 +27,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 from pathlib import Path
 from typing import Any, Final, Self
 
-from .programs import BUILD, Program
+from .programs import Program, surroundings
 
 Message = dict[str, Any]
 _LINE_BYTES_MAX: Final = 16 << 20
@@ -61,8 +60,6 @@ class Driver:
     @classmethod
     async def start(cls, program: Program, endpoints: str, log: Path) -> Self:
         """Run PROGRAM against ENDPOINTS; what it says on standard error goes to LOG."""
-        home = BUILD / "home"  # Clients write their logs there.
-        home.mkdir(parents=True, exist_ok=True)
         command = await asyncio.to_thread(program.ready)
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -71,9 +68,8 @@ class Driver:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                cwd=home,
-                env=os.environ | {"HOME": str(home)},
                 limit=_LINE_BYTES_MAX,
+                **surroundings(),
             )
         return cls(program, process)
 

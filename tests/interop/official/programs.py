@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
 BUILD: Final = Path(
@@ -73,6 +73,13 @@ class Program:
             if path.is_file():
                 digest.update(path.relative_to(self.source).as_posix().encode() + path.read_bytes())
         return digest.hexdigest()
+
+
+def surroundings() -> dict[str, Any]:
+    """Return where programs run, as `Popen` takes it: clients write their logs at home."""
+    home = BUILD / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    return {"cwd": home, "env": os.environ | {"HOME": str(home)}}
 
 
 def _run(*command: str | Path, cwd: Path, **environment: str) -> None:
