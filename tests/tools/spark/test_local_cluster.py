@@ -1,6 +1,4 @@
-"""Stores are read the same on executors that are processes of their own: nothing works only inside one."""
-
-from __future__ import annotations
+"""What works in one process works on executors: `local-cluster` starts two JVMs besides the driver's."""
 
 import json
 import os
@@ -10,52 +8,60 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.client import Admin, Message, Producer, PullConsumer
+from pocketmq.tools.server_process import ServerProcess
+
 from ...recorded import expected, recorded_store
 from .conftest import SMALL_JVM, require_spark
 
-PROGRAM = """
-import json, sys
-from pocketmq.tools.spark import spark_session
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]
 
-spark = spark_session(
-    "pocketmq-cluster-test",
-    master="local-cluster[2,1,1024]",
-    settings={
-        "spark.driver.extraJavaOptions": sys.argv[2],
-        "spark.executor.extraJavaOptions": sys.argv[2],
-        "spark.driver.memory": "600m",
-    },
-)
-counts = {}
-for dataset in ("messages", "consumequeue", "index", "queues", "offsets", "files"):
-    reader = spark.read.format("rocketmq-store").option("dataset", dataset)
-    reader = reader.option("maxHashSlotNum", 500).option("maxIndexNum", 2000)
-    counts[dataset] = reader.option("maxSplitBytes", 300_000).load(sys.argv[1]).count()
-print(json.dumps(counts))
-spark.stop()
-"""
+SCRIPT = Path(__file__).with_name("cluster_job.py")
+COUNT = 2_000
 
 
-@pytest.mark.spark
-@pytest.mark.processes
-@pytest.mark.timeout(400)
-def test_executors_of_their_own_read_a_store(tmp_path: Path) -> None:
+def test_executors_read_stores_and_the_live_topic_and_write_another(tmp_path: Path) -> None:
     require_spark()
-    store = recorded_store("rolled", tmp_path / "store")
+    recorded = recorded_store("rolled", tmp_path / "recorded")
+    with ServerProcess(tmp_path / "store") as server:
+        with Admin(server.nameserver) as admin:
+            admin.create_topic("orders", queues=4)
+            admin.create_topic("copy", queues=4)
+        with Producer(server.nameserver) as producer:
+            producer.send_many(Message("orders", b"%d" % at, queue=at % 4) for at in range(COUNT))
 
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(store), SMALL_JVM],
-        capture_output=True,
-        text=True,
-        timeout=380,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_WORKER_DIR": str(tmp_path)},
-    )
+        job = subprocess.run(
+            [
+                *(sys.executable, str(SCRIPT), SMALL_JVM, server.nameserver),
+                *(str(tmp_path / "store"), str(recorded), "orders", "copy"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=380,
+            cwd=tmp_path,
+            env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_WORKER_DIR": str(tmp_path)},
+        )
 
-    assert done.returncode == 0, done.stderr[-3000:]
+        assert job.returncode == 0, job.stderr[-3000:]
+        (line,) = (one for one in job.stdout.splitlines() if one.startswith("found"))
+        found = json.loads(line.removeprefix("found"))
+        assert (found["both"], found["executors"]) == (COUNT, 2)
+        assert sorted(copied(server)) == list(range(COUNT))
+        check_datasets(found["recorded"])
+
+
+def copied(server: ServerProcess) -> list[int]:
+    found: list[int] = []
+    with PullConsumer("check", "copy", nameservers=server.nameserver, start="earliest") as consumer:
+        while len(found) < COUNT and (batch := consumer.poll(timeout_ms=10_000)):
+            found += map(int, batch.bodies)
+    return found
+
+
+def check_datasets(counts: dict[str, int]) -> None:
+    """Hold COUNTS of the recorded store's datasets to what Java wrote there."""
     document = expected("rolled")
-    counts = json.loads(done.stdout.splitlines()[-1])
     assert counts["messages"] == 3_000
     assert counts["consumequeue"] == 3_000
     assert counts["index"] == sum(one["indexCount"] - 1 for one in document["indexFiles"])
