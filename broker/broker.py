@@ -197,7 +197,9 @@ class Broker:
             parts.sends, parts.fetches, parts.lookups, self._announced, self._status
         )
         table |= parts.methods() | clock_methods(self._clock)
-        services = PortServices(table, {WRITABLE: lambda: store.health.state == "open"})
+        services = PortServices(
+            table, lambda: carrier, {WRITABLE: lambda: store.health.state == "open"}
+        )
         carrier = self._carrier(services.methods, parts)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)

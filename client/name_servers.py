@@ -19,20 +19,20 @@ DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):(\d{1,5})")
 
 
-def parse_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses in TEXT, "host:port" separated by commas, semicolons or spaces."""
+def parse_addresses(text: str, field: str = "nameservers") -> tuple[str, ...]:
+    """Return the addresses in TEXT, "host:port" separated by commas, semicolons or spaces; errors name FIELD."""
     addresses = tuple(part for part in re.split(r"[,;\s]+", text) if part)
     if not addresses:
         raise ConfigError(
-            f"nameservers is {text!r}: write at least one host:port, for example {DEFAULT_NAME_SERVERS}",
-            field="nameservers",
+            f"{field} is {text!r}: write at least one host:port, for example {DEFAULT_NAME_SERVERS}",
+            field=field,
         )
     for address in addresses:
         found = _ADDRESS.fullmatch(address)
         if not found or not 0 < int(found[2]) < 65536:
             raise ConfigError(
-                f"nameservers: {address!r} is no host:port (example: {DEFAULT_NAME_SERVERS})",
-                field="nameservers",
+                f"{field}: {address!r} is no host:port (example: {DEFAULT_NAME_SERVERS})",
+                field=field,
                 value=address,
             )
     return addresses

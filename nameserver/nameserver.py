@@ -47,7 +47,8 @@ class NameServer:
     ) -> NameServer:
         """Put a name server together; nothing runs yet. MAKE_CARRIER makes its carrier; None: as CONFIG says."""
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
-        services = PortServices(NameServerService(table, config, clock).methods())
+        own = NameServerService(table, config, clock).methods()
+        services = PortServices(own, lambda: carrier)
         limits = Limits(receive_bytes_max=config.request_size_max_bytes)
         carrier = (make_carrier or _carrier_named(config.grpc))([services.methods], limits=limits)
         return cls(config, table, carrier, services.health, clock)

@@ -81,6 +81,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "why": ("why.command:why", "Tell the life of one message from the files of a store."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
+    "connections": (
+        "connections:connections",
+        "Show who is connected to brokers and name servers.",
+    ),
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
     "export": ("export.command:export", "Write the messages of stores to Parquet files."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),

@@ -1083,3 +1083,72 @@ class ClockReply(_message.Message):
     now_ms: int
     virtual: bool
     def __init__(self, now_ms: _Optional[int] = ..., virtual: _Optional[bool] = ...) -> None: ...
+
+class ConnectionListRequest(_message.Message):
+    __slots__ = ("first_id", "max_connections")
+    FIRST_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    first_id: int
+    max_connections: int
+    def __init__(self, first_id: _Optional[int] = ..., max_connections: _Optional[int] = ...) -> None: ...
+
+class ConnectionFigures(_message.Message):
+    __slots__ = ("id", "peer", "secure", "age_ms", "streams_open", "calls_begun", "calls_succeeded", "calls_failed", "bytes_read", "bytes_written", "bytes_queued", "user_agent", "last_path", "last_call_age_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SECURE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    CALLS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    CALLS_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    BYTES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    USER_AGENT_FIELD_NUMBER: _ClassVar[int]
+    LAST_PATH_FIELD_NUMBER: _ClassVar[int]
+    LAST_CALL_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    peer: str
+    secure: bool
+    age_ms: int
+    streams_open: int
+    calls_begun: int
+    calls_succeeded: int
+    calls_failed: int
+    bytes_read: int
+    bytes_written: int
+    bytes_queued: int
+    user_agent: str
+    last_path: str
+    last_call_age_ms: int
+    def __init__(self, id: _Optional[int] = ..., peer: _Optional[str] = ..., secure: _Optional[bool] = ..., age_ms: _Optional[int] = ..., streams_open: _Optional[int] = ..., calls_begun: _Optional[int] = ..., calls_succeeded: _Optional[int] = ..., calls_failed: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., user_agent: _Optional[str] = ..., last_path: _Optional[str] = ..., last_call_age_ms: _Optional[int] = ...) -> None: ...
+
+class ConnectionTotals(_message.Message):
+    __slots__ = ("open", "accepted", "refused", "closed")
+    class ClosedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    open: int
+    accepted: int
+    refused: int
+    closed: _containers.ScalarMap[str, int]
+    def __init__(self, open: _Optional[int] = ..., accepted: _Optional[int] = ..., refused: _Optional[int] = ..., closed: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class ConnectionListReply(_message.Message):
+    __slots__ = ("connections", "next_id", "totals")
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
+    connections: _containers.RepeatedCompositeFieldContainer[ConnectionFigures]
+    next_id: int
+    totals: ConnectionTotals
+    def __init__(self, connections: _Optional[_Iterable[_Union[ConnectionFigures, _Mapping]]] = ..., next_id: _Optional[int] = ..., totals: _Optional[_Union[ConnectionTotals, _Mapping]] = ...) -> None: ...

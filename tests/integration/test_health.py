@@ -14,6 +14,7 @@ from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import grpc_health_pb2 as pb
+from pocketmq.proto.rpc import GRPC_CHOICES
 
 from ..fakes import FaultyDisk
 from .whole_broker import EOF, broker, run_of, store_config
@@ -21,6 +22,13 @@ from .whole_broker import EOF, broker, run_of, store_config
 PATH = "/grpc.health.v1.Health/"
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
 LOCAL = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@pytest.fixture(params=GRPC_CHOICES)
+def carrier(request: pytest.FixtureRequest) -> str:
+    """What speaks HTTP/2, as settings say it."""
+    found: str = request.param
+    return found
 
 
 async def check(channel: Any, name: str = "") -> int:
@@ -52,9 +60,11 @@ async def until_it_ends(stream: Any) -> tuple[list[int], str]:
     return told, "OK"
 
 
-async def test_a_broker_tells_its_health_from_its_start_to_its_stop(tmp_path: Path) -> None:
+async def test_a_broker_tells_its_health_from_its_start_to_its_stop(
+    tmp_path: Path, carrier: str
+) -> None:
     async with (
-        broker(store_config(tmp_path)) as (server, _),
+        broker(store_config(tmp_path), grpc=carrier) as (server, _),
         grpc.aio.insecure_channel(server.address, options=LOCAL) as channel,
     ):
         names = ("", "pocketmq.v1.Broker", "apache.rocketmq.v2.MessagingService", "writable")
@@ -68,8 +78,8 @@ async def test_a_broker_tells_its_health_from_its_start_to_its_stop(tmp_path: Pa
         assert await ended == ([NOT_SERVING], "UNAVAILABLE")
 
 
-async def test_a_name_server_tells_its_health_from_its_start_to_its_stop() -> None:
-    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+async def test_a_name_server_tells_its_health_from_its_start_to_its_stop(carrier: str) -> None:
+    server = NameServer.build(NameServerConfig(port=0, grpc=carrier), clock=SystemClock())
     await server.start()
     async with grpc.aio.insecure_channel(server.address, options=LOCAL) as channel:
         assert [await check(channel, name) for name in ("", "pocketmq.v1.NameServer")] == [
@@ -85,8 +95,8 @@ async def test_a_name_server_tells_its_health_from_its_start_to_its_stop() -> No
         assert await ended == ([NOT_SERVING], "UNAVAILABLE")
 
 
-async def test_a_service_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    async with broker(store_config(tmp_path)) as (_, peer):
+async def test_a_service_that_is_not_there_is_not_found(tmp_path: Path, carrier: str) -> None:
+    async with broker(store_config(tmp_path), grpc=carrier) as (_, peer):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await check(peer.channel, "pocketmq.v1.NameServer")
         watching = watch(peer.channel, "pocketmq.v1.NameServer")
@@ -97,9 +107,14 @@ async def test_a_service_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     assert "pocketmq.v1.NameServer" in (raised.value.details() or "")
 
 
-async def test_a_broker_that_cannot_write_serves_but_is_not_writable(tmp_path: Path) -> None:
+async def test_a_broker_that_cannot_write_serves_but_is_not_writable(
+    tmp_path: Path, carrier: str
+) -> None:
     disk, clock = FaultyDisk(), VirtualClock()
-    async with broker(store_config(tmp_path), disk=disk, clock=clock) as (server, peer):
+    async with broker(store_config(tmp_path), disk=disk, clock=clock, grpc=carrier) as (
+        server,
+        peer,
+    ):
         await peer.create_topic()
         watching = watch(peer.channel, "writable")
         assert (await watching.read()).status == SERVING
@@ -113,9 +128,9 @@ async def test_a_broker_that_cannot_write_serves_but_is_not_writable(tmp_path: P
         watching.cancel()
 
 
-async def test_secure_and_plain_callers_hear_of_one_stop(tmp_path: Path) -> None:
+async def test_secure_and_plain_callers_hear_of_one_stop(tmp_path: Path, carrier: str) -> None:
     async with (
-        broker(store_config(tmp_path)) as (server, _),
+        broker(store_config(tmp_path), grpc=carrier) as (server, _),
         grpc.aio.insecure_channel(server.address, options=LOCAL) as plain,
     ):
         root = await asyncio.to_thread(_certificate_at, server.port)

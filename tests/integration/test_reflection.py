@@ -21,13 +21,20 @@ from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import grpc_reflection_pb2 as v1
 from pocketmq.proto.gen import grpc_reflection_v1alpha_pb2 as v1alpha
-from pocketmq.proto.rpc import Limits, MethodTable
+from pocketmq.proto.rpc import GRPC_CHOICES, Limits, MethodTable
 from pocketmq.store.os_disk import OsDisk
 
 from .whole_broker import broker, store_config
 
 VERSIONS = pytest.mark.parametrize("version", [v1, v1alpha], ids=["v1", "v1alpha"])
 V2 = "apache.rocketmq.v2.MessagingService"
+
+
+@pytest.fixture(params=GRPC_CHOICES)
+def carrier(request: pytest.FixtureRequest) -> str:
+    """What speaks HTTP/2, as settings say it."""
+    found: str = request.param
+    return found
 
 
 class Stranger:
@@ -80,9 +87,9 @@ class Stranger:
 
 @VERSIONS
 async def test_a_broker_can_be_called_in_both_protocols_by_who_knows_neither(
-    tmp_path: Path, version: Any
+    tmp_path: Path, version: Any, carrier: str
 ) -> None:
-    async with broker(store_config(tmp_path), name="broker-x") as (server, peer):
+    async with broker(store_config(tmp_path), name="broker-x", grpc=carrier) as (server, peer):
         stranger = Stranger(peer.channel, version)
         services = await stranger.services()
         for service in services:
@@ -108,7 +115,7 @@ async def test_a_broker_can_be_called_in_both_protocols_by_who_knows_neither(
 async def test_every_method_that_is_carried_is_described(tmp_path: Path) -> None:
     carried: set[str] = set()
 
-    def carrier(tables: Iterable[MethodTable], *, limits: Limits) -> GrpcioCarrier:
+    def make(tables: Iterable[MethodTable], *, limits: Limits) -> GrpcioCarrier:
         made = list(tables)
         carried.update(method.path for table in made for method in table)
         return GrpcioCarrier(made, limits=limits)
@@ -118,7 +125,7 @@ async def test_every_method_that_is_carried_is_described(tmp_path: Path) -> None
         store_config(tmp_path),
         disk=OsDisk(),
         clock=SystemClock(),
-        network=Network(make_carrier=carrier),
+        network=Network(make_carrier=make),
     )
     await server.start()
     try:
@@ -136,8 +143,8 @@ async def test_every_method_that_is_carried_is_described(tmp_path: Path) -> None
     assert len(described) > 50
 
 
-async def test_a_name_server_describes_itself_and_goes_on_after_bad_questions() -> None:
-    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+async def test_a_name_server_describes_itself_and_goes_on_after_bad_questions(carrier: str) -> None:
+    server = NameServer.build(NameServerConfig(port=0, grpc=carrier), clock=SystemClock())
     await server.start()
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:

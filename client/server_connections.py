@@ -1,0 +1,118 @@
+"""Who is connected to servers, as an admin asks them: brokers, and name servers too.
+
+async with AsyncServerConnections() as servers:
+    for found in await servers.all():
+        print(found.address, found.totals, found.connections)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, fields
+from random import Random
+from typing import Final
+
+from ..proto.clock import SystemClock
+from ..proto.connection_figures import ConnectionFigures, ConnectionTotals
+from ..proto.errors import PocketMQError
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from .config import ClientConfig
+from .connections import Connections, GrpcConnections
+from .faces import AsyncFace
+from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from .routes import master_addresses
+from .session import Session
+
+#: Pages that one server is asked for, of a thousand connections each.
+PAGES_MAX: Final = 100
+
+_PATH: Final = "/pocketmq.v1.Connections/List"
+_FIELDS: Final = tuple(field.name for field in fields(ConnectionFigures))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConnections:
+    """The connections of one server when it answered, by id, and what became of all."""
+
+    #: "name server", "broker NAME", or "server" where only the address is known.
+    server: str
+    address: str
+    connections: tuple[ConnectionFigures, ...] = ()
+    totals: ConnectionTotals | None = None
+    #: Why it tells nothing; `totals` is None then.
+    error: PocketMQError | None = None
+
+
+class AsyncServerConnections(AsyncFace):
+    """Asks NAMESERVERS and the brokers that they know; with ADDRESS that server alone, and nobody else."""
+
+    def __init__(
+        self,
+        nameservers: str = DEFAULT_NAME_SERVERS,
+        address: str | None = None,
+        *,
+        request_timeout_ms: int = 5_000,
+        connections: Connections | None = None,
+    ) -> None:
+        """CONNECTIONS are for tests."""
+        config = ClientConfig(nameservers=nameservers, request_timeout_ms=request_timeout_ms)
+        self._addresses = parse_addresses(address, "address") if address is not None else ()
+        self._session = Session(config, connections or GrpcConnections(), SystemClock(), Random())
+        self._timeout_ms = request_timeout_ms
+
+    async def all(self) -> list[ServerConnections]:
+        """Return what each server tells: name servers, then brokers by name.
+
+        One that tells nothing says why; if none tells anything, the first reason is raised.
+        """
+        found = await asyncio.gather(*(self._asked(*one) for one in await self._servers()))
+        errors = [one.error for one in found if one.error is not None]
+        if len(errors) == len(found):
+            raise errors[0]
+        return found
+
+    async def _servers(self) -> list[tuple[str, str]]:
+        """Return what is asked: what it is, and where."""
+        if self._addresses:
+            return [("server", address) for address in self._addresses]
+        brokers = master_addresses(await self._session.routes.brokers())
+        return [
+            *(("name server", address) for address in self._session.name_servers.addresses),
+            *((f"broker {name}", address) for name, address in sorted(brokers.items())),
+        ]
+
+    async def _asked(self, server: str, address: str) -> ServerConnections:
+        try:
+            return await self._told(server, address)
+        except PocketMQError as error:
+            return ServerConnections(server=server, address=address, error=error)
+
+    async def _told(self, server: str, address: str) -> ServerConnections:
+        found: list[ConnectionFigures] = []
+        reply = pb.ConnectionListReply()
+        for _ in range(PAGES_MAX):
+            request = pb.ConnectionListRequest(first_id=reply.next_id)
+            connection = self._session.connections.to(address)
+            reply = await connection.call(_PATH, request, pb.ConnectionListReply, self._timeout_ms)
+            found += map(_figures, reply.connections)
+            if not reply.next_id:
+                break
+        return ServerConnections(
+            server=server,
+            address=address,
+            connections=tuple(found),
+            totals=ConnectionTotals(
+                open=reply.totals.open,
+                accepted=reply.totals.accepted,
+                refused=reply.totals.refused,
+                closed=dict(reply.totals.closed),
+            ),
+        )
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._session.close()
+
+
+def _figures(message: pb.ConnectionFigures) -> ConnectionFigures:
+    return ConnectionFigures(**{name: getattr(message, name) for name in _FIELDS})

@@ -1,0 +1,131 @@
+"""`pocketmq connections`: who is connected to brokers and name servers, and what goes over each connection."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from ..client.server_connections import AsyncServerConnections, ServerConnections
+from ..proto.connection_figures import ConnectionFigures, ConnectionTotals
+from .options import json_option, nameserver_option
+from .output import print_json, print_table
+
+_TITLES: Final = (
+    "peer",
+    "tls",
+    "open for",
+    "streams",
+    "calls",
+    "failed",
+    "read",
+    "written",
+    "queued",
+    "last call",
+    "client",
+)
+_BYTES: Final = ("B", "kB", "MB", "GB", "TB")
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+
+
+@click.command()
+@click.option(
+    "--broker",
+    metavar="HOST:PORT",
+    help="Ask this broker or name server alone, and no name server for it.  [default: ask all]",
+)
+@json_option("a server a line")
+@nameserver_option
+def connections(*, broker: str | None, as_json: bool, nameserver: str) -> None:
+    """Show the open connections of the name servers and of every broker, those with most calls first.
+
+    A server with --grpc grpcio keeps no such figures.
+    """
+
+    async def ask() -> list[ServerConnections]:
+        async with AsyncServerConnections(nameserver, broker) as servers:
+            return await servers.all()
+
+    for at, server in enumerate(asyncio.run(ask())):
+        if as_json:
+            print_json(_document(server))
+            continue
+        if at:
+            click.echo()
+        _print(server)
+
+
+def busiest(found: tuple[ConnectionFigures, ...]) -> list[ConnectionFigures]:
+    """Return FOUND, those with most calls first; equal ones as they were opened."""
+    return sorted(found, key=lambda one: (-one.calls_begun, one.id))
+
+
+def _document(server: ServerConnections) -> dict[str, Any]:
+    return {
+        "server": server.server,
+        "address": server.address,
+        "totals": asdict(server.totals) if server.totals else None,
+        "connections": [asdict(one) for one in busiest(server.connections)],
+        "error": server.error.message if server.error else None,
+    }
+
+
+def _print(server: ServerConnections) -> None:
+    who = f"{server.server} at {server.address}"
+    if server.totals is None:
+        click.echo(f"{who}: {server.error}")
+        return
+    click.echo(f"{who}: {_summary(server.totals)}")
+    if server.connections:
+        print_table(_TITLES, [_row(one) for one in busiest(server.connections)])
+
+
+def _summary(totals: ConnectionTotals) -> str:
+    said = f"{totals.open:,} open, {totals.accepted:,} accepted, {totals.refused:,} refused"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(totals.closed.items()))
+    return f"{said}; closed: {reasons}" if reasons else said
+
+
+def _row(one: ConnectionFigures) -> list[object]:
+    method = one.last_path.rpartition("/")[2]
+    return [
+        one.peer,
+        "yes" if one.secure else "no",
+        age_text(one.age_ms),
+        one.streams_open,
+        one.calls_begun,
+        one.calls_failed,
+        bytes_text(one.bytes_read),
+        bytes_text(one.bytes_written),
+        bytes_text(one.bytes_queued),
+        f"{_printable(method)}, {age_text(one.last_call_age_ms)} ago" if one.last_path else "-",
+        _printable(one.user_agent) or "-",
+    ]
+
+
+def age_text(age_ms: int) -> str:
+    """Return AGE_MS for people, in its largest unit: "0.4s", "12s", "3m", "5h", "2d"."""
+    if age_ms < 10 * _SECOND:
+        return f"{age_ms / _SECOND:.1f}s"
+    for unit, unit_ms in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
+        if age_ms >= unit_ms:
+            return f"{age_ms // unit_ms}{unit}"
+    return f"{age_ms // _SECOND}s"
+
+
+def bytes_text(count: int) -> str:
+    """Return COUNT bytes for people: "812 B", "1.2 MB"."""
+    size, at = float(count), 0
+    while size >= 999.95 and at < len(_BYTES) - 1:
+        size, at = size / 1_000, at + 1
+    return f"{count} B" if at == 0 else f"{size:.1f} {_BYTES[at]}"
+
+
+def _printable(text: str) -> str:
+    """Return TEXT, which a stranger made up, without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
