@@ -10,6 +10,7 @@ import pytest
 
 from pocketmq.broker.service_v2.endpoints import endpoints_at
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.store.state_tables import TopicConfig
 
 from ...recorded_names import topic
 from .connected import OWN, Connected, cases
@@ -60,8 +61,8 @@ def route(connected: Connected, name: str, dialled: str) -> Any:
 def test_every_queue_names_the_access_point_that_the_client_dialled(connected: Connected) -> None:
     answer = route(connected, "R-normal", "forwarded:18081")
 
-    for queue in answer.message_queues:
-        assert queue.broker.endpoints == endpoints_at(["forwarded:18081"])
+    endpoints = [queue.broker.endpoints for queue in answer.message_queues]
+    assert endpoints == [endpoints_at(["forwarded:18081"])] * 4
 
 
 def test_a_client_that_does_not_say_gets_the_brokers_address(connected: Connected) -> None:
@@ -72,8 +73,7 @@ def test_a_client_that_does_not_say_gets_the_brokers_address(connected: Connecte
 
 def test_queues_to_read_and_write_come_first(connected: Connected) -> None:
     for name, read, written in (("more-read", 3, 1), ("more-written", 1, 3)):
-        made = topic(name, "", 1, 6)
-        made = type(made)(name=name, read_queues=read, write_queues=written, permission=6)
+        made = TopicConfig(name=name, read_queues=read, write_queues=written, permission=6)
         connected.topics.create(made, update=False)
 
     permissions = {

@@ -21,7 +21,7 @@ from pocketmq.tools.lag.rows import LagRow
 from pocketmq.tools.stores.cold_store import ColdStore
 from pocketmq.tools.stores.locations import locate
 
-from ...integration.test_pop_kill import Caller
+from ...integration.v2_caller import Caller
 from ...integration.whole_broker import store_config
 
 
@@ -76,7 +76,7 @@ def pop(nameserver: str, broker: str) -> list[LagRow]:
         caller = Caller(broker)
         for number in range(4):
             caller.send(b"%d" % number)
-        received = caller.receive(0)
+        received = caller.receive()
         caller.send(b"more")
         caller.acknowledge(received[0])
         caller.channel.close()
