@@ -172,6 +172,15 @@ def test_a_setting_that_fell_and_rose_again_asks_for_its_lowest() -> None:
                 decoder.decode(updates + POST)
 
 
+def test_a_setting_that_rose_by_less_than_it_fell_asks_for_its_lowest_too() -> None:
+    decoder = FieldDecoder()
+    decoder.resize(200)
+    decoder.resize(300)
+
+    with pytest.raises(CompressionError, match="update of the table's size to 200 or less"):
+        decoder.decode(update(300) + POST)
+
+
 LIST = [("x", "a"), ("y", "b"), (":method", "POST")]  # counts 34 + 34 + 43
 LIST_BYTES = 111
 
