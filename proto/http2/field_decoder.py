@@ -19,28 +19,24 @@ from .static_table import STATIC_TABLE
 
 _INTEGER_BYTES_MAX: Final = 5  # behind the prefix: 35 bits
 
-# The tables are one list: an index's entry stands at 128 + index, which is an indexed field's first byte itself.
-_ZERO: Final = 0x80
-_NEWEST: Final = _ZERO + len(STATIC_TABLE) + 1
-_NO_FIELD: Final = ("", "")
-_STATIC_ENTRIES: Final = [_NO_FIELD] * (_ZERO + 1) + list(STATIC_TABLE)
+# Both tables are one list, in which an entry stands at its index.
+_STATIC_ENTRIES: Final[list[Field]] = [("", ""), *STATIC_TABLE]
+_NEWEST: Final = len(_STATIC_ENTRIES)
 _STATIC_FIELD_BYTES_MAX: Final = (
     max(len(name) + len(value) for name, value in STATIC_TABLE) + FIELD_OVERHEAD_BYTES
 )
 
 _NAME_FOLLOWS: Final = 0
-_INDEX_FOLLOWS: Final = -1
+_INDEX_GOES_ON: Final = -1
 
 
-def _place_of_name(byte: int) -> int:
-    """Return where the entry stands whose name a literal that begins with BYTE takes, if the byte tells."""
+def _index_of_name(byte: int) -> int:
+    """Return the index of the entry whose name a literal that begins with BYTE takes, or what follows instead."""
     index, all_ones = (byte & 0x3F, 0x3F) if byte & 0x40 else (byte & 0x0F, 0x0F)
-    if index == 0:
-        return _NAME_FOLLOWS
-    return _INDEX_FOLLOWS if index == all_ones else _ZERO + index
+    return _INDEX_GOES_ON if index == all_ones else index
 
 
-_PLACES_OF_NAMES: Final = tuple(map(_place_of_name, range(0x80)))
+_INDICES_OF_NAMES: Final = tuple(map(_index_of_name, range(0x80)))
 
 
 class CompressionError(Exception):
@@ -106,9 +102,9 @@ class FieldDecoder:
             while position < end:
                 byte = block[position]
                 position += 1
-                if _ZERO < byte < 0xFF:
-                    keep(entries[byte])
-                elif byte >= _ZERO:
+                if 0x80 < byte < 0xFF:
+                    keep(entries[byte - 0x80])
+                elif byte >= 0x80:
                     field, position = self._far_field(block, position, byte)
                     keep(field)
                 elif 0x20 <= byte < 0x40:
@@ -117,8 +113,8 @@ class FieldDecoder:
                     field, position = self._literal(block, position, byte)
                     keep(field)
         except IndexError:
-            if _ZERO < byte < 0xFF:
-                raise self._absent(byte - _ZERO) from None
+            if 0x80 < byte < 0xFF:
+                raise self._absent(byte - 0x80) from None
             raise CompressionError(f"a block of {end} bytes ends inside a field") from None
         except huffman.InvalidHuffman as error:
             raise CompressionError(str(error)) from None
@@ -128,17 +124,12 @@ class FieldDecoder:
 
     def _literal(self, block: bytes, position: int, byte: int) -> tuple[Field, int]:
         """Return the literal that begins with BYTE and goes on at POSITION, and where it ends."""
-        place = _PLACES_OF_NAMES[byte]
-        if place > 0:
-            try:
-                name = self._entries[place][0]
-            except IndexError:
-                raise self._absent(place - _ZERO) from None
-        elif place == _NAME_FOLLOWS:
+        index = _INDICES_OF_NAMES[byte]
+        if index == _NAME_FOLLOWS:
             name, position = self._name(block, position)
         else:
-            prefix = 0x3F if byte & 0x40 else 0x0F
-            index, position = _integer(block, position, prefix)
+            if index == _INDEX_GOES_ON:
+                index, position = _integer(block, position, 0x3F if byte & 0x40 else 0x0F)
             name = self._entry(index)[0]
 
         length = block[position]
@@ -169,19 +160,19 @@ class FieldDecoder:
 
     def _far_field(self, block: bytes, position: int, byte: int) -> tuple[Field, int]:
         """Return the field of a table that BYTE alone does not tell."""
-        if byte == _ZERO:
+        if byte == 0x80:
             raise self._absent(0)
         index, position = _integer(block, position, 0x7F)
         return self._entry(index), position
 
     def _entry(self, index: int) -> Field:
         try:
-            return self._entries[_ZERO + index]
+            return self._entries[index]
         except IndexError:
             raise self._absent(index) from None
 
     def _absent(self, index: int) -> CompressionError:
-        count = len(self._entries) - _ZERO - 1
+        count = len(self._entries) - 1
         return CompressionError(f"index {index} is not in the table, which has 1 to {count}")
 
     def _insert(self, field: Field, size: int) -> None:

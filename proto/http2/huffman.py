@@ -6,7 +6,7 @@ first one of the next length continues them with zeros behind. So the symbols of
 
 Decoding is a state machine that takes a byte a step. A state is a prefix of a code, that is, what the bits so far
 began and did not finish; a row has, for each byte, the next state and the characters that were finished. All 256 rows
-together would take 7 MB and as many milliseconds, and headers meet few of them: a row is filled when it is first met.
+together would take 7 MB and 14 ms, and headers meet few of them: a row is filled when it is first met.
 """
 
 from __future__ import annotations
