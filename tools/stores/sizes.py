@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from ...store.apache.settings import ApacheSettings
-from ...store.config import StoreConfig
+from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, StoreConfig
 from ...store.disk import Disk
 
-_INDEX_HEADER = 40
-_BYTES_A_SLOT = 4 + 4 * 20
+_ENTRIES_A_SLOT: Final = 4
+_BYTES_A_SLOT: Final = INDEX_SLOT_SIZE + _ENTRIES_A_SLOT * INDEX_ENTRY_SIZE
 #: All queues of a store have files of one length, unless it is damaged; some brokers have tens of thousands.
 _QUEUES_ASKED_MAX = 1_000
 
@@ -45,10 +45,10 @@ def index_shape(disk: Disk, root: str, given: Mapping[str, str]) -> dict[str, in
     size = _usual_size(disk, [posixpath.join(root, "index")])
     if {"maxHashSlotNum", "maxIndexNum"} & set(given):
         return {}
-    if not size or (size - _INDEX_HEADER) % _BYTES_A_SLOT:
+    if not size or (size - INDEX_HEADER_SIZE) % _BYTES_A_SLOT:
         return {}
-    slots = (size - _INDEX_HEADER) // _BYTES_A_SLOT
-    return {"index_slots": slots, "index_entries": slots * 4}
+    slots = (size - INDEX_HEADER_SIZE) // _BYTES_A_SLOT
+    return {"index_slots": slots, "index_entries": slots * _ENTRIES_A_SLOT}
 
 
 def _queue_folders(disk: Disk, root: str) -> Iterable[str]:
