@@ -38,9 +38,9 @@ from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.server_process import ServerProcess
 
 from ..runs import bodies_of
+from ..served import ServerProcess
 
 TOPIC: Final = "campaign"
 QUEUES: Final = 3

@@ -30,7 +30,8 @@ import click
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import PocketMQError
-from pocketmq.tools.server_process import ServerProcess
+
+from ..served import ServerProcess
 
 TOPIC: Final = "campaign"
 QUEUES: Final = 4

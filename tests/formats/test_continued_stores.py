@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import Record, decompress_body
 from pocketmq.store.apache.settings import ApacheSettings
@@ -23,6 +22,7 @@ from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import FIXTURES, expected, recorded_store, settings
 from ..runs import records_of
+from ..served import broker_config
 
 #: When the Java broker served its copies.
 _JAVA_MS: Final = 1_795_268_190_000
@@ -77,7 +77,7 @@ async def go_on(path: Path, name: str, *, until_ms: int, **changes: Any) -> tupl
     recorded_store(name, path)
     newest_ms = max(record["storeTimestamp"] for record in expected(name)["records"])
     clock = VirtualClock(newest_ms)
-    config = BrokerConfig(port=0, nameservers=(), **changes)
+    config = broker_config(port=0, nameservers=(), **changes)
     store = store_config(str(path), ApacheSettings.of(settings(name)))
     broker = Broker.build(config, store, disk=OsDisk(), clock=clock)
     await broker.start()

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketmq.tools.server_process import ServerProcess
-
+from ..served import ServerProcess
 from .command import Shell
 
 

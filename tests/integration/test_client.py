@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import (
     AsyncAdmin,
     AsyncProducer,
@@ -21,7 +20,6 @@ from pocketmq.client import (
     PullConsumer,
     ReceivedMessage,
 )
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import (
@@ -33,6 +31,7 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.store.os_disk import OsDisk
 
+from ..served import broker_config, nameserver_config
 from .whole_broker import store_config
 
 
@@ -51,13 +50,13 @@ class Cluster:
         return ",".join(server.address for server in self.name_servers)
 
     async def start_name_server(self) -> None:
-        server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+        server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
         await server.start()
         self.name_servers.append(server)
 
     async def start_broker(self) -> None:
         servers = tuple(server.address for server in self.name_servers)
-        config = BrokerConfig(port=self._port, nameservers=servers, **self._settings)
+        config = broker_config(port=self._port, nameservers=servers, **self._settings)
         store = store_config(self._folder, index_slots=5_000, index_entries=20_000)
         self.broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
         await self.broker.start()

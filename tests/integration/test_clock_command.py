@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.errors import Disconnected
-from pocketmq.tools.server_process import ServerProcess
 
+from ..served import ServerProcess
 from .command import Shell, pocketmq
 
 pytestmark = pytest.mark.processes

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.client import Message, Producer, PullConsumer
-from pocketmq.tools.server_process import ServerProcess
 
+from ..served import ServerProcess
 from .command import Shell, process
 
 pytestmark = pytest.mark.processes

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.tools.server_process import ServerProcess
-
+from ..served import ServerProcess
 from .command import pocketmq
 
 pytestmark = pytest.mark.processes

@@ -7,8 +7,7 @@ import subprocess
 
 import pytest
 
-from pocketmq.tools.server_process import ServerProcess
-
+from ..served import ServerProcess
 from .command import COMMAND, Shell, pocketmq
 
 pytestmark = pytest.mark.processes

@@ -12,10 +12,8 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.network import Network
 from pocketmq.client.server_connections import AsyncServerConnections
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import SystemClock
@@ -26,6 +24,7 @@ from pocketmq.proto.rpc import Limits, MakeCarrier, MethodTable
 from pocketmq.store.os_disk import OsDisk
 
 from ..proto.services.counting import Counting, figures
+from ..served import broker_config, nameserver_config
 from .command import Done, Shell
 from .whole_broker import store_config
 
@@ -49,10 +48,10 @@ async def cluster(
 ) -> AsyncIterator[tuple[NameServer, Broker]]:
     """Run a name server and a broker on the carriers that NAMES and BROKERS make."""
     name_server = NameServer.build(
-        NameServerConfig(port=0), clock=SystemClock(), make_carrier=names
+        nameserver_config(port=0), clock=SystemClock(), make_carrier=names
     )
     await name_server.start()
-    config = BrokerConfig(port=0, name="broker-x", nameservers=(name_server.address,))
+    config = broker_config(port=0, name="broker-x", nameservers=(name_server.address,))
     broker = Broker.build(
         config,
         store_config(folder),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.tools.server_process import ServerProcess
+from ..served import ServerProcess
 
 pytestmark = pytest.mark.processes
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, DiskFailure, StoreFull, StoreLocked
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -15,6 +14,7 @@ from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.store.os_disk import OsDisk
 
 from ..fakes import FaultyDisk
+from ..served import broker_config
 from .whole_broker import Peer, broker, run_of, store_config
 
 
@@ -32,7 +32,7 @@ async def test_the_second_broker_on_a_store_refuses(tmp_path: Path) -> None:
     async with broker(store_config(tmp_path)) as (_, peer):
         await peer.create_topic()
         second = Broker.build(
-            BrokerConfig(port=0, nameservers=()),
+            broker_config(port=0, nameservers=()),
             store_config(tmp_path),
             disk=OsDisk(),
             clock=SystemClock(),
@@ -50,7 +50,7 @@ async def test_a_port_in_use_is_named_and_the_store_is_let_go(tmp_path: Path) ->
     async with broker(store_config(tmp_path / "first")) as (first, _):
         port = int(first.address.rpartition(":")[2])
         second = Broker.build(
-            BrokerConfig(port=port, nameservers=()),
+            broker_config(port=port, nameservers=()),
             store_config(tmp_path / "second"),
             disk=OsDisk(),
             clock=SystemClock(),

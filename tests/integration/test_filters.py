@@ -6,8 +6,8 @@ import pytest
 
 from pocketmq.client import Admin, Filter, Message, Producer, PullConsumer, Sql
 from pocketmq.proto.errors import InvalidFilter
-from pocketmq.tools.server_process import ServerProcess
 
+from ..served import ServerProcess
 from .command import Shell
 
 pytestmark = pytest.mark.processes

@@ -10,13 +10,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import grpc_health_pb2 as pb
 from pocketmq.proto.rpc import GRPC_CHOICES
 
 from ..fakes import FaultyDisk
+from ..served import nameserver_config
 from .whole_broker import EOF, broker, run_of, store_config
 
 PATH = "/grpc.health.v1.Health/"
@@ -79,7 +79,7 @@ async def test_a_broker_tells_its_health_from_its_start_to_its_stop(
 
 
 async def test_a_name_server_tells_its_health_from_its_start_to_its_stop(carrier: str) -> None:
-    server = NameServer.build(NameServerConfig(port=0, grpc=carrier), clock=SystemClock())
+    server = NameServer.build(nameserver_config(port=0, grpc=carrier), clock=SystemClock())
     await server.start()
     async with grpc.aio.insecure_channel(server.address, options=LOCAL) as channel:
         assert [await check(channel, name) for name in ("", "pocketmq.v1.NameServer")] == [

@@ -15,7 +15,6 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -25,6 +24,7 @@ from pocketmq.store.retention import local_hour
 
 from ..fakes import FaultyDisk
 from ..runs import bodies_of, records_of
+from ..served import broker_config
 from .whole_broker import TOPIC, Peer, broker, store_config
 
 START_MS = 1_700_000_000_250
@@ -123,7 +123,7 @@ async def test_a_start_that_fails_amid_a_backlog_delivers_nothing_twice(tmp_path
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        config = BrokerConfig(port=taken.getsockname()[1], nameservers=())
+        config = broker_config(port=taken.getsockname()[1], nameservers=())
         for _ in range(3):
             failing = Broker.build(config, store_config(tmp_path), disk=OsDisk(), clock=clock)
             with pytest.raises(ConfigError, match="in use"):
@@ -440,7 +440,7 @@ async def test_nobody_moves_the_brokers_own_offsets(tmp_path: Path, group: str) 
 async def test_after_a_disk_that_failed_and_a_stop_all_come(tmp_path: Path, part: str) -> None:
     clock, disk = VirtualClock(START_MS), FaultyDisk()
     server = Broker.build(
-        BrokerConfig(port=0, nameservers=()), store_config(tmp_path), disk=disk, clock=clock
+        broker_config(port=0, nameservers=()), store_config(tmp_path), disk=disk, clock=clock
     )
     await server.start()
     async with grpc.aio.insecure_channel(server.address) as channel:

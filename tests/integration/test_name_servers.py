@@ -9,13 +9,13 @@ from typing import Self
 import grpc.aio
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message
-from pocketmq.nameserver import NameServer, NameServerConfig
+from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 
+from ..served import broker_config, nameserver_config
 from .whole_broker import store_config
 
 
@@ -33,13 +33,13 @@ class Servers:
         await self._stack.aclose()
 
     async def name_server(self, port: int = 0) -> NameServer:
-        server = NameServer.build(NameServerConfig(port=port), clock=SystemClock())
+        server = NameServer.build(nameserver_config(port=port), clock=SystemClock())
         await server.start()
         self._stack.push_async_callback(server.stop, 0)
         return server
 
     async def broker(self, *servers: NameServer) -> Broker:
-        config = BrokerConfig(port=0, nameservers=tuple(server.address for server in servers))
+        config = broker_config(port=0, nameservers=tuple(server.address for server in servers))
         broker = Broker.build(
             config, store_config(self._folder), disk=OsDisk(), clock=SystemClock()
         )

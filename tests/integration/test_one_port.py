@@ -18,17 +18,15 @@ import pytest
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.certificates import development_certificate
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.listening import listen
 from pocketmq.proto.rpc import GRPC_CHOICES
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.server_process import ServerProcess
 
+from ..served import ServerProcess, broker_config, nameserver_config
 from .whole_broker import Peer, broker, run_of, store_config
 
 LOCAL = [("grpc.use_local_subchannel_pool", 1)]
@@ -89,9 +87,9 @@ async def test_without_tls_there_is_none(tmp_path: Path, carrier: str) -> None:
 @asynccontextmanager
 async def cluster(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Broker, str]]:
     """Run a name server and a broker that registers there."""
-    names = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    names = NameServer.build(nameserver_config(port=0), clock=SystemClock())
     await names.start()
-    config = BrokerConfig(nameservers=(names.address,), **{"port": 0, **settings})
+    config = broker_config(nameservers=(names.address,), **{"port": 0, **settings})
     server = Broker.build(config, store_config(tmp_path), disk=OsDisk(), clock=SystemClock())
     await server.start()
     try:

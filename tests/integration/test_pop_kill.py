@@ -11,8 +11,8 @@ import pytest
 
 from pocketmq.client import Admin
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.tools.server_process import ServerProcess
 
+from ..served import ServerProcess
 from .command import Shell
 from .v2_caller import INVISIBLE_S, Caller
 

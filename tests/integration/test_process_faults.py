@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.tools.server_process import ServerProcess
-
+from ..served import ServerProcess
 from .command import pocketmq
 
 pytestmark = pytest.mark.processes

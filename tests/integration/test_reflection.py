@@ -12,10 +12,8 @@ from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.network import Network
 from pocketmq.broker.service_v2.census import TRACES
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import SystemClock
@@ -24,6 +22,7 @@ from pocketmq.proto.gen import grpc_reflection_v1alpha_pb2 as v1alpha
 from pocketmq.proto.rpc import GRPC_CHOICES, Limits, MethodTable
 from pocketmq.store.os_disk import OsDisk
 
+from ..served import broker_config, nameserver_config
 from .whole_broker import broker, store_config
 
 VERSIONS = pytest.mark.parametrize("version", [v1, v1alpha], ids=["v1", "v1alpha"])
@@ -121,7 +120,7 @@ async def test_every_method_that_is_carried_is_described(tmp_path: Path) -> None
         return GrpcioCarrier(made, limits=limits)
 
     server = Broker.build(
-        BrokerConfig(port=0, nameservers=()),
+        broker_config(port=0, nameservers=()),
         store_config(tmp_path),
         disk=OsDisk(),
         clock=SystemClock(),
@@ -144,7 +143,7 @@ async def test_every_method_that_is_carried_is_described(tmp_path: Path) -> None
 
 
 async def test_a_name_server_describes_itself_and_goes_on_after_bad_questions(carrier: str) -> None:
-    server = NameServer.build(NameServerConfig(port=0, grpc=carrier), clock=SystemClock())
+    server = NameServer.build(nameserver_config(port=0, grpc=carrier), clock=SystemClock())
     await server.start()
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:

@@ -20,9 +20,9 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record
-from pocketmq.tools.server_process import ServerProcess
 
 from ..runs import records_of
+from ..served import ServerProcess
 from .command import Shell
 from .whole_broker import EOF, PATH, TOPIC, Peer, broker, run_of, store_config
 

@@ -13,10 +13,8 @@ import grpc.aio
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncProducer, Message, Producer, ReceivedMessage
 from pocketmq.client.producing.transaction import Verdict
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import (
@@ -32,6 +30,7 @@ from pocketmq.proto.record_run import encode_run
 from pocketmq.store.os_disk import OsDisk
 
 from ..runs import records_of
+from ..served import broker_config, nameserver_config
 from .whole_broker import Peer, broker, store_config
 
 TOPIC = "orders"
@@ -71,9 +70,9 @@ async def until(condition: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def site(folder: Path, **settings: Any) -> AsyncIterator[Site]:
     clock, system = VirtualClock(), SystemClock()
-    names = NameServer.build(NameServerConfig(port=0), clock=system)
+    names = NameServer.build(nameserver_config(port=0), clock=system)
     await names.start()
-    config = BrokerConfig(port=0, nameservers=(names.address,), **settings)
+    config = broker_config(port=0, nameservers=(names.address,), **settings)
     server = Broker.build(config, store_config(folder), disk=OsDisk(), clock=clock, wall=system)
     await server.start()
     try:

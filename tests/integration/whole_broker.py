@@ -10,7 +10,6 @@ from typing import Any
 import grpc.aio
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import Clock, SystemClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import from_rpc_error, from_wire
@@ -20,6 +19,8 @@ from pocketmq.proto.record_run import encode_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
+
+from ..served import broker_config
 
 PATH = "/pocketmq.v1.Broker/"
 TOPIC = "T"
@@ -117,7 +118,7 @@ async def broker(
     **settings: Any,
 ) -> AsyncIterator[tuple[Broker, Peer]]:
     """Run a broker that registers nowhere, and connect to it as our own clients do."""
-    config = BrokerConfig(port=0, nameservers=(), **settings)
+    config = broker_config(port=0, nameservers=(), **settings)
     server = Broker.build(
         config, store, disk=disk or OsDisk(), clock=clock or SystemClock(), wall=wall
     )

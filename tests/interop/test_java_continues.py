@@ -13,15 +13,14 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncProducer, Message
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.stores.our_reading import store_config
 
+from ..served import broker_config, nameserver_config
 from .java_oracle import Document, dumps, require_java, verify_start
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -41,9 +40,9 @@ async def left_amid(path: Path) -> set[str]:
     """Leave a store in which a third has fired, amid a second; return the keys of all that is to come in the end."""
     clock = VirtualClock(SystemClock().now_ms() - 3 * _HOUR_MS)
     system = SystemClock()
-    names = NameServer.build(NameServerConfig(port=0), clock=system)
+    names = NameServer.build(nameserver_config(port=0), clock=system)
     await names.start()
-    config = BrokerConfig(port=0, nameservers=(names.address,))
+    config = broker_config(port=0, nameservers=(names.address,))
     store = store_config(str(path), ApacheSettings.of(SMALL))
     broker = Broker.build(config, store, disk=OsDisk(), clock=clock, wall=system)
     await broker.start()

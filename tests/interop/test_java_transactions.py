@@ -11,9 +11,7 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncProducer, Message
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
@@ -21,6 +19,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.stores.our_reading import store_config
 
+from ..served import broker_config, nameserver_config
 from .java_oracle import Document, dumps, require_java, verify_start
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -38,9 +37,9 @@ _AGO_MS: Final = 3_600_000
 
 async def broker_at(path: Path, clock: VirtualClock) -> tuple[Broker, NameServer]:
     system = SystemClock()
-    names = NameServer.build(NameServerConfig(port=0), clock=system)
+    names = NameServer.build(nameserver_config(port=0), clock=system)
     await names.start()
-    config = BrokerConfig(port=0, nameservers=(names.address,))
+    config = broker_config(port=0, nameservers=(names.address,))
     store = store_config(str(path), ApacheSettings.of(SMALL))
     broker = Broker.build(config, store, disk=OsDisk(), clock=clock, wall=system)
     await broker.start()

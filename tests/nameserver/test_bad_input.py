@@ -9,10 +9,11 @@ import random
 import grpc.aio
 import pytest
 
-from pocketmq.nameserver import NameServer, NameServerConfig
+from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
+from ..served import nameserver_config
 from ..wire_fuzz import Fuzzer
 
 ROUNDS = 150
@@ -36,7 +37,7 @@ GOOD = (
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_every_bad_request_is_answered_with_its_field(seed: int) -> None:
-    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
     await server.start()
     async with grpc.aio.insecure_channel(server.address) as channel:
         fuzzer = Fuzzer(seed, channel, GOOD)
@@ -55,7 +56,7 @@ async def test_every_bad_request_is_answered_with_its_field(seed: int) -> None:
 
 async def test_bytes_that_are_no_http2_at_all_cost_their_own_connection() -> None:
     chooser = random.Random(7)
-    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
     await server.start()
     host, _, port = server.address.rpartition(":")
     for preface in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from pocketmq.nameserver import NameServer, NameServerConfig
+from pocketmq.nameserver import NameServer
 from pocketmq.nameserver.route_table import RouteTable
 from pocketmq.nameserver.service import NameServerService
 from pocketmq.proto.clock import SystemClock, VirtualClock
@@ -24,6 +24,8 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.errors_wire import from_rpc_error
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+from ..served import nameserver_config
 
 PATH = "/pocketmq.v1.NameServer/"
 EOF = getattr(grpc.aio, "EOF")  # noqa: B009 (the stubs lack it)
@@ -76,7 +78,7 @@ class Peer:
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[tuple[VirtualClock, Peer]]:
     clock = VirtualClock()
-    server = NameServer.build(NameServerConfig(port=0, **settings), clock=clock)
+    server = NameServer.build(nameserver_config(port=0, **settings), clock=clock)
     await server.start()
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:
@@ -93,7 +95,7 @@ async def until_gone(peer: Peer) -> None:
 
 def test_every_method_of_the_protocol_is_served_with_its_types() -> None:
     table = RouteTable(expiry_ms=1, brokers_max=1)
-    methods = NameServerService(table, NameServerConfig(), SystemClock()).methods()
+    methods = NameServerService(table, nameserver_config(), SystemClock()).methods()
     described = pb.DESCRIPTOR.services_by_name["NameServer"]
 
     assert {
@@ -253,9 +255,9 @@ async def test_bounds_are_named_when_they_are_hit() -> None:
 
 
 async def test_a_second_name_server_on_the_port_is_refused() -> None:
-    first = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    first = NameServer.build(nameserver_config(port=0), clock=SystemClock())
     await first.start()
-    second = NameServer.build(NameServerConfig(port=first.port), clock=SystemClock())
+    second = NameServer.build(nameserver_config(port=first.port), clock=SystemClock())
 
     with pytest.raises(ConfigError, match=f"127.0.0.1:{first.port}: Address already in use"):
         await second.start()
@@ -264,7 +266,7 @@ async def test_a_second_name_server_on_the_port_is_refused() -> None:
 
 
 async def test_a_stop_tells_the_brokers_and_is_quick() -> None:
-    server = NameServer.build(NameServerConfig(port=0), clock=VirtualClock())
+    server = NameServer.build(nameserver_config(port=0), clock=VirtualClock())
     await server.start()
     async with grpc.aio.insecure_channel(server.address) as channel:
         stream = await Peer(channel).registered()

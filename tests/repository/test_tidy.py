@@ -214,3 +214,24 @@ def test_the_rules_have_files_to_look_at() -> None:
     assert len(code_files()) > 40
     assert len(text_files()) > len(code_files())
     assert (ROOT / CLOCK).exists()
+
+
+#: Tests that serve, and what they would serve with.
+SERVING_TESTS = ("tests/integration/", "tests/interop/official/")
+SETTINGS = {"BrokerConfig", "NameServerConfig"}
+
+
+def test_tests_serve_on_the_carrier_that_was_asked_for() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in files_of_tests()
+        if name_of(path).startswith(SERVING_TESTS)
+        for node in ast.walk(tree_of(path))
+        if (isinstance(node, ast.ImportFrom) and node.module == "pocketmq.tools.server_process")
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in SETTINGS
+        )
+    ]
+    assert found == [], "take settings and processes from tests/served.py: pytest --grpc"

@@ -2,7 +2,8 @@
 
     python -m tests.interop.official.campaign --language go --scenario fifo --repeat 10
 
-Without options everything is played once. A line a scenario says how it went and how long it took.
+Without options everything is played once, on our own carrier; `--grpc grpcio` plays it on the other. A line a scenario
+says how it went and how long it took.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from pocketmq.client import AsyncAdmin
+from pocketmq.proto.rpc import GRPC_CHOICES
 
+from ... import served
 from . import scenarios
 from .driver import Driver
 from .programs import PROGRAMS
@@ -178,8 +181,10 @@ def main() -> int:
         "--scenario", action="append", choices=[*scenarios.SCENARIOS, ONE_TOPIC, KILLED]
     )
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--grpc", choices=GRPC_CHOICES, default=served.chosen())
     parser.add_argument("--keep", type=Path, help="Leave store and logs in this folder.")
     options = parser.parse_args()
+    served.choose(options.grpc)
     wanted = [
         (language, title)
         for language, title in all_pairs()

@@ -13,8 +13,8 @@ import grpc.aio
 
 from pocketmq.client import AsyncAdmin
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.tools.server_process import ServerProcess
 
+from ...served import ServerProcess
 from .driver import Driver, Message
 from .programs import Program
 

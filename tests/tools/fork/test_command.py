@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.fork.command import fork
-from pocketmq.tools.server_process import ServerProcess
 
 from ...recorded import expected, recorded_store, settings
+from ...served import ServerProcess
 from ...stores import fingerprint
 
 SETS = [w for k, v in settings("rolled").items() for w in ("--set", f"{k}={v}")]

@@ -8,9 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pocketmq.broker.broker import Broker
-from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import Admin, Message, Producer, Queue
-from pocketmq.nameserver.config import NameServerConfig
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.config import StoreConfig
@@ -23,6 +21,7 @@ from pocketmq.tools.stores.locations import locate
 
 from ...integration.v2_caller import Caller
 from ...integration.whole_broker import store_config
+from ...served import broker_config, nameserver_config
 
 
 def told(rows: list[LagRow]) -> dict[tuple[str, str, int, str], tuple[object, ...]]:
@@ -56,9 +55,9 @@ def use(address: str) -> list[LagRow]:
 @asynccontextmanager
 async def serving(store: StoreConfig) -> AsyncIterator[tuple[str, str]]:
     """Serve STORE; yield the addresses of its name server and its broker."""
-    server = NameServer.build(NameServerConfig(port=0), clock=SystemClock())
+    server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
     await server.start()
-    config = BrokerConfig(port=0, nameservers=(server.address,))
+    config = broker_config(port=0, nameservers=(server.address,))
     broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
     await broker.start()
     assert await broker.registered(10)

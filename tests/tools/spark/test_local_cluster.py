@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.client import Admin, Message, Producer, PullConsumer
-from pocketmq.tools.server_process import ServerProcess
 
 from ...recorded import expected, recorded_store
+from ...served import ServerProcess
 from .conftest import SMALL_JVM, require_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]

@@ -13,7 +13,6 @@ import pytest
 from pocketmq.client import Admin
 from pocketmq.proto.errors import CorruptRecord
 from pocketmq.tools import cli
-from pocketmq.tools.server_process import ServerProcess
 from pocketmq.tools.spark.jobs import reports
 from pocketmq.tools.spark.jobs.export import export
 from pocketmq.tools.spark.jobs.failures import plain_error, told_plainly
@@ -21,6 +20,7 @@ from pocketmq.tools.spark.jobs.reading import Reading
 from pocketmq.tools.spark.jobs.replay import REPLAYED_FROM, replay
 
 from ....recorded import expected, recorded_store
+from ....served import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,8 @@ from random import Random
 import pytest
 
 from pocketmq.client import Admin
-from pocketmq.tools.server_process import ServerProcess
 
+from ....served import ServerProcess
 from ..conftest import require_spark
 from .load import Load
 

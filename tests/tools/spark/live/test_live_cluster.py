@@ -22,7 +22,6 @@ from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.properties import PRODUCER_SEQUENCE, encode_properties
 from pocketmq.proto.record import NO_HOST
 from pocketmq.proto.record_run import encode_run
-from pocketmq.tools.server_process import ServerProcess
 from pocketmq.tools.spark.live.cluster import LiveCluster
 from pocketmq.tools.spark.live.fetching import fetched
 from pocketmq.tools.spark.live.loss import Losses
@@ -32,6 +31,8 @@ from pocketmq.tools.spark.live.read_options import Choice, Pulling
 from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE, row_key, task_key
 from pocketmq.tools.spark.live.row_sender import ROWS_A_QUEUE, RowSender
 from pocketmq.tools.spark.live.write_options import write_options
+
+from ....served import ServerProcess
 
 pytestmark = pytest.mark.processes
 

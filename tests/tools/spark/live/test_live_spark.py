@@ -11,10 +11,10 @@ import pytest
 
 from pocketmq.client import Admin, Message, Producer
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.server_process import ServerProcess
 from pocketmq.tools.spark import without_repeats
 from pocketmq.tools.spark.live.row_keys import SPARK_SEQUENCE
 
+from ....served import ServerProcess
 from .load import Load
 
 if TYPE_CHECKING:
