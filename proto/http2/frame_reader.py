@@ -26,6 +26,11 @@ class FrameReader:
         #: How many frames came.
         self.count = 0
 
+    def greet(self) -> None:
+        """Expect no preface: the other end is a server."""
+        self._greeted = True
+        self._needed = HEAD_BYTES
+
     @property
     def is_half(self) -> bool:
         """Does a frame, or the preface, wait for its rest?"""

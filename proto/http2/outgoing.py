@@ -69,12 +69,12 @@ class Outgoing:
     def answer(self, stream: Stream, head: bytes, body: bytes, end: bytes) -> None:
         """Write a whole answer: the block HEAD, BODY and the block END of trailers."""
         size = len(body)
-        stream.ending = True
         if not self._fits(stream, size) or max(len(head), len(end)) > self.frame_size:
             self.headers(stream, head, ends=False)
             self.body(stream, body)
             self.finish(stream, end)
             return
+        self._budget.earn(ANSWER)
         self.window -= size
         self._bodies += size
         stream_id, pack = stream.id, HEAD.pack

@@ -29,6 +29,7 @@ BENCHES: Final = {
     "start": "From the start of `pocketmq serve` to the first acknowledged send.",
     "memory": "Resident memory of an idle `pocketmq serve`.",
     "idle-consumers": "A thousand consumers that have nothing to do: memory and CPU time of the broker.",
+    "idle-receives": "Ten thousand ReceiveMessage that wait: memory and CPU time of the broker.",
     "recovery": "From the start to serving, over a log of 1 GiB that was left by kill -9.",
     "scan": "Messages and queue entries from files to Arrow columns, beside pyarrow reading Parquet.",
     "spark": "The same on Spark, local[2] and warm, a filter, the lag job; needs pocketmq[spark].",
@@ -36,6 +37,7 @@ BENCHES: Final = {
     "delay": "A million messages over a minute (with --seconds 15): how late each is; or --pending.",
     "lookup": "A key in a full index file of 20 M entries, from the files: cold and warm.",
     "v2": "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
+    "unary": "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
     "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
 }
 

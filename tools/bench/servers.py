@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,9 +18,11 @@ QUEUES: Final = 8
 
 
 @contextmanager
-def server_with_topic(folder: Path, *, queues: int = QUEUES) -> Iterator[ServerProcess]:
-    """Run a server over a new store below FOLDER, with the topic TOPIC."""
-    with ServerProcess(folder / "store") as server:
+def server_with_topic(
+    folder: Path, *, queues: int = QUEUES, options: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
+    """Run a server with OPTIONS over a new store below FOLDER, with the topic TOPIC."""
+    with ServerProcess(folder / "store", *options) as server:
         with Admin(server.nameserver) as admin:
             admin.create_topic(TOPIC, queues=queues)
         yield server

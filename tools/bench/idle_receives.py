@@ -1,0 +1,80 @@
+"""`bench idle-receives`: what ten thousand consumers cost that wait for messages which do not come.
+
+Each waiting is a ReceiveMessage as an official simple consumer sends it, with a long-polling time beyond the measurement:
+a thousand on each of ten connections. Beside them is what it cost to take them.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Any, Final
+
+from ...client import Admin
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from .measure import Conditions, Figure
+from .raw_calls import RawConnection
+from .servers import TOPIC, server_with_topic
+
+CONNECTIONS: Final = 10
+EACH: Final = 1_000
+_GROUP: Final = "readers"
+_POLL_S: Final = 60
+_SETTLE_S: Final = 3.0
+_LEAST_S: Final = 20.0
+_MOST_S: Final = 40.0
+_AIM_BYTES: Final = 100_000_000
+_AIM_PERCENT: Final = 2.0
+
+
+def idle_receives(conditions: Conditions) -> Figure:
+    """Measure memory and CPU time of a broker that holds idle receives."""
+    count = CONNECTIONS * EACH
+    seconds = min(max(_LEAST_S, conditions.seconds), _MOST_S)
+    with server_with_topic(conditions.folder) as server, ExitStack() as stack:
+        with Admin(server.nameserver) as admin:
+            admin.create_group(_GROUP)
+        before_bytes, before_s = server.rss_bytes(), server.cpu_seconds()
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(RawConnection(server.ready["broker"]))
+            for call in connection.calls(
+                "ReceiveMessage", [_request()] * EACH, time_s=_POLL_S + 10
+            ):
+                connection.send(call)
+        time.sleep(_SETTLE_S)
+        taken_us = (server.cpu_seconds() - before_s) / count * 1e6
+        held_s = server.cpu_seconds()
+        time.sleep(seconds)
+        percent = (server.cpu_seconds() - held_s) / seconds * 100
+        more_bytes = server.rss_bytes() - before_bytes
+        figure = Figure(
+            name="idle-receives",
+            what=f"{count:,} ReceiveMessage that wait, {EACH:,} a connection",
+            server_rss_bytes=server.rss_bytes(),
+            aim=(percent, _AIM_PERCENT, False),
+        )
+    figure.facts = {
+        "receives": count,
+        "more_bytes": more_bytes,
+        "more_bytes_aim_met": more_bytes <= _AIM_BYTES,
+        "cpu_percent_of_a_core": percent,
+        "us_to_take_one": taken_us,
+    }
+    figure.notes = [
+        f"{more_bytes / 1e6:.1f} MB more than before them, aim ≤ {_AIM_BYTES / 1e6:.0f}",
+        f"{percent:.2f} % of a core over {seconds:.0f} s, aim < {_AIM_PERCENT:.0f}; {taken_us:.0f} µs to take one",
+    ]
+    return figure
+
+
+def _request() -> Any:
+    topic = v2.Resource(name=TOPIC)
+    request = v2.ReceiveMessageRequest(
+        group=v2.Resource(name=_GROUP),
+        message_queue=v2.MessageQueue(topic=topic),
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+        batch_size=32,
+    )
+    request.invisible_duration.FromSeconds(30)
+    request.long_polling_timeout.FromSeconds(_POLL_S)
+    return request
