@@ -18,10 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from itertools import islice
 from random import Random
 from typing import Any, Final
 
+from .connection_figures import ConnectionFigures, ConnectionTotals
 from .deadlines import Deadlines
 from .errors import PocketMQError
 from .grpc_calls.served import Served
@@ -77,14 +80,15 @@ class Http2Carrier:
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
         self._servers: list[asyncio.Server] = []
-        self._open: set[ServerConnection] = set()
+        self._open: dict[int, ServerConnection] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
         self._shown: tuple[Certificate, ssl.SSLContext] | None = None
         self._was_full = False
-        self.accepted = 0
-        self.refused = 0
+        self._accepted = 0
+        self._refused = 0
+        self._closed: Counter[str] = Counter()
 
     # --- a carrier
 
@@ -109,16 +113,16 @@ class Http2Carrier:
         for server in servers:
             server.close()
         self.served.stopping = True
-        for connection in list(self._open):
-            connection.leave()
+        for connection in list(self._open.values()):
+            connection.leave("stopped")
             if connection.conversation is not None:
                 connection.conversation.wind_down()
         await self._wait_closed(grace_s * _WIND_DOWN_SHARE)
-        for connection in list(self._open):
-            connection.give_up()
+        for connection in list(self._open.values()):
+            connection.give_up("stopped")
         await self._wait_closed(_CLOSE_S)
-        for connection in list(self._open):
-            connection.abort()
+        for connection in list(self._open.values()):
+            connection.abort("stopped")
         await self._wait_closed(_CLOSE_S)
         for task in list(self._tasks):
             task.cancel()
@@ -146,17 +150,18 @@ class Http2Carrier:
             if not self._was_full:
                 logger.warning("connections refused limit=%d", self.limits.connections_max)
             self._was_full = True
-            self.refused += 1
+            self._refused += 1
             return False
         self._was_full = False
-        self.accepted += 1
-        connection.number = self.accepted
-        self._open.add(connection)
+        self._accepted += 1
+        connection.number = self._accepted
+        self._open[connection.number] = connection
         return True
 
     def closed(self, connection: ServerConnection) -> None:
         """Forget CONNECTION."""
-        self._open.discard(connection)
+        if self._open.pop(connection.number, None) is not None:
+            self._closed[connection.end_reason] += 1
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -184,10 +189,27 @@ class Http2Carrier:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    # --- figures
+
     @property
     def connections(self) -> int:
         """How many connections are open."""
         return len(self._open)
+
+    def connection_figures(self, first_id: int, limit: int) -> list[ConnectionFigures]:
+        """Return LIMIT open connections at most, by id, from FIRST_ID on."""
+        now_ms = self.now_ms()
+        found = (open_ for number, open_ in self._open.items() if number >= first_id)
+        return [connection.figures(now_ms) for connection in islice(found, limit)]
+
+    def connection_totals(self) -> ConnectionTotals:
+        """Return what became of all connections."""
+        return ConnectionTotals(
+            open=len(self._open),
+            accepted=self._accepted,
+            refused=self._refused,
+            closed=dict(self._closed),
+        )
 
     # --- time
 

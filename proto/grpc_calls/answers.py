@@ -47,8 +47,8 @@ _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != 
 _TEXT_BYTES_MAX: Final = 2_048
 _TEXT_CHARACTERS: Final = 160
 
-#: What every answer begins with …
-HEAD: Final = literal(":status", "200") + literal("content-type", "application/grpc")
+#: What every answer begins with: field 8 of the static table is ":status 200" …
+HEAD: Final = b"\x88" + literal("content-type", "application/grpc")
 #: … and what follows a good one.
 GOOD: Final = literal("grpc-status", "0")
 

@@ -56,6 +56,8 @@ class Connection:
         self._incoming = Incoming(limits, self._table, self._outgoing, self._budget, self._tell)
         #: It is over: nothing that comes is looked at any more.
         self.ended = False
+        #: Why it is.
+        self.end_code = ErrorCode.NO_ERROR
         self._outgoing.write(
             settings(
                 {
@@ -233,6 +235,7 @@ class Connection:
         if self.ended:
             return
         self.ended = True
+        self.end_code = code
         self._outgoing.write(go_away(self._table.last_id, code, reason))
         for stream in self._streams.values():
             self._outgoing.forget(stream)

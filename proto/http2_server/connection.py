@@ -16,15 +16,19 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import TYPE_CHECKING, Any, Final
 
+from ..connection_figures import ConnectionFigures
 from ..deadlines import Deadline
 from ..grpc_calls.conversation import Conversation
 from ..http2.connection import Connection
 from ..http2.events import PingAnswered
 from ..listening import address_of
-from .tls import TlsSession
+from .keepalive import Keepalive
+from .wire import Wire
 
 if TYPE_CHECKING:
     from ..carrier_http2 import Http2Carrier
@@ -58,7 +62,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, carrier: Http2Carrier) -> None:
         self._carrier = carrier
         self._transport: Any = None
-        self._tls: TlsSession | None = None
+        self._wire: Wire
         self._take: Callable[[bytes], None] = self._on_first_bytes
         self._first = b""
         self._http2: Connection | None = None
@@ -67,46 +71,44 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_dirty = False
         self._limit: Deadline | None = None
         self._check: Deadline | None = None
-        self._keepalive: Deadline | None = None
+        self._keepalive: Keepalive | None = None
         self._age: Deadline | None = None
         self._is_leaving = False
         self._discarded = 0
+        self._leaving_because = ""
+        #: Why it is over, in a few words that are always the same.
+        self.end_reason = "closed by the peer"
         self.number = 0
         self.peer = ""
-        self.opened_ms = 0
-        self.read_ms = 0
-        self.bytes_read = 0
-        self.bytes_written = 0
+        self._opened_ms = 0
 
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._wire = Wire(transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         # asyncio does so only where a socket names its protocol. Without, small answers wait 40 ms for the peer.
         self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
         self.peer = address_of(host.removeprefix("::ffff:"), port)
-        self.opened_ms = self.read_ms = self._carrier.now_ms()
+        self._opened_ms = self._carrier.now_ms()
         if self._carrier.admit(self):
-            self._limit_to(FIRST_BYTES_MS)
+            self._limit_to(FIRST_BYTES_MS, "said nothing")
         else:
-            self._transport.abort()
+            self.abort("refused")
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._carrier.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.bytes_read += nbytes
+        self._wire.bytes_read += nbytes
         data = bytes(self._carrier.view[:nbytes])
         try:
-            if self._tls is None:
-                self._take(data)
-            else:
-                self._on_tls(data)
+            self._on_bytes(data)
         except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
             logger.exception("connection failed peer=%s", self.peer)
-            self.abort()
+            self.abort("failed")
 
     def pause_writing(self) -> None:
         if self._http2 is not None:
@@ -121,9 +123,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for deadline in (self._limit, self._check, self._keepalive, self._age):
+        for deadline in (self._limit, self._check, self._age):
             if deadline is not None:
                 deadline.cancel()
+        if self._keepalive is not None:
+            self._keepalive.stop()
         if self.conversation is not None:
             self.conversation.lost()
         self._carrier.closed(self)
@@ -139,37 +143,34 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._take = self._on_page_head
             first, self._first = self._first, b""
             self._on_page_head(first)
-        elif kind == _TLS and self._tls is None and self._carrier.certificate is not None:
+        elif kind == _TLS and not self._wire.is_secure and self._carrier.certificate is not None:
             self._transport.pause_reading()
-            self._limit_to(self._carrier.limits.handshake_timeout_ms)
+            self._limit_to(self._carrier.limits.handshake_timeout_ms, "slow handshake")
             self._carrier.spawn(self._secure())
         else:
             logger.debug("connection of no known kind first_byte=%d", kind)
-            self._carrier.refused += 1
-            self.abort()
+            self.abort("neither HTTP nor TLS")
 
     async def _secure(self) -> None:
         """Begin TLS, with a certificate that may have to be made first."""
         context = await self._carrier.tls_context()
         if context is None:
-            self.abort()
+            self.abort("no certificate")
             return
-        self._tls = TlsSession(context)
+        self._wire.secure(context)
         first, self._first = self._first, b""
-        self._on_tls(first)
+        self._on_bytes(first)
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _on_tls(self, data: bytes) -> None:
-        assert self._tls is not None
+    def _on_bytes(self, data: bytes) -> None:
         try:
-            plain = self._tls.receive(data)
+            plain = self._wire.plain(data)
         except ssl.SSLError as error:
             logger.debug("TLS failed peer=%s reason=%s", self.peer, error.reason)
-            self._write_encrypted()  # The alert that says why.
+            self.end_reason = "TLS failed"
             self._transport.close()
             return
-        self._write_encrypted()
         if plain:
             self._take(plain)
 
@@ -179,7 +180,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._http2 = Connection(carrier.connection_limits, now_ms)
         self.conversation = Conversation(self._http2, carrier.served, self.peer, self.touch)
         self._unlimit()
-        self._keepalive = carrier.deadlines.add(now_ms + carrier.limits.keepalive_ms, self._probe)
+        self._keepalive = Keepalive(
+            carrier.limits,
+            carrier.deadlines,
+            carrier.now_ms,
+            self._ping,
+            partial(self.abort, "silent"),
+        )
         age_ms = carrier.age_ms()
         if age_ms:
             self._age = carrier.deadlines.add(now_ms + age_ms, self._grow_old)
@@ -190,7 +197,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _on_http2(self, data: bytes) -> None:
         assert self._http2 is not None
         assert self.conversation is not None
-        now_ms = self.read_ms = self._carrier.now_ms()
+        assert self._keepalive is not None
+        now_ms = self._carrier.now_ms()
+        self._keepalive.heard(now_ms)
         events = self._http2.receive(data, now_ms)
         self._is_handling = True
         try:
@@ -220,29 +229,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         while not self._transport.is_closing():
             data = http2.take()
             if data:
-                self._write(data)
+                self._wire.write(data)
             events = http2.events()
             if events:
                 conversation.handle(events, self._carrier.now_ms())
             elif not http2.has_more:
                 break
         if http2.ended or (self._is_leaving and http2.is_done):
-            self._linger()
-
-    def _write(self, data: bytes) -> None:
-        if self._tls is not None:
-            self._tls.send(data)
-            self._write_encrypted()
-        else:
-            self.bytes_written += len(data)
-            self._transport.write(data)
-
-    def _write_encrypted(self) -> None:
-        assert self._tls is not None
-        data = self._tls.take()
-        if data:
-            self.bytes_written += len(data)
-            self._transport.write(data)
+            self._linger(http2.end_code.name.lower() if http2.ended else self._leaving_because)
 
     # --- a plain HTTP request
 
@@ -253,26 +247,26 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._carrier.spawn(self._answer(head))
         elif len(self._first) > _HEAD_BYTES_MAX:
-            self.abort()
+            self.abort("head too large")
 
     async def _answer(self, head: bytes) -> None:
         page = self._carrier.page
         assert page is not None
         try:
-            self._write(await page(head))
+            self._wire.write(await page(head))
         except Exception:  # The edge: a bug of the page costs its own request.
             logger.exception("page failed")
-            self.abort()
+            self.abort("failed")
         else:
             self._close()
 
     # --- time
 
-    def _limit_to(self, wait_ms: int) -> None:
-        """Break the connection off in WAIT_MS, unless it has gone on by then."""
+    def _limit_to(self, wait_ms: int, reason: str) -> None:
+        """Break the connection off in WAIT_MS for REASON, unless it has gone on by then."""
         self._unlimit()
         carrier = self._carrier
-        self._limit = carrier.deadlines.add(carrier.now_ms() + wait_ms, self.abort)
+        self._limit = carrier.deadlines.add(carrier.now_ms() + wait_ms, partial(self.abort, reason))
 
     def _unlimit(self) -> None:
         if self._limit is not None:
@@ -290,38 +284,30 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._carrier.deadlines.add(now_ms + CHECK_MS, self._look) if needs_check else None
         )
 
-    def _probe(self) -> None:
-        """Ask a peer that was silent whether it is there; give up one that did not answer."""
+    def _ping(self) -> None:
         assert self._http2 is not None
-        carrier, now_ms = self._carrier, self._carrier.now_ms()
-        limits = carrier.limits
-        silent_ms = now_ms - self.read_ms
-        if silent_ms >= limits.keepalive_ms + limits.keepalive_timeout_ms:
-            logger.debug("connection is silent peer=%s", self.peer)
-            self.abort()
-            return
-        if silent_ms >= limits.keepalive_ms:
-            self._http2.ping(_ALIVE)
-            self.flush()
-            next_ms = limits.keepalive_timeout_ms
-        else:
-            next_ms = limits.keepalive_ms - silent_ms
-        self._keepalive = carrier.deadlines.add(now_ms + max(next_ms, 1), self._probe)
+        self._http2.ping(_ALIVE)
+        self.flush()
 
     # --- its end
 
     def _grow_old(self) -> None:
-        self.leave()
-        self._limit_to(self._carrier.limits.connection_age_grace_ms)
+        self.leave("old")
+        carrier = self._carrier
+        grace_ms = carrier.limits.connection_age_grace_ms
+        self._limit = carrier.deadlines.add(
+            carrier.now_ms() + grace_ms, partial(self.give_up, "old")
+        )
 
-    def leave(self) -> None:
-        """Have the peer come anew: no new streams, and the end once those that are open are over."""
+    def leave(self, reason: str) -> None:
+        """Have the peer come anew, for REASON: no new streams, and the end once those that are open are over."""
         if self._http2 is None:
-            self.abort()  # Nothing was asked yet.
+            self.abort(reason)  # Nothing was asked yet.
             return
         if self._is_leaving:
             return
         self._is_leaving = True
+        self._leaving_because = reason
         self._http2.announce_end()
         self._http2.ping(_LEAVING)
         carrier = self._carrier
@@ -335,52 +321,67 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._http2.refuse_new()
         self.flush()
 
-    def give_up(self) -> None:
-        """End all calls now, tell the peer, and close."""
+    def give_up(self, reason: str) -> None:
+        """End all calls now, tell the peer, and close, for REASON."""
         if self._http2 is not None and self.conversation is not None:
             self.conversation.give_up()
             self._http2.refuse_new()
             self.flush()
-            self._linger()
+            self._linger(reason)
         else:
-            self.abort()
+            self.abort(reason)
 
-    def _linger(self) -> None:
+    def _linger(self, reason: str) -> None:
         """Send no more, and close when the peer does: what it sent and nobody read would cost it what was written."""
         if self._take != self._discard and not self._transport.is_closing():
             self._take = self._discard
             self._discarded = 0
-            self._limit_to(LAST_BYTES_MS)
+            self.end_reason = reason
+            self._limit_to(LAST_BYTES_MS, reason)
             with contextlib.suppress(OSError):  # The peer may have gone.
                 self._transport.write_eof()
 
     def _discard(self, data: bytes) -> None:
         self._discarded += len(data)
         if self._discarded > _DISCARDED_BYTES_MAX:
-            self.abort()
+            self.abort(self.end_reason)
 
     def _close(self) -> None:
         """Close, once what was written has left."""
         if not self._transport.is_closing():
-            self._limit_to(LAST_BYTES_MS)
+            self.end_reason = "answered"
+            self._limit_to(LAST_BYTES_MS, self.end_reason)
             self._transport.close()
 
-    def abort(self) -> None:
-        """Close now."""
-        if self._transport is not None:
-            self._transport.abort()
+    def abort(self, reason: str) -> None:
+        """Close now, for REASON."""
+        self.end_reason = reason
+        self._transport.abort()
 
-    @property
-    def is_secure(self) -> bool:
-        """Does it speak TLS?"""
-        return self._tls is not None
-
-    @property
-    def queued(self) -> int:
-        """Bytes of answers that wait for the peer."""
-        return self._http2.queued if self._http2 is not None else 0
-
-    @property
-    def streams(self) -> int:
-        """Streams that are open."""
-        return self._http2.streams if self._http2 is not None else 0
+    def figures(self, now_ms: int) -> ConnectionFigures:
+        """Return what is known of it at NOW_MS."""
+        http2, conversation = self._http2, self.conversation
+        begun = ConnectionFigures(
+            id=self.number,
+            peer=self.peer,
+            secure=self._wire.is_secure,
+            age_ms=now_ms - self._opened_ms,
+            streams_open=http2.streams if http2 is not None else 0,
+            calls_begun=0,
+            calls_succeeded=0,
+            calls_failed=0,
+            bytes_read=self._wire.bytes_read,
+            bytes_written=self._wire.bytes_written,
+            bytes_queued=http2.queued if http2 is not None else 0,
+        )
+        if conversation is None:
+            return begun
+        return replace(
+            begun,
+            calls_begun=conversation.begun,
+            calls_succeeded=conversation.succeeded,
+            calls_failed=conversation.failed,
+            user_agent=conversation.user_agent,
+            last_path=conversation.last_path,
+            last_call_age_ms=now_ms - conversation.last_ms if conversation.begun else 0,
+        )

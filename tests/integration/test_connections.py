@@ -16,6 +16,7 @@ from pocketmq.broker.network import Network
 from pocketmq.client.server_connections import AsyncServerConnections
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
+from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, NotServed
 from pocketmq.proto.errors_wire import from_rpc_error
@@ -176,3 +177,41 @@ def test_an_address_that_is_none_is_wrong_usage() -> None:
     assert "'here' is no host:port" in done.err
     with pytest.raises(ConfigError, match="address: 'here'"):
         AsyncServerConnections(address="here")
+
+
+async def test_our_own_carrier_counts(tmp_path: Path) -> None:
+    async with (
+        cluster(tmp_path, names=Http2Carrier, brokers=Http2Carrier) as (name_server, broker),
+        grpc.aio.insecure_channel(broker.address) as channel,
+    ):
+        ask = channel.unary_unary(
+            "/pocketmq.v1.Broker/Status",
+            pb.BrokerStatusRequest.SerializeToString,
+            pb.BrokerStatusReply.FromString,
+        )
+        for _ in range(3):
+            await ask(pb.BrokerStatusRequest())
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channel.unary_unary("/pocketmq.v1.Broker/Dance", bytes, bytes)(b"")
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection(*broker.address.split(":"))
+            writer.write(b"\x00")
+            assert await reader.read() == b""
+            writer.close()
+        told = await run(name_server, "--json")
+
+    found = {one["server"]: one for one in told.documents}
+    (ours,) = [one for one in found["broker broker-x"]["connections"] if one["calls_begun"] == 4]
+    assert (ours["calls_succeeded"], ours["calls_failed"], ours["streams_open"]) == (3, 1, 0)
+    assert ours["user_agent"].startswith("grpc-python-asyncio/")
+    assert ours["last_path"] == "/pocketmq.v1.Broker/Dance"
+    assert ours["bytes_read"] > 100
+    assert ours["bytes_written"] > 100
+    totals = found["broker broker-x"]["totals"]
+    assert totals["closed"]["neither HTTP nor TLS"] == 1
+    assert totals["accepted"] == totals["open"] + sum(totals["closed"].values())
+    registering = "/pocketmq.v1.NameServer/Register"
+    (stream,) = [
+        one for one in found["name server"]["connections"] if one["last_path"] == registering
+    ]
+    assert stream["streams_open"] == 1

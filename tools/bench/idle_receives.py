@@ -1,7 +1,7 @@
 """`bench idle-receives`: what ten thousand consumers cost that wait for messages which do not come.
 
-Each waiting is a ReceiveMessage as an official simple consumer sends it, with a long-polling time beyond the measurement:
-a thousand on each of ten connections. Beside them is what it cost to take them.
+Each waiting is a ReceiveMessage as an official simple consumer sends it, a thousand on each of ten connections, with a
+long-polling time beyond the measurement. Beside them is what it cost to take them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`bench unary`: what one SendMessage costs the server, by our own HTTP/2 and by grpcio's, 128 B, memory acknowledgement.
+"""`bench unary`: what a SendMessage costs the server, by our own HTTP/2 and by grpcio's, 128 B, acknowledged in memory.
 
 The calls are those of an official client as they travel: its headers with a new request id each. They come from a bare
 socket, 64 in flight on one connection and then one after the other, so that the figure is the server's: its CPU time
