@@ -8,7 +8,8 @@ Disconnected. Not thread-safe: the client's event loop owns everything here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -125,6 +126,8 @@ class GrpcConnection:
     def __init__(self, address: str, tasks: Tasks, dial: Dial = dial) -> None:
         self.address = address
         self._channel = dial(address)
+        #: What calls are refused with once it is closed.
+        self._over: PocketMQError = ClientClosed(f"the connection to {address} was closed")
         self._unary: dict[str, Any] = {}
         #: Since when nobody was reached, by the loop's time; None: somebody was.
         self._unreached_since: float | None = None
@@ -166,25 +169,35 @@ class GrpcConnection:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=reply_type.FromString,
             )
-        try:
-            reply: Reply = await method(request, timeout=timeout_ms / 1000)
-        except grpc.RpcError as failure:
-            raise self._noted(self._explained(from_rpc_error(failure), timeout_ms)) from None
-        except grpc.aio.UsageError:
-            raise ClientClosed(f"the connection to {self.address} was closed") from None
-        self._unreached_since = None
+        with self._noting():
+            try:
+                reply: Reply = await method(request, timeout=timeout_ms / 1000)
+            except grpc.RpcError as failure:
+                raise self._explained(from_rpc_error(failure), timeout_ms) from None
+            except grpc.aio.UsageError:
+                raise self._over.with_traceback(None) from None
         return reply
 
-    def _noted(self, error: PocketMQError) -> PocketMQError:
-        """Note whether ERROR is, once more, that nobody was reached, and return it."""
-        now = asyncio.get_running_loop().time()
-        if not isinstance(error, Disconnected):
-            self._unreached_since = None
-        elif self._unreached_since is None:
-            self._unreached_since = now
-        else:
-            self.is_stuck = now - self._unreached_since >= REDIAL_S
-        return error
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note whether somebody is reached by what is asked meanwhile: an answer that refuses it is one, too."""
+        try:
+            yield
+        except Disconnected:
+            now = asyncio.get_running_loop().time()
+            if self._unreached_since is None:
+                self._unreached_since = now
+            else:
+                self.is_stuck = now - self._unreached_since >= REDIAL_S
+            raise
+        except PocketMQError:
+            self._reached()
+            raise
+        self._reached()
+
+    def _reached(self) -> None:
+        self._unreached_since = None
+        self.is_stuck = False
 
     def _explained(self, error: PocketMQError, timeout_ms: float) -> PocketMQError:
         """Return ERROR; one that gRPC made says nothing of the address, so it gets a sentence that does."""
@@ -200,10 +213,10 @@ class GrpcConnection:
 
     async def produce(self, run: pb.ProduceRun, timeout_ms: float) -> pb.ProduceReply:
         try:
-            reply = await self._produce.ask(run, timeout_ms)
+            with self._noting():
+                reply = await self._produce.ask(run, timeout_ms)
         except PocketMQError as error:
-            raise _unanswered(self._noted(error)) from None
-        self._unreached_since = None
+            raise _unanswered(error) from None
         if reply.error.name:
             raise from_wire(reply.error)
         if reply.store_host:
@@ -220,10 +233,10 @@ class GrpcConnection:
     ) -> None:
         self._refused = refused
         try:
-            await self._produce.tell(run, timeout_ms)
+            with self._noting():
+                await self._produce.tell(run, timeout_ms)
         except PocketMQError as error:
-            raise _unanswered(self._noted(error)) from None
-        self._unreached_since = None
+            raise _unanswered(error) from None
 
     def _unasked(self, reply: pb.ProduceReply) -> None:
         """Take a reply that nobody waits for: the refusal of a silent run, or one that came too late."""
@@ -231,11 +244,8 @@ class GrpcConnection:
             self._refused(from_wire(reply.error))
 
     async def fetch(self, request: pb.FetchRequest, timeout_ms: float) -> pb.FetchReply:
-        try:
+        with self._noting():
             reply = await self._fetch.ask(request, timeout_ms)
-        except PocketMQError as failure:
-            raise self._noted(failure) from None
-        self._unreached_since = None
         if reply.error.name:
             error = from_wire(reply.error)
             error.details |= {
@@ -255,7 +265,7 @@ class GrpcConnection:
         try:
             call = method()
         except grpc.aio.UsageError:
-            raise ClientClosed(f"the connection to {self.address} was closed") from None
+            raise self._over.with_traceback(None) from None
         try:
             await call.write(listener)
             async for check in call:
@@ -279,11 +289,19 @@ class GrpcConnection:
         try:
             return GrpcConversation(self.address, method())
         except grpc.aio.UsageError:
-            raise ClientClosed(f"the connection to {self.address} was closed") from None
+            raise self._over.with_traceback(None) from None
+
+    async def give_up(self) -> None:
+        """Break off everything under way as lost, and refuse what is asked from now on: another takes its place."""
+        self._over = Disconnected(
+            f"{self.address} was not reached for {REDIAL_S:.0f} s and is dialled anew",
+            address=self.address,
+        )
+        await self.close()
 
     async def close(self) -> None:
-        self._produce.close()
-        self._fetch.close()
+        self._produce.close(self._over)
+        self._fetch.close(self._over)
         await self._channel.close(None)
 
 
@@ -309,7 +327,7 @@ class GrpcConnections:
             raise ClientClosed(f"the client was closed; {address} is not connected any more")
         connection = self._by_address.get(address)
         if connection is not None and connection.is_stuck:
-            self._tasks.spawn(connection.close())
+            self._tasks.spawn(connection.give_up())
             connection = None
         if connection is None:
             connection = self._by_address[address] = GrpcConnection(

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout, Unreachable
+from ..proto.errors import Disconnected, PocketMQError, RequestTimeout, Unreachable
 from ..proto.errors_wire import from_rpc_error
 from .tasks import Tasks
 
@@ -50,7 +50,8 @@ class Exchange(Generic[Request, Reply]):
         self._tasks = tasks
         self._numbers = count(1)
         self._stream: _Stream[Request, Reply] | None = None
-        self._closed = False
+        #: What it was closed with.
+        self._over: PocketMQError | None = None
 
     async def ask(self, request: Request, timeout_ms: float) -> Reply:
         """Return the reply to REQUEST, whose number is set here.
@@ -100,8 +101,8 @@ class Exchange(Generic[Request, Reply]):
         )
 
     def _live_stream(self) -> _Stream[Request, Reply]:
-        if self._closed:
-            raise ClientClosed(f"the connection to {self._address} was closed")
+        if self._over is not None:
+            raise self._over.with_traceback(None)
         if self._stream is None or self._stream.broken:
             self._stream = _Stream(
                 self._address, self._open_call(), self._number_field, self._unasked
@@ -109,11 +110,11 @@ class Exchange(Generic[Request, Reply]):
             self._stream.start(self._tasks)
         return self._stream
 
-    def close(self) -> None:
-        """Break the stream off; its pending requests fail."""
-        self._closed = True
+    def close(self, error: PocketMQError) -> None:
+        """Break the stream off; its pending requests, and all further ones, fail with ERROR."""
+        self._over = error
         if self._stream is not None:
-            self._stream.break_off(ClientClosed(f"the connection to {self._address} was closed"))
+            self._stream.break_off(error)
 
 
 class _Stream(Generic[Request, Reply]):

@@ -278,6 +278,41 @@ async def test_a_channel_that_does_not_come_back_is_dialled_anew(
     await carrier.stop(0)
 
 
+async def test_what_waits_when_a_channel_is_dialled_anew_is_told_of_a_loss() -> None:
+    cluster = FakeCluster.of_one("orders")
+    async with serving(cluster) as address, connecting() as connections:
+        stuck = connections.to(address)
+        await stuck.produce(run(), 5_000)
+        request = pb.FetchRequest(topic="orders", offset=1, max_wait_ms=60_000)
+        waiting = asyncio.ensure_future(stuck.fetch(request, 60_000))
+        await asyncio.sleep(0)
+        stuck.is_stuck = True
+
+        assert connections.to(address) is not stuck
+
+        with pytest.raises(Disconnected, match="dialled anew"):
+            await waiting
+        with pytest.raises(Disconnected, match="dialled anew"):
+            await stuck.fetch(request, 60_000)
+
+
+async def test_a_channel_that_reaches_somebody_again_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pocketmq.client.connections.REDIAL_S", 0.0)
+    cluster = FakeCluster.of_one("orders")
+    cluster.broker.faults += ["lose", "lose"]
+    async with serving(cluster) as address, connecting() as connections:
+        connection = connections.to(address)
+        for _ in range(2):
+            with pytest.raises(Disconnected):
+                await connection.produce(run(), 5_000)
+
+        await connection.produce(run(), 5_000)
+
+        assert connections.to(address) is connection
+
+
 async def test_a_consumer_outlives_a_restart_of_the_broker() -> None:
     cluster = FakeCluster.of_one("orders", queues=1)
     carrier, port = await serve(cluster)

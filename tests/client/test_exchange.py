@@ -41,7 +41,7 @@ def exchange(tasks: Tasks) -> Exchange[pb.ProduceRun, pb.ProduceReply]:
 async def test_a_stream_that_breaks_at_the_deadline_says_why(tasks: Tasks, how: str) -> None:
     asking = exchange(tasks)
 
-    asyncio.get_running_loop().call_soon(asking.close)
+    asyncio.get_running_loop().call_soon(asking.close, ClientClosed("the end"))
 
     with pytest.raises(ClientClosed):
         await getattr(asking, how)(pb.ProduceRun(), 0)
