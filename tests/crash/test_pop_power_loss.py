@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -110,15 +111,14 @@ async def power_cut(seed: int, flush: str, folder: Path) -> tuple[Traffic, Path,
     traffic = Traffic(seed, flush)
     disk.crash_after = traffic.random.randint(80, 700)
     broker = None
-    try:
+    # The power fails under a call of ours: what is left of the store is looked at next.
+    with suppress(Crash):
         broker = popping(home, disk, flush)
         broker.group(retry_times_max=2)
         while not disk.crashed:
             await traffic.step(broker)
             if traffic.random.random() < 0.02:
                 await broker.restart()
-    except Crash:  # Under a call of ours: what is left of the store is looked at next.
-        pass
     if broker is not None:
         assert isinstance(broker.journal, Journal)
         broker.journal._stop()
