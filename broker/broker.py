@@ -29,10 +29,10 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
+from .broker_metrics import figures
 from .carriers import carrier_of
 from .certificates import Certificates
 from .config import BrokerConfig
-from .figures import figures
 from .metrics_page import Figure, MetricsPage
 from .network import GRPC, Network
 from .parts import Parts, assemble

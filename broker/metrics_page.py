@@ -2,7 +2,7 @@
 
 A plain HTTP/1.1 request on the broker's port (front.py), answered with the whole page and closed. Other paths are 404,
 other methods 405. What stands on the page is noted on the event loop, at one moment; its text is made on a thread,
-which takes 0.1 ms for each series of clients, of which metrics.py bounds the number.
+which takes 0.1 ms for each series of clients, of which client_metrics.py bounds the number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from .metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, Histogram, LabelValues
+from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, Histogram, LabelValues
 
 PATH: Final = b"/metrics"
 

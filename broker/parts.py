@@ -19,6 +19,7 @@ from ..proto.rpc import MethodTable
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .appends import Appends
+from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
 from .coordination.coordinator import Coordinator
@@ -34,7 +35,6 @@ from .fetch import Fetches
 from .filters.filters import Filters
 from .groups import Groups
 from .lookup import Lookups
-from .metrics import ClientMetrics
 from .offsets import Offsets
 from .pop.handles import serials_from
 from .pop.journal import Journal
@@ -45,12 +45,12 @@ from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends
 from .sending import Waits
-from .service_v2.census import CensusMeasurements
 from .service_v2.clients import Clients
 from .service_v2.consumers import Consumers
 from .service_v2.diagnostics import Diagnostics
-from .service_v2.measurements import Measurements
-from .service_v2.offsets import PullConsumers
+from .service_v2.opencensus_metrics import CensusMeasurements
+from .service_v2.otlp_metrics import Measurements
+from .service_v2.pulling import PullConsumers
 from .service_v2.recall import RecallMessages
 from .service_v2.sending import SendMessages
 from .service_v2.service import ServiceV2

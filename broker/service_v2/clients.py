@@ -13,13 +13,13 @@ from ..groups import Groups
 from ..timers import Timers
 from ..topics import Topics
 from ..transactions.listeners import Listeners
-from .check_commands import CheckCommands
 from .endpoints import Reach
 from .heartbeats import Heartbeats
 from .routes import Routes
 from .sessions import Sessions
 from .settings import SettingsRules
 from .telemetry import Telemetry
+from .transaction_checks import CheckCommands
 
 
 class Clients:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pocketmq.broker.metrics import ClientMetrics, Histogram
+from pocketmq.broker.client_metrics import ClientMetrics, Histogram
 from pocketmq.broker.metrics_page import Figure, MetricsPage
 from pocketmq.proto.clock import VirtualClock
 

@@ -1,9 +1,12 @@
 """Whatever goes wrong in a call of `apache.rocketmq.v2` is a status in its reply."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pocketmq.broker import service_v2
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2, service, unary
 from pocketmq.broker.service_v2.statuses import OK, Refused, code_of
 from pocketmq.proto.errors import (
@@ -93,3 +96,11 @@ def test_a_call_may_be_answered_later() -> None:
 )
 def test_the_code_is_that_of_the_nearest_class(error: PocketMQError, code: v2.Code) -> None:
     assert code_of(error) == code
+
+
+def test_the_map_of_the_folder_names_every_file_and_every_method() -> None:
+    drawn = set(re.findall(r"\w+", service_v2.__doc__ or ""))
+    files = {file.stem for file in Path(str(service_v2.__file__)).parent.glob("[!_]*.py")}
+    methods = {method.name for method in v2.DESCRIPTOR.services_by_name["MessagingService"].methods}
+
+    assert files | methods <= drawn

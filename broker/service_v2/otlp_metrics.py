@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from ...proto.gen import otlp_metrics_pb2 as otlp
 from ...proto.rpc import Call, MethodTable, service, unary
-from ..metrics import ClientMetrics, Histogram
+from ..client_metrics import ClientMetrics, Histogram
 from .service import CLIENT_ID
 from .sessions import LANGUAGE
 

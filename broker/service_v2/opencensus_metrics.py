@@ -18,7 +18,7 @@ from typing import Final
 
 from ...proto.gen import opencensus_pb2 as census
 from ...proto.rpc import MethodTable, Stream, bidi, service
-from ..metrics import ClientMetrics, Histogram
+from ..client_metrics import ClientMetrics, Histogram
 from .sessions import Sessions
 
 METRICS: Final = "opencensus.proto.agent.metrics.v1.MetricsService"
