@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ..proto.carrier_http2 import Http2Carrier
+from ..proto.pages import Page, in_http1
 from ..proto.rpc import Carrier, Certificate, Limits, MethodTable
 from .certificates import Certificates
 from .config import BrokerConfig
 from .timers import Timers
-
-#: Returns the whole answer to the plain HTTP request with this head.
-Page = Callable[[bytes], Awaitable[bytes]]
 
 
 def carrier_of(
@@ -70,5 +68,5 @@ def _grpcio(
         callers=callers,
         connections_max=config.connections_max,
         direct_port=config.direct_port,
-        page=page,
+        page=partial(in_http1, page),
     )

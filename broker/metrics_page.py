@@ -1,8 +1,8 @@
 """`GET /metrics`: the broker's figures and those of its clients, in Prometheus' text format.
 
-A plain HTTP/1.1 request on the broker's port (front.py), answered with the whole page and closed. Other paths are 404,
-other methods 405. What stands on the page is noted on the event loop, at one moment; its text is made on a thread,
-which takes 0.1 ms for each series of clients, of which client_metrics.py bounds the number.
+A plain HTTP request on the broker's port (proto/pages.py). Other paths are 404, other methods 405. What stands on the
+page is noted on the event loop, at one moment; its text is made on a thread, which takes 0.1 ms for each series of
+clients, of which client_metrics.py bounds the number.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from ..proto.pages import READING, Shown
 from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, Histogram, LabelValues
 
-PATH: Final = b"/metrics"
+PATH: Final = "/metrics"
+_ONLY: Final = b"only GET /metrics is answered\n"
 
 
 class Figure(NamedTuple):
@@ -34,16 +36,14 @@ class MetricsPage:
         self._figures = figures
         self._clients = clients
 
-    async def __call__(self, head: bytes) -> bytes:
-        """Return the whole answer to the request with HEAD."""
-        method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method not in (b"GET", b"HEAD"):
-            return _answer("405 Method Not Allowed", b"only GET /metrics is answered\n")
+    async def __call__(self, method: str, path: str) -> Shown:
+        """Return what METHOD of PATH shows."""
+        if method not in READING:
+            return Shown(405, "text/plain", _ONLY)
         if path != PATH:
-            return _answer("404 Not Found", b"only GET /metrics is answered\n")
+            return Shown(404, "text/plain", _ONLY)
         kind, page = await asyncio.to_thread(_text, self._contents())
-        return _answer("200 OK", page, kind=kind, only_head=method == b"HEAD")
+        return Shown(200, kind, page)
 
     def _contents(self) -> _Contents:
         clients = self._clients
@@ -114,13 +114,3 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
         below += count
         found.append(("+Inf" if bound is None else repr(float(bound)), below))
     return found
-
-
-def _answer(
-    status: str, body: bytes, *, kind: str = "text/plain", only_head: bool = False
-) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode() + (b"" if only_head else body)

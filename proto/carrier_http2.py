@@ -32,6 +32,7 @@ from .http2.limits import ConnectionLimits
 from .http2_server.connection import ServerConnection
 from .http2_server.tls import server_context
 from .listening import BACKLOG, listen
+from .pages import Page
 from .rpc import Certificate, Limits, MethodTable
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,6 @@ _WIND_DOWN_SHARE: Final = 0.8
 _CLOSE_S: Final = 1.0
 #: Connections of one age do not all end together: they get up to this share less.
 _AGE_SPREAD: Final = 0.1
-
-#: Returns the whole answer to the plain HTTP request with this head.
-Page = Callable[[bytes], Awaitable[bytes]]
 
 
 class Http2Carrier:
@@ -63,7 +61,7 @@ class Http2Carrier:
     ) -> None:
         """CERTIFICATE returns what to show, and is asked at each handshake; without, there is no TLS.
 
-        PAGE answers plain HTTP requests; without, there are none.
+        PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2; without, they are refused.
         """
         self.limits = limits or Limits()
         self.connection_limits = ConnectionLimits(
@@ -75,7 +73,7 @@ class Http2Carrier:
         self.page = page
         self._random = random or Random()
         self.deadlines = Deadlines(self._wake_at)
-        self.served = Served(tables, self.limits, self.deadlines, self.now_ms, self.spawn)
+        self.served = Served(tables, self.limits, self.deadlines, self.now_ms, self.spawn, page)
         #: What any connection reads goes here and is taken out at once.
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)

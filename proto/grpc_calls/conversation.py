@@ -29,6 +29,7 @@ from ..http2.events import (
     RequestTooLarge,
     StreamReset,
 )
+from ..http2.requests import Request
 from ..rpc import Kind
 from .answers import HEAD, failed, http_only
 from .messages import MessageReader
@@ -86,7 +87,7 @@ class Conversation:
         stream_id, request, ended = event
         status = http_refusal(request)
         if status is not None:
-            self.connection.send_headers(stream_id, http_only(status), ends=True)
+            self._refuse_http(stream_id, request, status)
             return
         self.begun += 1
         self.last_path = request.path
@@ -123,6 +124,15 @@ class Conversation:
             stream.open()
         if ended:
             self._on_data(DataReceived(stream_id, b"", True))
+
+    def _refuse_http(self, stream_id: int, request: Request, status: int) -> None:
+        """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page."""
+        pages = self.served.pages
+        if pages is not None and pages.wants(request):
+            answering = pages.answer(self.connection, self.touch, stream_id, request)
+            self.served.spawn(answering)
+        else:
+            self.connection.send_headers(stream_id, http_only(status), ends=True)
 
     def _reader(self, compressed: bool) -> MessageReader | None:
         """Return what decompresses the request of a call, if it may have to be."""

@@ -10,7 +10,9 @@ from google.protobuf.message import Message
 
 from ..deadlines import Deadlines
 from ..errors import PocketMQError, ShuttingDown
+from ..pages import Page
 from ..rpc import Kind, Limits, Method, MethodTable
+from .page_calls import PageCalls
 
 
 class ServedMethod:
@@ -27,7 +29,10 @@ class ServedMethod:
 
 
 class Served:
-    """The methods of TABLES within LIMITS. NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's."""
+    """The methods of TABLES within LIMITS, and PAGE if there is one.
+
+    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's.
+    """
 
     def __init__(
         self,
@@ -36,12 +41,14 @@ class Served:
         deadlines: Deadlines,
         now_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], Any],
+        page: Page | None = None,
     ) -> None:
         self.methods: dict[str, ServedMethod] = {}
         for table in tables:
             for method in table:
                 assert method.path not in self.methods, f"two tables serve {method.path}"
                 self.methods[method.path] = ServedMethod(method)
+        self.pages = None if page is None else PageCalls(page)
         self.limits = limits
         self.deadlines = deadlines
         self.now_ms = now_ms

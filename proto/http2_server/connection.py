@@ -27,6 +27,7 @@ from ..grpc_calls.conversation import Conversation
 from ..http2.connection import Connection
 from ..http2.events import PingAnswered
 from ..listening import address_of
+from ..pages import in_http1
 from .keepalive import Keepalive
 from .wire import Wire
 
@@ -253,7 +254,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         page = self._carrier.page
         assert page is not None
         try:
-            self._wire.write(await page(head))
+            self._wire.write(await in_http1(page, head))
         except Exception:  # The edge: a bug of the page costs its own request.
             logger.exception("page failed")
             self.abort("failed")

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pocketmq.broker.client_metrics import ClientMetrics, Histogram
 from pocketmq.broker.metrics_page import Figure, MetricsPage
 from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.pages import in_http1
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:8081\r\nAccept: */*"
 
@@ -21,7 +22,7 @@ def page(*figures: Figure) -> tuple[MetricsPage, ClientMetrics]:
 
 async def answered(page: MetricsPage, head: bytes = REQUEST) -> tuple[str, dict[str, str], str]:
     """Return status, headers and body of the answer to HEAD."""
-    top, _, body = (await page(head)).decode().partition("\r\n\r\n")
+    top, _, body = (await in_http1(page, head)).decode().partition("\r\n\r\n")
     status, *lines = top.split("\r\n")
     return status, dict(line.split(": ", 1) for line in lines), body
 

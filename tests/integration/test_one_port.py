@@ -26,6 +26,8 @@ from pocketmq.proto.listening import listen
 from pocketmq.proto.rpc import GRPC_CHOICES
 from pocketmq.store.os_disk import OsDisk
 
+from ..proto.http2.calls import request_fields
+from ..proto.http2.peer import Peer as RawPeer
 from ..served import ServerProcess, broker_config, nameserver_config
 from .whole_broker import Peer, broker, run_of, store_config
 
@@ -196,3 +198,17 @@ async def test_metrics_are_shown_on_the_same_port(
     assert float(lines["pocketmq_store_writable"]) == 1
     assert float(lines["pocketmq_store_appended_bytes_total"]) > 0
     assert float(lines["process_resident_memory_bytes"]) > 1 << 20
+
+
+async def test_who_prefers_http2_over_tls_is_shown_metrics_in_it(tmp_path: Path) -> None:
+    offers_http2 = ssl._create_unverified_context()
+    offers_http2.set_alpn_protocols(["h2", "http/1.1"])
+    asked = request_fields("/metrics", method="GET", scheme="https", te=None, content_type=None)
+    async with (
+        broker(store_config(tmp_path), grpc="own") as (server, _),
+        RawPeer.open(server.port, tls=offers_http2) as scraper,
+    ):
+        page = await scraper.answer(scraper.begin(asked, end=True))
+    assert page.http_status == "200"
+    assert page.headers["content-type"].startswith("text/plain; version=")
+    assert b"pocketmq_store_writable 1.0" in page.body
