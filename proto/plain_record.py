@@ -1,7 +1,8 @@
 """One record read or written at a stroke: for those who handle messages one by one, and many of them.
 
 What nearly every record is, V1 between IPv4 hosts, takes one look at its head here; all else is left to `record.py`,
-which finds the same. Some 2 µs a record, its properties not counted. Pure.
+which finds the same. Half the time of record.py to read, a third to write: some 2 µs a record, its properties not
+counted. Pure.
 """
 
 from __future__ import annotations
