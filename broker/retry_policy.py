@@ -35,6 +35,7 @@ _UNUSED: Final = 2
 _INITIAL_MS: Final = 5_000
 _LONGEST_MS: Final = 7_200_000
 _MULTIPLIER: Final = 2
+_EXPONENTIAL_BEAN: Final = "exponentialRetryPolicy"
 #: Apache's: the exponent grows no further.
 _EXPONENT_MAX: Final = 32
 
@@ -44,19 +45,21 @@ def intervals_of(policy: Object) -> tuple[int, ...]:
 
     A policy that is not one of Apache's, or not well formed, counts as none.
     """
-    kind = policy.get("type", "CUSTOMIZED")
-    if kind == "EXPONENTIAL":
-        return _exponential(policy.get("exponentialRetryPolicy"))
-    if kind == "CUSTOMIZED":
+    if policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
         return _customized(policy.get("customizedRetryPolicy"))
-    return ()
+    growing = exponential_of(policy) if isinstance(policy.get(_EXPONENTIAL_BEAN), dict) else None
+    return () if growing is None else _grown(*growing)
 
 
 def announced_intervals_of(policy: Object) -> tuple[int, ...]:
-    """Return what clients of `apache.rocketmq.v2` make of POLICY: as `intervals_of`, but they use all of a list."""
+    """Return what clients of `apache.rocketmq.v2` make of POLICY.
+
+    As `intervals_of`, but they use all of a list, and an exponential policy that says nothing is one to them.
+    """
     if policy.get("type", "CUSTOMIZED") == "CUSTOMIZED":
         return _listed(policy.get("customizedRetryPolicy"))
-    return intervals_of(policy)
+    growing = exponential_of(policy)
+    return () if growing is None else _grown(*growing)
 
 
 def _customized(bean: object) -> tuple[int, ...]:
@@ -72,12 +75,21 @@ def _listed(bean: object) -> tuple[int, ...]:
     return () if -1 in intervals else intervals
 
 
-def _exponential(bean: object) -> tuple[int, ...]:
-    if not isinstance(bean, dict):
-        return ()
+def exponential_of(policy: Object) -> tuple[int, int, int] | None:
+    """Return the first and the longest interval of an exponential POLICY, ms, and its multiplier; None for another.
+
+    What it does not say is Apache's default.
+    """
+    if policy.get("type") != "EXPONENTIAL":
+        return None
+    said = policy.get(_EXPONENTIAL_BEAN)
+    bean = said if isinstance(said, dict) else {}
     initial = _natural(bean.get("initial"), _INITIAL_MS)
     longest = _natural(bean.get("max"), _LONGEST_MS)
-    multiplier = _natural(bean.get("multiplier"), _MULTIPLIER)
+    return initial, longest, _natural(bean.get("multiplier"), _MULTIPLIER)
+
+
+def _grown(initial: int, longest: int, multiplier: int) -> tuple[int, ...]:
     intervals: list[int] = []
     for exponent in range(_EXPONENT_MAX + 1):
         interval = min(longest, initial * multiplier**exponent)

@@ -21,10 +21,11 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.state_tables import GroupConfig
 from ..groups import Groups
+from ..pop.pops import BATCH_MAX
+from ..retry_policy import announced_intervals_of, exponential_of
 from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
+from .receiving import POLLING_MOST_MS
 
-RECEIVE_BATCH: Final = 32
-LONG_POLLING_MS: Final = 20_000
 LITE_TOPICS_MAX: Final = 2_000
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
 #: The attribute of a group that consumes the light topics of one topic.
@@ -34,8 +35,6 @@ _SEND_ATTEMPTS: Final = 3
 _SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)
 #: For clients that do not understand a list; the broker has its own for what they hand back too soon.
 _NODE_BACKOFF_MS: Final = (1_000, 7_200_000, 2.0)
-#: Apache's defaults of an exponential policy: first, longest, multiplier.
-_GROUP_BACKOFF: Final = (5_000, 7_200_000, 2)
 _CONSUMERS: Final = frozenset(
     {
         v2.CLIENT_TYPE_UNSPECIFIED,
@@ -129,18 +128,18 @@ class SettingsRules:
         group = self._group(answer.subscription.group.name)
         subscription = answer.subscription
         subscription.fifo = group.consume_message_orderly
-        subscription.receive_batch_size = RECEIVE_BATCH
-        subscription.long_polling_timeout.FromMilliseconds(LONG_POLLING_MS)
+        subscription.receive_batch_size = BATCH_MAX
+        subscription.long_polling_timeout.FromMilliseconds(POLLING_MOST_MS)
         subscription.lite_subscription_quota = _lite_quota(group)
         subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
         policy = v2.RetryPolicy(max_attempts=group.retry_times_max + 1)
-        exponential = _exponential(group)
-        if exponential is not None:
-            policy.exponential_backoff.CopyFrom(exponential)
+        growing = exponential_of(group.retry_policy)
+        if growing is not None:
+            policy.exponential_backoff.CopyFrom(_backoff(*growing))
         elif answer.user_agent.language == v2.NODE_JS:
             policy.exponential_backoff.CopyFrom(_backoff(*_NODE_BACKOFF_MS))
         else:
-            delays = _listed_ms(group) or self._retry_delays_ms
+            delays = announced_intervals_of(group.retry_policy) or self._retry_delays_ms
             policy.customized_backoff.CopyFrom(
                 v2.CustomizedBackoff(next=[timedelta(milliseconds=delay_ms) for delay_ms in delays])
             )
@@ -161,34 +160,6 @@ def _type_name(client_type: int) -> str:
 def _lite_quota(group: GroupConfig) -> int:
     quota = group.attributes.get(_LITE_QUOTA_ATTRIBUTE, "")
     return int(quota) if quota.isdecimal() and len(quota) < 10 else LITE_TOPICS_MAX
-
-
-def _exponential(group: GroupConfig) -> v2.ExponentialBackoff | None:
-    """Return the back-off of a GROUP with an exponential policy; what Apache's bean lacks has its default."""
-    if group.retry_policy.get("type") != "EXPONENTIAL":
-        return None
-    bean = group.retry_policy.get("exponentialRetryPolicy")
-    found = bean if isinstance(bean, dict) else {}
-    values = [
-        _positive(found.get(name), default)
-        for name, default in zip(("initial", "max", "multiplier"), _GROUP_BACKOFF, strict=True)
-    ]
-    return _backoff(*values)
-
-
-def _listed_ms(group: GroupConfig) -> list[int]:
-    """Return the intervals that the policy of GROUP lists; none: it has no list, or not a good one."""
-    bean = group.retry_policy.get("customizedRetryPolicy")
-    listed = bean.get("next") if isinstance(bean, dict) else None
-    if not isinstance(listed, list):
-        return []
-    intervals = [_positive(value, 0) for value in listed]
-    return [] if 0 in intervals else intervals
-
-
-def _positive(value: object, default: int) -> int:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return value if is_number else default  # type: ignore[return-value]
 
 
 def _backoff(initial_ms: int, longest_ms: int, multiplier: float) -> v2.ExponentialBackoff:
