@@ -21,7 +21,10 @@ def carrier_of(
 ) -> Carrier:
     """Return the carrier of TABLE that CONFIG asks for: it shows CERTIFICATES to TLS, and PAGE to plain HTTP."""
     limits = Limits(
-        receive_bytes_max=2 * config.run_bytes_max, connections_max=config.connections_max
+        receive_bytes_max=2 * config.run_bytes_max,
+        connections_max=config.connections_max,
+        connection_age_ms=config.connection_age_ms,
+        connection_age_grace_ms=config.connection_age_grace_ms,
     )
     if config.grpc == "grpcio":
         return _grpcio(table, config, limits, certificates, page, timers)

@@ -40,6 +40,9 @@ class BrokerConfig:
     direct_port: int = 0
     #: Connections at once; further ones are closed.
     connections_max: int = 10_000
+    #: A connection that is so old is asked to come anew, and has so long to end what is open; age 0: it may grow old.
+    connection_age_ms: int = 7 * 86_400_000
+    connection_age_grace_ms: int = 300_000
     #: What official clients are told to connect to, "host:port"; none: the address that each has dialled.
     v2_endpoints: tuple[str, ...] = ()
     #: Every one of them is registered with, "host:port".
@@ -189,6 +192,8 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):[1-9][0-9]{0,
 _LEAST: Final = {
     "broker_id": 0,
     "connections_max": 1,
+    "connection_age_ms": 0,
+    "connection_age_grace_ms": 0,
     "registration_interval_ms": 1_000,
     "default_topic_queues": 1,
     "topic_queues_max": 1,

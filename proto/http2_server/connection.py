@@ -296,9 +296,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.leave("old")
         carrier = self._carrier
         grace_ms = carrier.limits.connection_age_grace_ms
+        self._limit = carrier.deadlines.add(carrier.now_ms() + grace_ms, self._wind_down)
+
+    def _wind_down(self) -> None:
+        """Have streams end that would go on for ever, and soon give up what is still there."""
+        assert self.conversation is not None
+        carrier = self._carrier
         self._limit = carrier.deadlines.add(
-            carrier.now_ms() + grace_ms, partial(self.give_up, "old")
+            carrier.now_ms() + LAST_BYTES_MS, partial(self.give_up, self._leaving_because)
         )
+        self.conversation.wind_down()
 
     def leave(self, reason: str) -> None:
         """Have the peer come anew, for REASON: no new streams, and the end once those that are open are over."""
