@@ -208,14 +208,23 @@ class Peer:
                 await self._next_news()
         return next((f for f in reversed(self.frames) if f.type == Type.GOAWAY), None)
 
+    async def ended_at_once(self) -> Frame | None:
+        """Return as `ended` does; fail if the server goes on with what comes next, a PING."""
+        skip = len(self.frames)
+        await self.send(frames.ping(b"still on"))
+        async with self._patience("the connection's end, or an answer"):
+            while not self.lost:
+                assert not any(_answers(f, b"still on") for f in self.frames[skip:]), (
+                    "the server goes on"
+                )
+                await self._next_news()
+        return await self.ended()
+
     async def round_trip(self) -> None:
         """Return when the server has read all that was sent: a PING has come back."""
         skip = len(self.frames)
         self.write(frames.ping(b"roundtri"))
-        await self.until(
-            lambda f: f.type == Type.PING and f.flags & ACK != 0 and f.payload == b"roundtri",
-            skip=skip,
-        )
+        await self.until(lambda f: _answers(f, b"roundtri"), skip=skip)
 
     @asynccontextmanager
     async def _patience(self, what: str) -> AsyncIterator[None]:
@@ -331,3 +340,7 @@ class Peer:
         answer.ended = True
         self._windows.pop(stream, None)
         self._wake(stream)
+
+
+def _answers(frame: Frame, ping: bytes) -> bool:
+    return frame.type == Type.PING and frame.flags & ACK != 0 and frame.payload == ping
