@@ -218,7 +218,7 @@ MISTAKES: Final = {
     "WINDOW_UPDATE by too much": (frames.window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
     "WINDOW_UPDATE of an idle stream": (frames.window_update(1, 1), Code.PROTOCOL_ERROR),
     "PUSH_PROMISE": (frames.frame(Type.PUSH_PROMISE, 4, 1, bytes(8)), Code.PROTOCOL_ERROR),
-    "a frame that is too long": (frames.frame(0xBB, payload=bytes(16_385)), Code.FRAME_SIZE_ERROR),
+    "a frame that is too long": (frames.frame(0xBB, payload=bytes(100_000)), Code.FRAME_SIZE_ERROR),
     "padding that is too long": (
         frames.frame(Type.HEADERS, PADDED | 4, 1, b"\x05abc"),
         Code.PROTOCOL_ERROR,

@@ -1,7 +1,7 @@
 """The HTTP/2 core behind a server of plain HTTP: every request is answered once it is whole.
 
 h2spec speaks no gRPC. It wants an answer with a body at the request's end, and would take an earlier refusal for a
-mistake.
+mistake. It also takes it that a frame has 16 KiB at most, whatever the server says.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pocketmq.proto.http2.limits import ConnectionLimits
 
 _HEAD: Final = literal(":status", "200") + literal("content-type", "text/plain")
 _BODY: Final = b"PocketMQ"
+_LIMITS: Final = ConnectionLimits(frame_bytes_max=16_384)
 
 
 class _Answering(asyncio.Protocol):
@@ -33,7 +34,7 @@ class _Answering(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
-        self._http2 = Connection(ConnectionLimits(), self._now_ms())
+        self._http2 = Connection(_LIMITS, self._now_ms())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
