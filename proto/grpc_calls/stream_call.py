@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from ..deadlines import Deadline
-from ..errors import InvalidArgument, Overloaded, PocketMQError
+from ..errors import InvalidArgument, PocketMQError
 from ..rpc import Kind, Receiver, Stream
 from .answers import HEAD, failed, good
 from .bugs import internal_error
 from .context import RequestContext
 from .messages import MessageReader, not_one, with_prefix
-from .served import ServedMethod, shutting_down
+from .served import ServedMethod, not_read, shutting_down
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -272,30 +272,20 @@ class StreamCall(RequestContext, Stream):
         if not self._has_head:
             self._send_head()
         connection.send_data(self.stream_id, with_prefix(message.SerializeToString()))
-        queued = self.queued_bytes
-        if queued > limits.queue_bytes_max:
-            self._overflow(queued, limits.queue_bytes_max, "queue_bytes_max")
+        if self.queued_bytes > limits.queue_bytes_max:
+            self._overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
         elif connection.queued > limits.connection_queue_bytes_max:
-            self._overflow(
-                connection.queued, limits.connection_queue_bytes_max, "connection_queue_bytes_max"
-            )
+            self._overflow(not_read(connection.queued, limits.connection_queue_bytes_max))
         self._conversation.touch()
 
     def _send_head(self) -> None:
         self._has_head = True
         self._conversation.connection.send_headers(self.stream_id, HEAD)
 
-    def _overflow(self, queued: int, limit: int, field: str) -> None:
+    def _overflow(self, error: PocketMQError) -> None:
+        """End with ERROR instead of what waits."""
         self._conversation.connection.drop_body(self.stream_id)
-        self.fail(
-            Overloaded(
-                f"{queued} bytes wait for a peer that does not read them, the limit is {limit}:"
-                " read faster or ask for less",
-                field=field,
-                limit=limit,
-                value=queued,
-            )
-        )
+        self.fail(error)
 
     def finish(self) -> None:
         self._end(shutting_down() if self._conversation.served.stopping else None)

@@ -14,7 +14,7 @@ from .answers import GOOD, HEAD, failed, good
 from .bugs import internal_error
 from .context import RequestContext
 from .messages import PREFIX_BYTES, MessageReader, not_one, with_prefix
-from .served import ServedMethod, shutting_down
+from .served import ServedMethod, not_read, shutting_down
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -169,6 +169,10 @@ class UnaryCall(RequestContext, Call):
     def _settle(self, data: bytes) -> None:
         """Answer well with the encoded message DATA."""
         conversation = self._conversation
+        limit = conversation.served.limits.connection_queue_bytes_max
+        if conversation.connection.queued > limit:
+            self._settle_with(not_read(conversation.connection.queued, limit))
+            return
         self._close()
         conversation.succeeded += 1
         trailers = GOOD if self._trailing is None else good(self._trailing)
