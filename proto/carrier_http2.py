@@ -37,8 +37,8 @@ from .rpc import Certificate, Limits, MethodTable
 
 logger = logging.getLogger(__name__)
 
-#: What is read at once. A larger buffer is returned to the system after each read, which costs more than the read.
-READ_BYTES: Final = 64 * 1024
+#: What is read at once, by all connections into one buffer.
+READ_BYTES: Final = 256 * 1024
 #: The share of a stop's grace that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
 #: How long a stop waits for peers to take what is left.

@@ -29,53 +29,72 @@ def with_prefix(message: bytes) -> bytes:
 class MessageReader:
     """Puts the messages of one body together; none may have more than SIZE_MAX bytes."""
 
-    __slots__ = ("_compressed", "_pieces", "_size_max", "held")
+    __slots__ = ("_compressed", "_flag", "_needed", "_pieces", "_size_max", "held")
 
     def __init__(self, size_max: int, *, compressed: bool) -> None:
         """COMPRESSED: the call said that its messages may be (gzip)."""
         self._size_max = size_max
         self._compressed = compressed
+        #: What is there of a prefix, or (then _flag is its flag) of a message, and how long that is when it is whole.
         self._pieces: list[bytes] = []
+        self._flag: int | None = None
+        self._needed = PREFIX_BYTES
         #: Bytes of a message that is not whole.
         self.held = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the messages that DATA completes; raise MessageTooLarge or InvalidArgument."""
-        if self._pieces:
-            self._pieces.append(data)
-            self.held += len(data)
-            if self.held < self._needed():
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self.held = 0
         position, end = 0, len(data)
-        while end - position >= PREFIX_BYTES:
-            flag, size = _unpack(data, position)
-            if size > self._size_max:
-                raise self._too_large(size)
-            start = position + PREFIX_BYTES
-            if start + size > end:
+        if self.held:
+            position = self._needed - self.held
+            if position > end:
+                self._keep(data)
+                return
+            self._pieces.append(data[:position])
+            whole = b"".join(self._pieces)
+            self._clear()
+            if self._flag is None:
+                self._begin(whole)
+            else:
+                yield self._end(whole)
+        while True:
+            if self._flag is None:
+                if end - position < PREFIX_BYTES:
+                    break
+                self._begin(data, position)
+                position += PREFIX_BYTES
+            if end - position < self._needed:
                 break
-            position = start + size
-            message = data[start:position]
-            yield self._decompressed(flag, message) if flag else message
+            message = data[position : position + self._needed]
+            position += self._needed
+            yield self._end(message)
         if position < end:
-            self._pieces.append(data[position:] if position else data)
-            self.held = end - position
+            self._keep(data[position:] if position else data)
 
-    def _needed(self) -> int:
-        """Return how many bytes there must be for a message, as far as is known."""
-        first = self._pieces[0]
-        if len(first) < PREFIX_BYTES:
-            if self.held < PREFIX_BYTES:
-                return PREFIX_BYTES
-            self._pieces = [b"".join(self._pieces)]
-            first = self._pieces[0]
-        size: int = _unpack(first)[1]
-        if size > self._size_max:
-            raise self._too_large(size)
-        return PREFIX_BYTES + size
+    @property
+    def is_half(self) -> bool:
+        """Has a message begun that is not whole?"""
+        return self.held > 0 or self._flag is not None
+
+    def _keep(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self.held += len(piece)
+
+    def _clear(self) -> None:
+        self._pieces.clear()
+        self.held = 0
+
+    def _begin(self, data: bytes, position: int = 0) -> None:
+        """Take the prefix at POSITION of DATA: a message follows."""
+        self._flag, self._needed = _unpack(data, position)
+        if self._needed > self._size_max:
+            raise self._too_large(self._needed)
+
+    def _end(self, message: bytes) -> bytes:
+        """Return the MESSAGE that is whole: a prefix follows."""
+        flag, self._flag = self._flag, None
+        self._needed = PREFIX_BYTES
+        return self._decompressed(flag, message) if flag else message
 
     def _decompressed(self, flag: int, message: bytes) -> bytes:
         if flag != 1 or not self._compressed:

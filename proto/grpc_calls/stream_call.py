@@ -119,7 +119,7 @@ class StreamCall(RequestContext, Stream):
                 self._conversation.connection.earn()
             if ended:
                 self._ended_by_peer = True
-                if self._reader.held:
+                if self._reader.is_half:
                     raise InvalidArgument(
                         "the body ends within a message: send what the prefix says", field="body"
                     )
@@ -137,7 +137,7 @@ class StreamCall(RequestContext, Stream):
     @property
     def is_half(self) -> bool:
         """Has a message begun that is not whole, or is the request of a server stream not there?"""
-        return self._reader.held > 0 or (self._method.kind is not Kind.BIDI and self._receiving)
+        return self._reader.is_half or (self._method.kind is not Kind.BIDI and self._receiving)
 
     def _deliver(self) -> None:
         """Hand over what has arrived, as long as it is taken."""

@@ -88,7 +88,7 @@ class UnaryCall(RequestContext, Call):
     @property
     def _is_half(self) -> bool:
         """Does the body end within a message?"""
-        return self._reader is not None and self._reader.held > 0
+        return self._reader is not None and self._reader.is_half
 
     def _is_whole(self, data: bytes) -> bool:
         """Is DATA, all of a body, one message that is not compressed?"""
