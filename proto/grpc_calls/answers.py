@@ -64,7 +64,10 @@ def good(trailing: Iterable[tuple[str, str]]) -> bytes:
 def failed(error: PocketMQError) -> bytes:
     """Return the trailers of an answer that is ERROR."""
     wire = to_wire(error)
-    block = literal("grpc-status", str(_STATUS[error.status]))
+    # A message beyond the carrier's limit has gRPC's own status for that, whatever the broker's are.
+    is_carriers = error.details.get("field") == "receive_bytes_max"
+    status = "RESOURCE_EXHAUSTED" if is_carriers else error.status
+    block = literal("grpc-status", str(_STATUS[status]))
     block += literal("grpc-message", _text(wire.message))
     value = b64encode(wire.SerializeToString()).rstrip(b"=").decode()
     block += literal(ERROR_KEY, value)

@@ -39,7 +39,8 @@ from .stream_call import StreamCall
 from .unary_call import UnaryCall
 
 OpenCall = UnaryCall | StreamCall
-_NO_CALL: Final = ""
+#: What figures say of calls where there can be none yet.
+NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "calls_failed": 0}
 
 
 class Conversation:
@@ -61,7 +62,7 @@ class Conversation:
         self.succeeded = 0
         self.failed = 0
         self.user_agent = ""
-        self.last_path = _NO_CALL
+        self.last_path = ""
         self.last_ms = 0
         self._now_ms = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -237,6 +238,19 @@ class Conversation:
                         limit=limit_ms,
                     )
                 )
+
+    # --- figures
+
+    def figures(self, now_ms: int) -> dict[str, Any]:
+        """Return what a `ConnectionFigures` of NOW_MS says of calls."""
+        return {
+            "calls_begun": self.begun,
+            "calls_succeeded": self.succeeded,
+            "calls_failed": self.failed,
+            "user_agent": self.user_agent,
+            "last_path": self.last_path,
+            "last_call_age_ms": now_ms - self.last_ms if self.begun else 0,
+        }
 
     # --- the end
 

@@ -292,6 +292,7 @@ class Incoming:
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS of a stream")
+        self._budget.charge(calm.IDLE_FRAME)
         if flags & ACK:
             if payload:
                 raise ConnectionFault(
@@ -299,7 +300,6 @@ class Incoming:
                 )
             return
         self._has_settings = True
-        self._budget.charge(calm.IDLE_FRAME)
         for identifier, value in read_settings(payload):
             if identifier == INITIAL_WINDOW_SIZE:
                 self._resize_windows(value)
@@ -351,10 +351,10 @@ class Incoming:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
         if len(payload) != _PING_BYTES:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING has eight bytes")
+        self._budget.charge(calm.IDLE_FRAME)
         if flags & ACK:
             self._tell(PingAnswered(payload))
             return
-        self._budget.charge(calm.IDLE_FRAME)
         self._outgoing.write(frame(PING, ACK, 0, payload))
 
     def _on_go_away(self, _flags: int, stream_id: int, payload: bytes) -> None:

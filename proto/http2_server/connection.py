@@ -16,14 +16,13 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import TYPE_CHECKING, Any, Final
 
 from ..connection_figures import ConnectionFigures
 from ..deadlines import Deadline
-from ..grpc_calls.conversation import Conversation
+from ..grpc_calls.conversation import NO_CALLS, Conversation
 from ..http2.connection import Connection
 from ..http2.events import PingAnswered
 from ..listening import address_of
@@ -224,6 +223,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write what there is to write."""
         self._is_dirty = False
+        if self._is_lingering:
+            return
         http2, conversation = self._http2, self.conversation
         assert http2 is not None
         assert conversation is not None
@@ -309,8 +310,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def leave(self, reason: str) -> None:
         """Have the peer come anew, for REASON: no new streams, and the end once those that are open are over."""
-        if self._http2 is None:
-            self.abort(reason)  # Nothing was asked yet.
+        if self._http2 is None or self._is_lingering:
+            self.abort(reason)  # Nothing was asked yet, or all was said.
             return
         if self._is_leaving:
             return
@@ -341,13 +342,18 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _linger(self, reason: str) -> None:
         """Send no more, and close when the peer does: what it sent and nobody read would cost it what was written."""
-        if self._take != self._discard and not self._transport.is_closing():
+        if not self._is_lingering and not self._transport.is_closing():
             self._take = self._discard
             self._discarded = 0
             self.end_reason = reason
             self._limit_to(LAST_BYTES_MS, reason)
             with contextlib.suppress(OSError):  # The peer may have gone.
                 self._transport.write_eof()
+
+    @property
+    def _is_lingering(self) -> bool:
+        """Is all said, and nothing that comes looked at?"""
+        return self._take == self._discard
 
     def _discard(self, data: bytes) -> None:
         self._discarded += len(data)
@@ -369,27 +375,15 @@ class ServerConnection(asyncio.BufferedProtocol):
     def figures(self, now_ms: int) -> ConnectionFigures:
         """Return what is known of it at NOW_MS."""
         http2, conversation = self._http2, self.conversation
-        begun = ConnectionFigures(
+        calls = conversation.figures(now_ms) if conversation is not None else NO_CALLS
+        return ConnectionFigures(
             id=self.number,
             peer=self.peer,
             secure=self._wire.is_secure,
             age_ms=now_ms - self._opened_ms,
             streams_open=http2.streams if http2 is not None else 0,
-            calls_begun=0,
-            calls_succeeded=0,
-            calls_failed=0,
             bytes_read=self._wire.bytes_read,
             bytes_written=self._wire.bytes_written,
             bytes_queued=http2.queued if http2 is not None else 0,
-        )
-        if conversation is None:
-            return begun
-        return replace(
-            begun,
-            calls_begun=conversation.begun,
-            calls_succeeded=conversation.succeeded,
-            calls_failed=conversation.failed,
-            user_agent=conversation.user_agent,
-            last_path=conversation.last_path,
-            last_call_age_ms=now_ms - conversation.last_ms if conversation.begun else 0,
+            **calls,
         )

@@ -186,9 +186,6 @@ FLOODS: Final = {
     ),
 }
 
-#: Floods that nothing ends yet.
-GRATIS: Final = {"PING that answers none", "SETTINGS that acknowledges none"}
-
 #: What is wrong once and for all.
 MISTAKES: Final = {
     "no preface": (b"GRPC / HTTP/2.0\r\n\r\n", Code.PROTOCOL_ERROR),

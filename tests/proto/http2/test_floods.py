@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from .floods import FLOODS, GRATIS, MISTAKES, Flood
+from .floods import FLOODS, MISTAKES, Flood
 from .frames import Type
 from .peer import Peer
 from .stage import staged
 
-_UNCHARGED = pytest.mark.xfail(reason="acknowledgements of nothing cost nothing", strict=True)
-_FLOODS = [
-    pytest.param(flood, id=name, marks=_UNCHARGED if name in GRATIS else ())
-    for name, flood in FLOODS.items()
-]
 
-
-@pytest.mark.parametrize("flood", _FLOODS)
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_a_flood_is_told_to_calm_down_and_nothing_is_left(flood: Flood) -> None:
     async with staged() as stage:
         async with Peer.open(stage.port) as peer:

@@ -133,7 +133,6 @@ async def test_who_does_not_read_holds_up_nothing_but_itself() -> None:
         await sending
 
 
-@pytest.mark.xfail(reason="leave() writes behind write_eof()", strict=True)
 async def test_a_stop_ends_connections_that_linger_behind_their_end() -> None:
     async with staged() as stage, Peer.open(stage.port) as peer:
         await peer.send(frames.ping(b"7 bytes"))
