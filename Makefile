@@ -2,7 +2,7 @@
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
 # make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
-#                nothing acknowledged may be missing
+#                nothing acknowledged may be missing; 100,000 long polls that a consumer cancels: it is never cut off
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times
 PYTHON ?= python3
 VENV ?= .venv
@@ -32,6 +32,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.kill_campaign --kills 200
 	$(BIN)/python -m tests.crash.timer_campaign --kills 100
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
+	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	for kind in pull push ordered; do for trouble in members name-server broker links all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
 
