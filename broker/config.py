@@ -41,6 +41,7 @@ class BrokerConfig:
     #: Connections at once; further ones are closed.
     connections_max: int = 10_000
     #: A connection that is so old is asked to come anew, and has so long to end what is open; age 0: it may grow old.
+    #: With grpcio it always may.
     connection_age_ms: int = 7 * 86_400_000
     connection_age_grace_ms: int = 300_000
     #: What official clients are told to connect to, "host:port"; none: the address that each has dialled.

@@ -101,12 +101,7 @@ class GrpcioCarrier:
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
-    age = [
-        ("grpc.max_connection_age_ms", limits.connection_age_ms),
-        ("grpc.max_connection_age_grace_ms", limits.connection_age_grace_ms),
-    ]
     return [
-        *(age if limits.connection_age_ms else ()),
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.receive_bytes_max),
         ("grpc.max_send_message_length", -1),

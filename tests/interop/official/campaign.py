@@ -26,6 +26,7 @@ from pocketmq.proto.rpc import GRPC_CHOICES
 
 from ... import served
 from . import scenarios
+from .ageing import aged, ageing_server
 from .driver import Driver
 from .programs import PROGRAMS
 from .stage import Peer, Server, Stage, connected
@@ -34,6 +35,9 @@ from .together import killed, one_topic
 #: The scenarios of together.py: played by all languages at once, when the others are through.
 ONE_TOPIC: Final = "one_topic"
 KILLED: Final = "killed"
+#: The one of ageing.py: with a broker of its own, for so long.
+AGED: Final = "aged"
+AGED_S: Final = 20.0
 #: Scenarios of one language at the same time: they wait for most of their time.
 _TOGETHER: Final = 12
 _SCENARIO_S: Final = 100.0
@@ -43,7 +47,7 @@ Pair = tuple[str, str]
 
 def all_pairs() -> list[Pair]:
     """Return (language, scenario) of all that there is."""
-    joint = [(name, title) for title in (ONE_TOPIC, KILLED) for name in PROGRAMS]
+    joint = [(name, title) for title in (ONE_TOPIC, KILLED, AGED) for name in PROGRAMS]
     return scenarios.pairs() + joint
 
 
@@ -61,25 +65,46 @@ class Outcomes:
         self.tell(pair, failure, seconds)
 
 
-async def play(pairs: Iterable[Pair], folder: Path, outcomes: Outcomes | None = None) -> Outcomes:
-    """Play PAIRS, with a store in FOLDER; add what became of each to OUTCOMES, and return them."""
+async def play(
+    pairs: Iterable[Pair],
+    folder: Path,
+    outcomes: Outcomes | None = None,
+    *,
+    aged_s: float = AGED_S,
+) -> Outcomes:
+    """Play PAIRS, with stores in FOLDER; add what became of each to OUTCOMES, and return them."""
     wanted, outcomes = list(dict.fromkeys(pairs)), outcomes or Outcomes()
-    languages = list(dict.fromkeys(language for language, _ in wanted))
-    server = await asyncio.to_thread(Server, folder)
+    ageing = [name for name, title in wanted if title == AGED]
+    others = [pair for pair in wanted if pair[1] != AGED]
+    languages = list(dict.fromkeys(language for language, _ in others))
+    if others:
+        server = await asyncio.to_thread(Server, folder)
+        async with _cast(languages, server, folder, outcomes) as cast:
+            await asyncio.gather(
+                *[cast.language(name, [t for n, t in others if n == name]) for name in languages]
+            )
+            await cast.joint([n for n, t in others if t == ONE_TOPIC])
+            await cast.kill([n for n, t in others if t == KILLED], server)
+    if ageing:
+        server = await asyncio.to_thread(ageing_server, folder / AGED)
+        async with _cast(ageing, server, folder, outcomes) as cast:
+            await cast.age(ageing, server, aged_s)
+    return outcomes
+
+
+@asynccontextmanager
+async def _cast(
+    languages: Sequence[str], server: Server, folder: Path, outcomes: Outcomes
+) -> AsyncIterator[_Cast]:
+    """Connect LANGUAGES to SERVER, and stop it in the end."""
     try:
         async with (
             connected(server) as (admin, peer),
             _drivers(languages, server, folder) as drivers,
         ):
-            cast = _Cast(drivers, admin, peer, outcomes)
-            await asyncio.gather(
-                *[cast.language(name, [t for n, t in wanted if n == name]) for name in languages]
-            )
-            await cast.joint([n for n, t in wanted if t == ONE_TOPIC])
-            await cast.kill([n for n, t in wanted if t == KILLED], server)
+            yield _Cast(drivers, admin, peer, outcomes)
     finally:
         await asyncio.to_thread(server.stop)
-    return outcomes
 
 
 @asynccontextmanager
@@ -164,6 +189,18 @@ class _Cast:
             for name, failure in (await killed(stages, server)).items():
                 self._outcomes.add((name, KILLED), failure, time.monotonic() - begun)
 
+    async def age(self, languages: Sequence[str], server: Server, seconds: float) -> None:
+        """Play the scenario of connections that grow old, for SECONDS."""
+        able, begun = self._able(languages, AGED), time.monotonic()
+        stages = [self._stage(name, AGED) for name in able]
+        found: dict[str, BaseException | None] = dict.fromkeys(able)
+        try:
+            found |= await aged(stages, server, seconds) if stages else {}
+        except Exception as error:  # As above.
+            found = dict.fromkeys(able, error)
+        for name, failure in found.items():
+            self._outcomes.add((name, AGED), failure, time.monotonic() - begun)
+
     def _able(self, languages: Sequence[str], title: str) -> list[str]:
         """Return those of LANGUAGES whose program runs."""
         for name in languages:
@@ -178,9 +215,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--language", action="append", choices=list(PROGRAMS))
     parser.add_argument(
-        "--scenario", action="append", choices=[*scenarios.SCENARIOS, ONE_TOPIC, KILLED]
+        "--scenario", action="append", choices=[*scenarios.SCENARIOS, ONE_TOPIC, KILLED, AGED]
     )
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--aged-s", type=float, default=AGED_S, help=f"Seconds of scenario {AGED}.")
     parser.add_argument("--grpc", choices=GRPC_CHOICES, default=served.chosen())
     parser.add_argument("--keep", type=Path, help="Leave store and logs in this folder.")
     options = parser.parse_args()
@@ -201,7 +239,7 @@ def main() -> int:
     for _ in range(options.repeat):
         folder = options.keep or Path(tempfile.mkdtemp(prefix="official-"))
         folder.mkdir(parents=True, exist_ok=True)
-        outcomes = asyncio.run(play(wanted, folder, Outcomes(tell=_tell)))
+        outcomes = asyncio.run(play(wanted, folder, Outcomes(tell=_tell), aged_s=options.aged_s))
         failed += sum(failure is not None for failure in outcomes.failures.values())
         if options.keep is None:
             shutil.rmtree(folder)

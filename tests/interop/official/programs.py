@@ -44,6 +44,8 @@ class Program:
     sends_4_mib: bool = True
     takes_4_mib: bool = True
     unpacks: bool = True
+    #: Rust's fails the first call after a connection was said to end, and makes another for the next.
+    goes_on_elsewhere: bool = True
     #: Go's simple consumer drops what an acknowledgement was answered.
     tells_refused_acks: bool = True
 
@@ -176,6 +178,7 @@ PROGRAMS: Final = {
             lacks=frozenset({"push", "recall", "change"}),
             takes_4_mib=False,
             unpacks=False,
+            goes_on_elsewhere=False,
         ),
     )
 }

@@ -33,9 +33,10 @@ _MESSAGE_BYTES_MAX: Final = 16 << 20
 class Server:
     """`pocketmq serve` on one store and one port, which may be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
+        folder.mkdir(exist_ok=True)
         self._folder = folder
-        (folder / "pocketmq.yaml").write_text(CONFIG, encoding="utf-8")
+        (folder / "pocketmq.yaml").write_text(config, encoding="utf-8")
         self._ports: tuple[str, ...] = ()
         self._process = self._start()
         self.address = str(self._process.ready["broker"])

@@ -1,4 +1,4 @@
-"""The end of a connection that is too old: announced, and orderly even for streams that would never end."""
+"""The end of a connection that is too old: announced, orderly even for streams that never end, noticed by no caller."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import grpc.aio
+
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.rpc import Limits
 
-from ..carriers.echo import RUN, EchoService
+from ..carriers.calling import Caller
+from ..carriers.echo import REPLY, RUN, EchoService
 from .calls import message, request_fields
 from .frames import Code, Type, ping
 from .peer import Peer
 
 _LAST_STREAM = 2**31 - 1
+LOCAL = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @asynccontextmanager
@@ -57,3 +61,39 @@ async def test_streams_that_would_never_end_are_ended_well_after_the_grace() -> 
     assert not echo.receivers[0].stream.cancelled
     assert last is not None
     assert last.code == Code.NO_ERROR
+
+
+@asynccontextmanager
+async def calling() -> AsyncIterator[tuple[EchoService, Caller]]:
+    """Serve connections that soon are old, and call as grpcio's client does."""
+    async with (
+        served(connection_age_ms=100, connection_age_grace_ms=60_000) as (echo, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=LOCAL) as channel,
+    ):
+        yield echo, Caller(channel)
+
+
+async def port_of(caller: Caller) -> str:
+    """Return the port that CALLER calls from."""
+    reply = await caller.ask("Plain", RUN(topic="context"))
+    return reply.store_host.split()[0].rpartition(":")[2]
+
+
+async def test_calls_go_on_over_one_connection_after_the_other() -> None:
+    async with calling() as (_, caller), asyncio.timeout(60):
+        ports: set[str] = set()
+        while len(ports) < 4:
+            ports |= set(await asyncio.gather(*[port_of(caller) for _ in range(10)]))
+
+
+async def test_what_waits_is_answered_on_the_old_connection() -> None:
+    async with calling() as (echo, caller), asyncio.timeout(60):
+        waiting = asyncio.ensure_future(caller.ask("Plain", RUN(topic="later")))
+        await echo.arrived.wait()
+        (call,) = echo.calls
+        while await port_of(caller) == call.peer.rpartition(":")[2]:
+            continue
+        await port_of(caller)
+        call.reply(REPLY(run_id=5))
+        assert (await waiting).run_id == 5
+        assert not call.cancelled
