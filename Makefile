@@ -3,12 +3,14 @@
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
 # make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
 #                nothing acknowledged may be missing; 100,000 long polls that a consumer cancels: it is never cut off
-# make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times
+# make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
+#                on grpcio
+# make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test dev check bench campaign interop proto proto-check clean
+.PHONY: demo test dev check bench campaign interop grpcio proto proto-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -38,6 +40,10 @@ campaign: $(VENV)/.dev
 
 interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.campaign --repeat 3
+	$(BIN)/python -m tests.interop.official.campaign --grpc grpcio
+
+grpcio: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile --grpc grpcio tests/integration tests/interop tests/nameserver
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PocketMQ needs Python 3.11 or newer: make PYTHON=python3.11")'
