@@ -215,8 +215,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- what leaves
 
     def touch(self) -> None:
-        """Have what was answered leave at the end of this turn of the loop."""
-        if not self._is_handling and not self._is_dirty:
+        """Have what was answered leave: now if no other answer can follow, else with others in the loop's next turn."""
+        if self._is_handling:
+            return
+        assert self.conversation is not None
+        assert self._http2 is not None
+        if self.conversation.open_calls == 0 and self._http2.queued == 0:
+            self.flush()
+        elif not self._is_dirty:
             self._is_dirty = True
             self._carrier.loop.call_soon(self.flush)
 
