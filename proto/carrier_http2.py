@@ -37,8 +37,9 @@ from .rpc import Certificate, Limits, MethodTable
 
 logger = logging.getLogger(__name__)
 
-#: What is read at once, by all connections into one buffer.
-READ_BYTES: Final = 256 * 1024
+#: What is read at once of a connection; of one that brings large bodies.
+READ_BYTES: Final = 16 * 1024
+LARGE_READ_BYTES: Final = 256 * 1024
 #: The share of a stop's grace that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
 #: How long a stop waits for peers to take what is left.
@@ -75,8 +76,8 @@ class Http2Carrier:
         self.deadlines = Deadlines(self._wake_at)
         self.served = Served(tables, self.limits, self.deadlines, self.now_ms, self.spawn, page)
         #: What any connection reads goes here and is taken out at once.
-        self.buffer = bytearray(READ_BYTES)
-        self.view = memoryview(self.buffer)
+        self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
+        self.view = self.large_view[:READ_BYTES]
         self._servers: list[asyncio.Server] = []
         self._open: dict[int, ServerConnection] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

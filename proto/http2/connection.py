@@ -202,7 +202,7 @@ class Connection:
 
     def earn(self) -> None:
         """Count a message that came: it was of use."""
-        self._budget.earn(calm.ANSWER)
+        self._budget.earn(calm.MESSAGE)
 
     # --- the connection itself
 

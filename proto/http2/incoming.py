@@ -73,6 +73,7 @@ class Incoming:
         self._credit = limits.connection_window
         self._uncredited = 0
         self._has_settings = False
+        self._rapid_resets = calm.RapidResets()
         #: Streams above were begun by what is read now.
         self._read_from = 0
         self._half_since_ms = budget.now_ms
@@ -106,6 +107,7 @@ class Incoming:
                 handlers.get(kind, self._on_unknown)(flags, stream_id, payload)
             except StreamFault as mistake:
                 self._end_stream(mistake)
+        self._rapid_resets.end_read()
         self._note_half(now_ms)
 
     # --- what is half there
@@ -150,6 +152,7 @@ class Incoming:
             self._count_declared(stream, len(payload), ended=ended)
         if ended:
             stream.ended_by_peer = True
+            self._budget.earn(calm.REQUEST)
         else:
             if len(payload) < calm.TINY_DATA:
                 self._budget.charge(calm.IDLE_FRAME)
@@ -268,7 +271,7 @@ class Incoming:
         if stream_id == 0 or self._table.is_idle(stream_id):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of a stream that is idle")
         if stream_id > self._read_from:
-            self._budget.charge(calm.RAPID_RESET)
+            self._rapid_resets.add()
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             self._budget.charge(calm.IDLE_FRAME)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from .calm import ANSWER, DATA_SENT_SHIFT, Budget
+from .calm import ANSWER, DATA_SENT_SHIFT, MESSAGE, Budget
 from .frames import (
     DATA,
     DEFAULT_FRAME_SIZE,
@@ -101,8 +101,8 @@ class Outgoing:
 
     def body(self, stream: Stream, data: bytes) -> None:
         """Write DATA, or have it wait."""
-        self._budget.earn(ANSWER)
         if self._fits(stream, len(data)):
+            self._budget.earn(MESSAGE)
             self._write_data(stream, data, 0)
             return
         stream.outbox.append(data)

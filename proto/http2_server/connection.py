@@ -47,6 +47,9 @@ REFUSE_MS: Final = 1_000
 WRITE_BYTES: Final = 256 * 1024
 #: What a peer may send behind the end, which nobody looks at.
 _DISCARDED_BYTES_MAX: Final = 1024 * 1024
+#: From so many bytes an event on, more is read at once: large bodies come. Many small calls at once would keep the
+#: others waiting.
+LARGE_BYTES: Final = 2 * 1024
 _HEAD_BYTES_MAX: Final = 8 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 _TLS: Final = 0x16
@@ -69,6 +72,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.conversation: Conversation | None = None
         self._is_handling = False
         self._is_dirty = False
+        self._brings_much = False
         self._limit: Deadline | None = None
         self._check: Deadline | None = None
         self._keepalive: Keepalive | None = None
@@ -98,12 +102,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self.abort("refused")
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._carrier.buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._carrier.large_view if self._brings_much else self._carrier.view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._wire.bytes_read += nbytes
-        data = bytes(self._carrier.view[:nbytes])
+        data = bytes(self._carrier.large_view[:nbytes])
         try:
             self._on_bytes(data)
         except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
@@ -201,6 +205,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         now_ms = self._carrier.now_ms()
         self._keepalive.heard(now_ms)
         events = self._http2.receive(data, now_ms)
+        self._brings_much = len(data) > len(events) * LARGE_BYTES
         self._is_handling = True
         try:
             self.conversation.handle(events, now_ms)
