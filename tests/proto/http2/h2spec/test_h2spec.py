@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import pytest
 
 from pocketmq.broker.certificates import development_certificate
 from pocketmq.proto.http2_server.tls import server_context
 
-from ....interop.official.programs import BuildFailed, Program
+from ....interop.go_tools import go_tool
 from .plain_server import plain_server
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -26,49 +25,9 @@ TESTS: Final = 145
 _SUMMARY: Final = re.compile(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed")
 
 
-class _Specification(Program):
-    """h2spec, built as the programs of official clients are, and beside them."""
-
-    @property
-    def source(self) -> Path:
-        return HERE
-
-
-def _build(folder: Path) -> None:
-    package = "github.com/summerwind/h2spec/cmd/h2spec"
-    done = subprocess.run(
-        ["go", "build", "-mod=readonly", "-o", str(folder / "h2spec"), package],
-        cwd=HERE,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise BuildFailed(f"go build ended with {done.returncode}:\n{done.stdout[-4000:]}")
-
-
-H2SPEC: Final = _Specification(
-    "h2spec", "h2spec 2.2.1", ("go",), _build, lambda folder: [str(folder / "h2spec")]
-)
-
-
-def leave_out(why: str) -> NoReturn:
-    """Skip the test; in CI fail it."""
-    if os.environ.get("CI"):
-        pytest.fail(why)
-    pytest.skip(why)
-
-
 @pytest.fixture(scope="module")
 def h2spec() -> list[str]:
-    if H2SPEC.missing():
-        leave_out("h2spec is a Go program, and go is not there")
-    try:
-        return H2SPEC.ready()
-    except BuildFailed as error:  # Without a network, as a rule.
-        leave_out(f"h2spec was not built: {error}")
+    return go_tool("h2spec", "github.com/summerwind/h2spec/cmd/h2spec", HERE)
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["in the clear", "over TLS"])
