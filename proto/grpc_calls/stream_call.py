@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from ..carrier_errors import internal_error, not_read, shutting_down
 from ..deadlines import Deadline
 from ..errors import InvalidArgument, PocketMQError
 from ..rpc import Kind, Receiver, Stream
 from .answers import HEAD, failed, good
-from .bugs import internal_error
 from .context import RequestContext
 from .messages import MessageReader, not_one, with_prefix
-from .served import ServedMethod, not_read, shutting_down
+from .served import ServedMethod
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -275,7 +275,13 @@ class StreamCall(RequestContext, Stream):
         if self.queued_bytes > limits.queue_bytes_max:
             self._overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
         elif connection.queued > limits.connection_queue_bytes_max:
-            self._overflow(not_read(connection.queued, limits.connection_queue_bytes_max))
+            self._overflow(
+                not_read(
+                    connection.queued,
+                    limits.connection_queue_bytes_max,
+                    "connection_queue_bytes_max",
+                )
+            )
         self._conversation.touch()
 
     def _send_head(self) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from ..carrier_errors import internal_error, not_read, shutting_down
 from ..deadlines import Deadline
 from ..errors import PocketMQError
 from ..rpc import LATER, Call
 from .answers import GOOD, HEAD, failed, good
-from .bugs import internal_error
 from .context import RequestContext
 from .messages import PREFIX_BYTES, MessageReader, not_one, with_prefix
-from .served import ServedMethod, not_read, shutting_down
+from .served import ServedMethod
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -171,7 +171,9 @@ class UnaryCall(RequestContext, Call):
         conversation = self._conversation
         limit = conversation.served.limits.connection_queue_bytes_max
         if conversation.connection.queued > limit:
-            self._settle_with(not_read(conversation.connection.queued, limit))
+            self._settle_with(
+                not_read(conversation.connection.queued, limit, "connection_queue_bytes_max")
+            )
             return
         self._close()
         conversation.succeeded += 1
