@@ -32,6 +32,7 @@ from ..http2.events import (
 from ..http2.requests import Request
 from ..rpc import Kind
 from .answers import HEAD, failed, http_only
+from .context import Asked
 from .messages import MessageReader
 from .request_head import http_refusal, is_compressed, timeout_ms
 from .served import Served
@@ -112,14 +113,15 @@ class Conversation:
         if due_ms is not None and time_ms == 0:
             self._refuse(stream_id, self.too_late(request.path))
             return
+        asked = Asked(self, stream_id, method, headers, due_ms)
         if method.kind is Kind.UNARY:
-            call = UnaryCall(self, stream_id, method, headers, due_ms, self._reader(compressed))
+            call = UnaryCall(asked, self._reader(compressed))
             self._calls[stream_id] = call
             self._half[call] = self._now_ms
         else:
             size_max = self.served.limits.receive_bytes_max
             reader = MessageReader(size_max, compressed=compressed)
-            stream = StreamCall(self, stream_id, method, headers, due_ms, reader)
+            stream = StreamCall(asked, reader)
             self._calls[stream_id] = stream
             self._half[stream] = self._now_ms
             stream.open()
