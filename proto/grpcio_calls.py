@@ -7,6 +7,7 @@ of the stream, is its only writer. Not thread-safe: the carrier's event loop own
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +15,10 @@ from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
-from .carrier_errors import internal_error, not_read, shutting_down
-from .errors import PocketMQError, ShuttingDown
+from .errors import Overloaded, PocketMQError, ShuttingDown
 from .rpc import Call, Limits, Receiver, Stream
+
+logger = logging.getLogger(__name__)
 
 
 class _Context:
@@ -44,6 +46,12 @@ class _Context:
     def add_trailing(self, name: str, value: str) -> None:
         present = self._context.trailing_metadata() or ()
         self._context.set_trailing_metadata((*present, (name, value)))
+
+
+def internal_error(path: str, bug: BaseException) -> PocketMQError:
+    """Log BUG, which the handler of PATH let out, and return what the caller hears of it."""
+    logger.error("handler failed method=%s", path, exc_info=bug)
+    return PocketMQError(f"internal error in {path}", method=path)
 
 
 class UnaryCall(_Context, Call):
@@ -139,7 +147,7 @@ class GrpcioStream(_Context, Stream):
         self._wake_writer()
 
     def finish(self) -> None:
-        self._finish(shutting_down() if self._calls.stopping else None)
+        self._finish(_shutting_down() if self._calls.stopping else None)
 
     def fail(self, error: PocketMQError) -> None:
         self._finish(error)
@@ -159,7 +167,7 @@ class GrpcioStream(_Context, Stream):
     def wind_down(self) -> None:
         """Have the receiver finish what is pending; a stream without one has nothing to wait for."""
         if self.receiver is None:
-            self.fail(shutting_down())
+            self.fail(_shutting_down())
         elif self.held:
             self.receiving = False  # The reader tells the end when the receiver is free.
         elif self.receiving and not self._ended:
@@ -208,9 +216,19 @@ class GrpcioStream(_Context, Stream):
             raise self._end
 
     def _overflow(self) -> None:
-        queued, self.queued_bytes = self.queued_bytes, 0
+        limit = self._limits.queue_bytes_max
+        queued = self.queued_bytes
         self._outgoing.clear()
-        self.fail(not_read(queued, self._limits.queue_bytes_max, "queue_bytes_max"))
+        self.queued_bytes = 0
+        self.fail(
+            Overloaded(
+                f"{queued} bytes wait for a peer that does not read them, the limit is {limit}:"
+                " read faster or ask for less",
+                field="queue_bytes_max",
+                limit=limit,
+                value=queued,
+            )
+        )
 
     def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -256,4 +274,8 @@ class OpenCalls:
 
     def fail_all(self) -> None:
         for call in list(self._calls):
-            call.fail(shutting_down())
+            call.fail(_shutting_down())
+
+
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("the server is about to stop; ask again later or elsewhere")

@@ -18,7 +18,7 @@ _COMMON: Final = (
 )
 
 
-def request_fields(path: str, *more: tuple[str, str], **instead: str | None) -> Fields:
+def request_fields(path: str, /, *more: tuple[str, str], **instead: str | None) -> Fields:
     """Return the fields of a well-formed request for PATH and MORE.
 
     INSTEAD replaces values by name ("_" stands for "-"; `method`, `scheme` and `authority` are the pseudo fields);
