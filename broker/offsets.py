@@ -1,7 +1,8 @@
 """What each group has finished: `config/consumerOffset.json` in memory, saved every few seconds and at a stop.
 
 An offset is the next one to consume: everything below it is finished. A kill loses what was committed since the
-last save (5 s by default), and then those messages are delivered again; nothing is ever skipped.
+last save (5 s by default), and then those messages are delivered again; nothing is skipped. A step back that was lost
+would skip: whoever has a group go back by its administrator's will saves at once.
 
 Not thread-safe: the event loop owns it.
 """

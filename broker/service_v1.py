@@ -144,6 +144,7 @@ class BrokerService:
             self._coordination.leases.end(request.group, keys)
             for one in request.offsets:
                 self._pops.moved(request.group, one.topic, one.queue, one.offset)
+            self._offsets.save()  # A kill may lose progress, which is made again, but not a step back.
         return pb.CommitOffsetsReply()
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:

@@ -32,9 +32,10 @@ import grpc
 import grpc.aio as aio
 from google.protobuf.message import Message
 
+from .carrier_errors import internal_error
 from .errors import PocketMQError
 from .errors_wire import ERROR_KEY, to_wire
-from .grpcio_calls import GrpcioStream, OpenCalls, UnaryCall, internal_error
+from .grpcio_calls import GrpcioStream, OpenCalls, UnaryCall
 from .listening import address_of, cannot_listen, check_bindable
 from .rpc import LATER, Certificate, Kind, Limits, Method, MethodTable, Receiver
 

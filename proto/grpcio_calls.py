@@ -7,7 +7,6 @@ of the stream, is its only writer. Not thread-safe: the carrier's event loop own
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +14,9 @@ from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
-from .errors import Overloaded, PocketMQError, ShuttingDown
+from .carrier_errors import internal_error, not_read, shutting_down
+from .errors import PocketMQError, ShuttingDown
 from .rpc import Call, Limits, Receiver, Stream
-
-logger = logging.getLogger(__name__)
 
 
 class _Context:
@@ -46,12 +44,6 @@ class _Context:
     def add_trailing(self, name: str, value: str) -> None:
         present = self._context.trailing_metadata() or ()
         self._context.set_trailing_metadata((*present, (name, value)))
-
-
-def internal_error(path: str, bug: BaseException) -> PocketMQError:
-    """Log BUG, which the handler of PATH let out, and return what the caller hears of it."""
-    logger.error("handler failed method=%s", path, exc_info=bug)
-    return PocketMQError(f"internal error in {path}", method=path)
 
 
 class UnaryCall(_Context, Call):
@@ -147,7 +139,7 @@ class GrpcioStream(_Context, Stream):
         self._wake_writer()
 
     def finish(self) -> None:
-        self._finish(_shutting_down() if self._calls.stopping else None)
+        self._finish(shutting_down() if self._calls.stopping else None)
 
     def fail(self, error: PocketMQError) -> None:
         self._finish(error)
@@ -167,7 +159,7 @@ class GrpcioStream(_Context, Stream):
     def wind_down(self) -> None:
         """Have the receiver finish what is pending; a stream without one has nothing to wait for."""
         if self.receiver is None:
-            self.fail(_shutting_down())
+            self.fail(shutting_down())
         elif self.held:
             self.receiving = False  # The reader tells the end when the receiver is free.
         elif self.receiving and not self._ended:
@@ -216,19 +208,9 @@ class GrpcioStream(_Context, Stream):
             raise self._end
 
     def _overflow(self) -> None:
-        limit = self._limits.queue_bytes_max
-        queued = self.queued_bytes
+        queued, self.queued_bytes = self.queued_bytes, 0
         self._outgoing.clear()
-        self.queued_bytes = 0
-        self.fail(
-            Overloaded(
-                f"{queued} bytes wait for a peer that does not read them, the limit is {limit}:"
-                " read faster or ask for less",
-                field="queue_bytes_max",
-                limit=limit,
-                value=queued,
-            )
-        )
+        self.fail(not_read(queued, self._limits.queue_bytes_max, "queue_bytes_max"))
 
     def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -274,8 +256,4 @@ class OpenCalls:
 
     def fail_all(self) -> None:
         for call in list(self._calls):
-            call.fail(_shutting_down())
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("the server is about to stop; ask again later or elsewhere")
+            call.fail(shutting_down())

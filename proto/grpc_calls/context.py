@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..deadlines import Deadline
+from .answers import GOOD, good
+from .served import ServedMethod
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -40,29 +42,55 @@ def _is_hidden(name: str) -> bool:
     return name.endswith("-bin") or name in _OF_TRANSPORT
 
 
+class Asked(NamedTuple):
+    """A call as its headers tell of it. DUE_MS: when its caller gives up, by the server's clock; None: never."""
+
+    conversation: Conversation
+    stream_id: int
+    method: ServedMethod
+    headers: dict[str, str]
+    due_ms: int | None
+
+
 class RequestContext:
-    """Mixed into call and stream: who asks, with which metadata, until when."""
+    """Mixed into call and stream: who asks, with which metadata, until when, and what is to follow a good answer."""
 
     __slots__ = ()
-    _conversation: Conversation
-    _headers: dict[str, str]
-    _due_ms: int | None
+    _asked: Asked
     _deadline: Deadline | None
+    _trailing: list[tuple[str, str]]
+
+    @property
+    def stream_id(self) -> int:
+        """The number of the stream that carries it."""
+        return self._asked.stream_id
 
     @property
     def peer(self) -> str:
-        return self._conversation.peer
+        return self._asked.conversation.peer
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        return Metadata(self._headers)
+        return Metadata(self._asked.headers)
 
     @property
     def deadline_ms(self) -> int | None:
-        if self._due_ms is None:
-            return None
-        return max(0, self._due_ms - self._conversation.served.now_ms())
+        due_ms = self._asked.due_ms
+        return None if due_ms is None else max(0, due_ms - self._asked.conversation.served.now_ms())
+
+    def add_trailing(self, name: str, value: str) -> None:
+        self._trailing.append((name, value))
+
+    def _begun_deadline(self, expire: Callable[[], None]) -> Deadline | None:
+        """Have EXPIRE called when the caller gives up; return what cancels that."""
+        due_ms = self._asked.due_ms
+        deadlines = self._asked.conversation.served.deadlines
+        return None if due_ms is None else deadlines.add(due_ms, expire)
 
     def _no_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def _trailers(self) -> bytes:
+        """Return what follows a good answer."""
+        return good(self._trailing) if self._trailing else GOOD

@@ -32,6 +32,7 @@ from ..http2.events import (
 from ..http2.requests import Request
 from ..rpc import Kind
 from .answers import HEAD, failed, http_only
+from .context import Asked
 from .messages import MessageReader
 from .request_head import http_refusal, is_compressed, timeout_ms
 from .served import Served
@@ -112,19 +113,25 @@ class Conversation:
         if due_ms is not None and time_ms == 0:
             self._refuse(stream_id, self.too_late(request.path))
             return
-        if method.kind is Kind.UNARY:
-            call = UnaryCall(self, stream_id, method, headers, due_ms, self._reader(compressed))
-            self._calls[stream_id] = call
-            self._half[call] = self._now_ms
-        else:
-            size_max = self.served.limits.receive_bytes_max
-            reader = MessageReader(size_max, compressed=compressed)
-            stream = StreamCall(self, stream_id, method, headers, due_ms, reader)
-            self._calls[stream_id] = stream
-            self._half[stream] = self._now_ms
-            stream.open()
+        self._begin(Asked(self, stream_id, method, headers, due_ms), compressed)
         if ended:
             self._on_data(DataReceived(stream_id, b"", True))
+
+    def _begin(self, asked: Asked, compressed: bool) -> None:
+        """Open the call or stream ASKED for, whose messages may be COMPRESSED."""
+        size_max = self.served.limits.receive_bytes_max
+        call: OpenCall
+        if asked.method.kind is Kind.UNARY:
+            # One message that is not compressed, nearly always: it needs nothing to put it together.
+            call = UnaryCall(
+                asked, MessageReader(size_max, compressed=True) if compressed else None
+            )
+        else:
+            call = StreamCall(asked, MessageReader(size_max, compressed=compressed))
+        self._calls[asked.stream_id] = call
+        self._half[call] = self._now_ms
+        if isinstance(call, StreamCall):
+            call.open()
 
     def _refuse_http(self, stream_id: int, request: Request, status: int) -> None:
         """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page."""
@@ -134,12 +141,6 @@ class Conversation:
             self.served.spawn(answering)
         else:
             self.connection.send_headers(stream_id, http_only(status), ends=True)
-
-    def _reader(self, compressed: bool) -> MessageReader | None:
-        """Return what decompresses the request of a call, if it may have to be."""
-        if not compressed:
-            return None
-        return MessageReader(self.served.limits.receive_bytes_max, compressed=True)
 
     def _refuse(self, stream_id: int, error: PocketMQError) -> None:
         self.failed += 1

@@ -9,7 +9,6 @@ from typing import Any
 from google.protobuf.message import Message
 
 from ..deadlines import Deadlines
-from ..errors import Overloaded, PocketMQError, ShuttingDown
 from ..pages import Page
 from ..rpc import Kind, Limits, Method, MethodTable
 from .page_calls import PageCalls
@@ -57,19 +56,3 @@ class Served:
         self.half_sent = 0
         #: A stop has begun: streams are to end.
         self.stopping = False
-
-
-def shutting_down() -> PocketMQError:
-    """Return how calls end that a stop ends."""
-    return ShuttingDown("the server is about to stop; ask again later or elsewhere")
-
-
-def not_read(queued: int, limit: int, field: str = "connection_queue_bytes_max") -> PocketMQError:
-    """Return how calls end whose peer does not take what is QUEUED for it, more than LIMIT."""
-    return Overloaded(
-        f"{queued} bytes wait for a peer that does not read them, the limit is {limit}:"
-        " read faster or ask for less",
-        field=field,
-        limit=limit,
-        value=queued,
-    )

@@ -6,21 +6,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.message import Message
 
+from ..carrier_errors import internal_error, not_read, shutting_down
 from ..deadlines import Deadline
 from ..errors import InvalidArgument, PocketMQError
 from ..rpc import Kind, Receiver, Stream
-from .answers import HEAD, failed, good
-from .bugs import internal_error
-from .context import RequestContext
+from .answers import HEAD, failed
+from .context import Asked, RequestContext
 from .messages import MessageReader, not_one, with_prefix
-from .served import ServedMethod, not_read, shutting_down
-
-if TYPE_CHECKING:
-    from .conversation import Conversation
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +30,15 @@ class StreamCall(RequestContext, Stream):
 
     __slots__ = (
         "_arrived",
+        "_asked",
         "_busy",
         "_conversation",
         "_deadline",
         "_drained",
-        "_due_ms",
         "_end_told",
         "_ended",
         "_ended_by_peer",
         "_has_head",
-        "_headers",
         "_is_delivering",
         "_method",
         "_reader",
@@ -52,27 +47,16 @@ class StreamCall(RequestContext, Stream):
         "_task",
         "_trailing",
         "_waiting_bytes",
-        "stream_id",
     )
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        stream_id: int,
-        method: ServedMethod,
-        headers: dict[str, str],
-        due_ms: int | None,
-        reader: MessageReader,
-    ) -> None:
+    def __init__(self, asked: Asked, reader: MessageReader) -> None:
         super().__init__()
-        self.stream_id = stream_id
-        self._conversation = conversation
-        self._method = method
-        self._headers = headers
-        self._due_ms = due_ms
+        self._asked = asked
+        self._conversation = asked.conversation
+        self._method = asked.method
         self._reader = reader
         self._deadline: Deadline | None = None
-        self._trailing: list[tuple[str, str]] | None = None
+        self._trailing: list[tuple[str, str]] = []
         self._receiver: Receiver[Any] | None = None
         self._receiving = True
         self._task: asyncio.Task[None] | None = None
@@ -89,9 +73,7 @@ class StreamCall(RequestContext, Stream):
 
     def open(self) -> None:
         """Ask the handler of a talk for its receiver; a server stream has its request first."""
-        if self._due_ms is not None:
-            deadlines = self._conversation.served.deadlines
-            self._deadline = deadlines.add(self._due_ms, self._expire)
+        self._deadline = self._begun_deadline(self._expire)
         if self._method.kind is not Kind.BIDI:
             return
         try:
@@ -260,11 +242,6 @@ class StreamCall(RequestContext, Stream):
     def queued_bytes(self) -> int:
         return self._conversation.connection.queued_of(self.stream_id)
 
-    def add_trailing(self, name: str, value: str) -> None:
-        if self._trailing is None:
-            self._trailing = []
-        self._trailing.append((name, value))
-
     def send(self, message: Message) -> None:
         if self._ended or self.cancelled:
             return
@@ -275,7 +252,13 @@ class StreamCall(RequestContext, Stream):
         if self.queued_bytes > limits.queue_bytes_max:
             self._overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
         elif connection.queued > limits.connection_queue_bytes_max:
-            self._overflow(not_read(connection.queued, limits.connection_queue_bytes_max))
+            self._overflow(
+                not_read(
+                    connection.queued,
+                    limits.connection_queue_bytes_max,
+                    "connection_queue_bytes_max",
+                )
+            )
         self._conversation.touch()
 
     def _send_head(self) -> None:
@@ -312,7 +295,7 @@ class StreamCall(RequestContext, Stream):
         if self._ended or self.cancelled:
             return
         conversation = self._conversation
-        trailers = failed(error) if error is not None else good(self._trailing or ())
+        trailers = failed(error) if error is not None else self._trailers()
         if self._has_head:
             conversation.connection.send_end(self.stream_id, trailers)
         else:

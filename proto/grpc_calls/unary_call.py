@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.message import Message
 
+from ..carrier_errors import internal_error, not_read, shutting_down
 from ..deadlines import Deadline
 from ..errors import PocketMQError
 from ..rpc import LATER, Call
-from .answers import GOOD, HEAD, failed, good
-from .bugs import internal_error
-from .context import RequestContext
+from .answers import HEAD, failed
+from .context import Asked, RequestContext
 from .messages import PREFIX_BYTES, MessageReader, not_one, with_prefix
-from .served import ServedMethod, not_read, shutting_down
-
-if TYPE_CHECKING:
-    from .conversation import Conversation
 
 
 class UnaryCall(RequestContext, Call):
@@ -25,38 +21,26 @@ class UnaryCall(RequestContext, Call):
 
     __slots__ = (
         "_answered",
+        "_asked",
         "_conversation",
         "_deadline",
-        "_due_ms",
-        "_headers",
         "_message",
         "_method",
         "_reader",
         "_task",
         "_trailing",
-        "stream_id",
     )
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        stream_id: int,
-        method: ServedMethod,
-        headers: dict[str, str],
-        due_ms: int | None,
-        reader: MessageReader | None,
-    ) -> None:
+    def __init__(self, asked: Asked, reader: MessageReader | None) -> None:
         """READER: messages may be compressed; None: they are not."""
         super().__init__()
-        self.stream_id = stream_id
-        self._conversation = conversation
-        self._method = method
-        self._headers = headers
-        self._due_ms = due_ms
+        self._asked = asked
+        self._conversation = asked.conversation
+        self._method = asked.method
         self._reader = reader
         self._message: bytes | None = None
         self._deadline: Deadline | None = None
-        self._trailing: list[tuple[str, str]] | None = None
+        self._trailing: list[tuple[str, str]] = []
         self._task: asyncio.Task[None] | None = None
         self._answered = False
 
@@ -116,10 +100,10 @@ class UnaryCall(RequestContext, Call):
             reply = method.handler(method.decode(data), self)
             if reply is LATER:
                 if not self._answered:
-                    self._await_answer()
+                    self._deadline = self._begun_deadline(self._expire)
             elif method.is_coroutine:
                 self._task = self._conversation.served.spawn(self._run(reply))
-                self._await_answer()
+                self._deadline = self._begun_deadline(self._expire)
             else:
                 self._settle(reply.SerializeToString())
         except PocketMQError as error:
@@ -139,17 +123,7 @@ class UnaryCall(RequestContext, Call):
         except Exception as bug:  # The edge: as in `_ask`.
             self._settle_with(internal_error(self._method.path, bug))
 
-    def _await_answer(self) -> None:
-        if self._due_ms is not None:
-            deadlines = self._conversation.served.deadlines
-            self._deadline = deadlines.add(self._due_ms, self._expire)
-
     # --- the answer
-
-    def add_trailing(self, name: str, value: str) -> None:
-        if self._trailing is None:
-            self._trailing = []
-        self._trailing.append((name, value))
 
     def reply(self, message: Message) -> None:
         if self._is_open():
@@ -171,12 +145,13 @@ class UnaryCall(RequestContext, Call):
         conversation = self._conversation
         limit = conversation.served.limits.connection_queue_bytes_max
         if conversation.connection.queued > limit:
-            self._settle_with(not_read(conversation.connection.queued, limit))
+            self._settle_with(
+                not_read(conversation.connection.queued, limit, "connection_queue_bytes_max")
+            )
             return
         self._close()
         conversation.succeeded += 1
-        trailers = GOOD if self._trailing is None else good(self._trailing)
-        conversation.connection.answer(self.stream_id, HEAD, with_prefix(data), trailers)
+        conversation.connection.answer(self.stream_id, HEAD, with_prefix(data), self._trailers())
         conversation.touch()
 
     def _settle_with(self, error: PocketMQError) -> None:

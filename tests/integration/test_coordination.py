@@ -16,8 +16,9 @@ from pocketmq.proto.errors import (
     SubscriptionMismatch,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.state_tables import parse_consumer_offsets
 
-from .members import Member, commit, join_of, lease, member, plan_of, release, state
+from .members import GROUP, Member, commit, join_of, lease, member, plan_of, release, state
 from .whole_broker import PATH, TOPIC, Peer, broker, run_of, store_config
 
 DELAY_MS = 100
@@ -253,6 +254,19 @@ async def test_only_the_holder_commits(tmp_path: Path) -> None:
         reply = await peer.ask("LeaseQueues", request, pb.LeaseReply)
         assert reply.queues[0].committed == 0
         assert reply.queues[0].token > token
+
+
+async def test_a_group_that_was_moved_back_stays_there_after_a_kill(tmp_path: Path) -> None:
+    clock = VirtualClock()  # It stands: what is saved every few seconds is not.
+    offsets = tmp_path / "store/config/consumerOffset.json"
+    async with broker(store_config(tmp_path), clock=clock) as (_server, peer):
+        await peer.create_topic()
+        await peer.produce(run_of([b"x"] * 5))
+        await commit(peer, 4)
+        assert not offsets.exists()
+        await commit(peer, 4, force=True)
+        await commit(peer, 1, force=True)
+        assert parse_consumer_offsets(offsets.read_text()).offsets == {f"{TOPIC}@{GROUP}": {0: 1}}
 
 
 async def test_only_the_holder_fetches_as_such(tmp_path: Path) -> None:

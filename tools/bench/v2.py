@@ -54,7 +54,9 @@ def _figure(
     figure.client_cpu_seconds = cpu_seconds(client.pid) - client_before
     figure.server_rss_bytes = server.rss_bytes()
     figure.add_rate(count, count * BODY_BYTES, taken_s)
+    alone_before = server.cpu_seconds()
     _, one_by_one_us = _storm(client, max(200, count // 10), 1)
+    alone_us = (server.cpu_seconds() - alone_before) / len(one_by_one_us) * 1e6
     figure.add_latencies([cost / 1e6 for cost in one_by_one_us])
     client(
         "simple",
@@ -67,6 +69,12 @@ def _figure(
     )
     drains = {threads: _drain(client, count * 2 // 5, threads) for threads in (1, 8)}
     _tell(figure, count, drains, costs_us)
+    together_us = figure.facts["server_cpu_us_per_send"]
+    figure.facts["server_cpu_us_per_send_alone"] = alone_us
+    figure.notes.append(
+        f"server time of a send: {together_us:.0f} µs with {_IN_FLIGHT} in flight, {alone_us:.0f} µs alone;"
+        " beside grpcio's: bench unary"
+    )
     return figure
 
 
