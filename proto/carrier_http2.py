@@ -70,7 +70,8 @@ class Http2Carrier:
             field_list_bytes_max=self.limits.metadata_bytes_max,
             stalled_ms=self.limits.stalled_ms,
         )
-        self.certificate = certificate
+        self._certificate = certificate
+        self.is_secure = certificate is not None
         self.page = page
         self._random = random or Random()
         self.deadlines = Deadlines(self._wake_at)
@@ -98,9 +99,7 @@ class Http2Carrier:
         sockets = listen(host, port)
         bound: int = sockets[0].getsockname()[1]
         for socket in sockets:
-            server = await self.loop.create_server(
-                lambda: ServerConnection(self), sock=socket, backlog=BACKLOG
-            )
+            server = await self.loop.create_server(self._accept, sock=socket, backlog=BACKLOG)
             self._servers.append(server)
         return bound
 
@@ -131,6 +130,19 @@ class Http2Carrier:
             self._timer.cancel()
             self._timer = None
 
+    def _accept(self) -> ServerConnection:
+        """Return what takes a new connection; without a number where there is no room."""
+        if len(self._open) >= self.limits.connections_max:
+            if not self._was_full:
+                logger.warning("connections refused limit=%d", self.limits.connections_max)
+            self._was_full = True
+            self._refused += 1
+            return ServerConnection(self, 0)
+        self._was_full = False
+        self._accepted += 1
+        connection = self._open[self._accepted] = ServerConnection(self, self._accepted)
+        return connection
+
     async def _wait_closed(self, timeout_s: float) -> None:
         """Return when no connection is open any more, or after TIMEOUT_S."""
         if self._open and timeout_s > 0:
@@ -143,24 +155,10 @@ class Http2Carrier:
         """Return the loop's time."""
         return int(self.loop.time() * 1000)
 
-    def admit(self, connection: ServerConnection) -> bool:
-        """Note CONNECTION as open, if there is room."""
-        if len(self._open) >= self.limits.connections_max:
-            if not self._was_full:
-                logger.warning("connections refused limit=%d", self.limits.connections_max)
-            self._was_full = True
-            self._refused += 1
-            return False
-        self._was_full = False
-        self._accepted += 1
-        connection.number = self._accepted
-        self._open[connection.number] = connection
-        return True
-
-    def closed(self, connection: ServerConnection) -> None:
-        """Forget CONNECTION."""
-        if self._open.pop(connection.number, None) is not None:
-            self._closed[connection.end_reason] += 1
+    def closed(self, number: int, reason: str) -> None:
+        """Forget connection NUMBER, which is over for REASON."""
+        if self._open.pop(number, None) is not None:
+            self._closed[reason] += 1
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -171,9 +169,9 @@ class Http2Carrier:
 
     async def tls_context(self) -> ssl.SSLContext | None:
         """Return what a handshake that begins now shows; None, and a log line, if there is nothing."""
-        assert self.certificate is not None
+        assert self._certificate is not None
         try:
-            certificate = await self.certificate()
+            certificate = await self._certificate()
             if self._shown is None or self._shown[0] is not certificate:
                 self._shown = certificate, server_context(certificate)
         except (PocketMQError, ssl.SSLError, OSError) as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..deadlines import Deadline
+from ..errors import PocketMQError
+from ..http2.connection import Connection
 from .answers import GOOD, good
-from .served import ServedMethod
-
-if TYPE_CHECKING:
-    from .conversation import Conversation
+from .served import Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.
 _OF_TRANSPORT: Final = frozenset(
@@ -42,10 +41,39 @@ def _is_hidden(name: str) -> bool:
     return name.endswith("-bin") or name in _OF_TRANSPORT
 
 
+class Peer(Protocol):
+    """The connection of a call, as the call sees it. Its counters are those of all its calls."""
+
+    connection: Connection
+    served: Served
+    #: The caller's end of it.
+    peer: str
+    #: Has what was answered taken to the socket.
+    touch: Callable[[], None]
+    succeeded: int
+    failed: int
+
+    def complete(self, call: Any) -> None:
+        """Note that the request of CALL is whole."""
+        ...
+
+    def gathered(self, call: Any) -> None:
+        """Note how much of CALL is held now; raise Overloaded if that is too much in all."""
+        ...
+
+    def forget(self, call: Any) -> None:
+        """Let go of CALL, which is over."""
+        ...
+
+    def too_late(self, path: str) -> PocketMQError:
+        """Return how calls of PATH end whose time is over."""
+        ...
+
+
 class Asked(NamedTuple):
     """A call as its headers tell of it. DUE_MS: when its caller gives up, by the server's clock; None: never."""
 
-    conversation: Conversation
+    conversation: Peer
     stream_id: int
     method: ServedMethod
     headers: dict[str, str]

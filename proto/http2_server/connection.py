@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..connection_figures import ConnectionFigures
 from ..deadlines import Deadline
@@ -28,10 +28,8 @@ from ..http2.events import PingAnswered
 from ..listening import address_of
 from ..pages import in_http1
 from .keepalive import Keepalive
+from .server import Server
 from .wire import Wire
-
-if TYPE_CHECKING:
-    from ..carrier_http2 import Http2Carrier
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +58,12 @@ _LEAVING: Final = b"leaving "
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """A connection from its first byte to its last. The carrier's event loop owns it."""
+    """A connection from its first byte to its last. The server's event loop owns it."""
 
-    def __init__(self, carrier: Http2Carrier) -> None:
-        self._carrier = carrier
+    def __init__(self, server: Server, number: int) -> None:
+        """NUMBER is its own; 0: there is no room for it."""
+        self._server = server
+        self._number = number
         self._transport: Any = None
         self._wire: Wire
         self._take: Callable[[bytes], None] = self._on_first_bytes
@@ -82,7 +82,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._leaving_because = ""
         #: Why it is over, in a few words that are always the same.
         self.end_reason = "closed by the peer"
-        self.number = 0
         self.peer = ""
         self._opened_ms = 0
 
@@ -96,18 +95,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
         self.peer = address_of(host.removeprefix("::ffff:"), port)
-        self._opened_ms = self._carrier.now_ms()
-        if self._carrier.admit(self):
+        self._opened_ms = self._server.now_ms()
+        if self._number:
             self._limit_to(FIRST_BYTES_MS, "said nothing")
         else:
             self.abort("refused")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._carrier.large_view if self._brings_much else self._carrier.view
+        return self._server.large_view if self._brings_much else self._server.view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._wire.bytes_read += nbytes
-        data = bytes(self._carrier.large_view[:nbytes])
+        data = bytes(self._server.large_view[:nbytes])
         try:
             self._on_bytes(data)
         except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
@@ -134,7 +133,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._keepalive.stop()
         if self.conversation is not None:
             self.conversation.lost()
-        self._carrier.closed(self)
+        self._server.closed(self._number, self.end_reason)
 
     # --- what comes
 
@@ -143,21 +142,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         kind = self._first[0]
         if kind == _HTTP2:
             self._speak_http2()
-        elif kind in _HTTP and self._carrier.page is not None:
+        elif kind in _HTTP and self._server.page is not None:
             self._take = self._on_page_head
             first, self._first = self._first, b""
             self._on_page_head(first)
-        elif kind == _TLS and not self._wire.is_secure and self._carrier.certificate is not None:
+        elif kind == _TLS and not self._wire.is_secure and self._server.is_secure:
             self._transport.pause_reading()
-            self._limit_to(self._carrier.limits.handshake_timeout_ms, "slow handshake")
-            self._carrier.spawn(self._secure())
+            self._limit_to(self._server.limits.handshake_timeout_ms, "slow handshake")
+            self._server.spawn(self._secure())
         else:
             logger.debug("connection of no known kind first_byte=%d", kind)
             self.abort("neither HTTP nor TLS")
 
     async def _secure(self) -> None:
         """Begin TLS, with a certificate that may have to be made first."""
-        context = await self._carrier.tls_context()
+        context = await self._server.tls_context()
         if context is None:
             self.abort("no certificate")
             return
@@ -179,21 +178,21 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._take(plain)
 
     def _speak_http2(self) -> None:
-        carrier = self._carrier
-        now_ms = carrier.now_ms()
-        self._http2 = Connection(carrier.connection_limits, now_ms)
-        self.conversation = Conversation(self._http2, carrier.served, self.peer, self.touch)
+        server = self._server
+        now_ms = server.now_ms()
+        self._http2 = Connection(server.connection_limits, now_ms)
+        self.conversation = Conversation(self._http2, server.served, self.peer, self.touch)
         self._unlimit()
         self._keepalive = Keepalive(
-            carrier.limits,
-            carrier.deadlines,
-            carrier.now_ms,
+            server.limits,
+            server.deadlines,
+            server.now_ms,
             self._ping,
             partial(self.abort, "silent"),
         )
-        age_ms = carrier.age_ms()
+        age_ms = server.age_ms()
         if age_ms:
-            self._age = carrier.deadlines.add(now_ms + age_ms, self._grow_old)
+            self._age = server.deadlines.add(now_ms + age_ms, self._grow_old)
         self._take = self._on_http2
         first, self._first = self._first, b""
         self._on_http2(first)
@@ -202,7 +201,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._http2 is not None
         assert self.conversation is not None
         assert self._keepalive is not None
-        now_ms = self._carrier.now_ms()
+        now_ms = self._server.now_ms()
         self._keepalive.heard(now_ms)
         events = self._http2.receive(data, now_ms)
         self._brings_much = len(data) > len(events) * LARGE_BYTES
@@ -215,7 +214,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._http2.refuse_new()
         self.flush()
         if self._check is None and self.conversation.needs_check:
-            self._check = self._carrier.deadlines.add(now_ms + CHECK_MS, self._look)
+            self._check = self._server.deadlines.add(now_ms + CHECK_MS, self._look)
 
     # --- what leaves
 
@@ -229,7 +228,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.flush()
         elif not self._is_dirty:
             self._is_dirty = True
-            self._carrier.loop.call_soon(self.flush)
+            self._server.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what there is to write."""
@@ -245,7 +244,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._wire.write(data)
             events = http2.events()
             if events:
-                conversation.handle(events, self._carrier.now_ms())
+                conversation.handle(events, self._server.now_ms())
             elif not http2.has_more:
                 break
         if http2.ended or (self._is_leaving and http2.is_done):
@@ -258,12 +257,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         head, end, _ = self._first.partition(_HEAD_END)
         if end:
             self._transport.pause_reading()
-            self._carrier.spawn(self._answer(head))
+            self._server.spawn(self._answer(head))
         elif len(self._first) > _HEAD_BYTES_MAX:
             self.abort("head too large")
 
     async def _answer(self, head: bytes) -> None:
-        page = self._carrier.page
+        page = self._server.page
         assert page is not None
         try:
             self._wire.write(await in_http1(page, head))
@@ -278,8 +277,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _limit_to(self, wait_ms: int, reason: str) -> None:
         """Break the connection off in WAIT_MS for REASON, unless it has gone on by then."""
         self._unlimit()
-        carrier = self._carrier
-        self._limit = carrier.deadlines.add(carrier.now_ms() + wait_ms, partial(self.abort, reason))
+        server = self._server
+        self._limit = server.deadlines.add(server.now_ms() + wait_ms, partial(self.abort, reason))
 
     def _unlimit(self) -> None:
         if self._limit is not None:
@@ -289,12 +288,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _look(self) -> None:
         """End what takes too long, and look again if anything still may."""
         assert self.conversation is not None
-        now_ms = self._carrier.now_ms()
+        now_ms = self._server.now_ms()
         self.conversation.check(now_ms)
         self.flush()
         needs_check = self.conversation.needs_check and not self._transport.is_closing()
         self._check = (
-            self._carrier.deadlines.add(now_ms + CHECK_MS, self._look) if needs_check else None
+            self._server.deadlines.add(now_ms + CHECK_MS, self._look) if needs_check else None
         )
 
     def _ping(self) -> None:
@@ -306,16 +305,16 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _grow_old(self) -> None:
         self.leave("old")
-        carrier = self._carrier
-        grace_ms = carrier.limits.connection_age_grace_ms
-        self._limit = carrier.deadlines.add(carrier.now_ms() + grace_ms, self._wind_down)
+        server = self._server
+        grace_ms = server.limits.connection_age_grace_ms
+        self._limit = server.deadlines.add(server.now_ms() + grace_ms, self._wind_down)
 
     def _wind_down(self) -> None:
         """Have streams end that would go on for ever, and soon give up what is still there."""
         assert self.conversation is not None
-        carrier = self._carrier
-        self._limit = carrier.deadlines.add(
-            carrier.now_ms() + LAST_BYTES_MS, partial(self.give_up, self._leaving_because)
+        server = self._server
+        self._limit = server.deadlines.add(
+            server.now_ms() + LAST_BYTES_MS, partial(self.give_up, self._leaving_because)
         )
         self.conversation.wind_down()
 
@@ -330,10 +329,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._leaving_because = reason
         self._http2.announce_end()
         self._http2.ping(_LEAVING)
-        carrier = self._carrier
+        server = self._server
         if self._age is not None:
             self._age.cancel()
-        self._age = carrier.deadlines.add(carrier.now_ms() + REFUSE_MS, self._refuse_new)
+        self._age = server.deadlines.add(server.now_ms() + REFUSE_MS, self._refuse_new)
         self.flush()
 
     def _refuse_new(self) -> None:
@@ -388,7 +387,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         http2, conversation = self._http2, self.conversation
         calls = conversation.figures(now_ms) if conversation is not None else NO_CALLS
         return ConnectionFigures(
-            id=self.number,
+            id=self._number,
             peer=self.peer,
             secure=self._wire.is_secure,
             age_ms=now_ms - self._opened_ms,

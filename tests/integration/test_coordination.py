@@ -259,7 +259,7 @@ async def test_only_the_holder_commits(tmp_path: Path) -> None:
 async def test_a_group_that_was_moved_back_stays_there_after_a_kill(tmp_path: Path) -> None:
     clock = VirtualClock()  # It stands: what is saved every few seconds is not.
     offsets = tmp_path / "store/config/consumerOffset.json"
-    async with broker(store_config(tmp_path), clock=clock) as (_server, peer):
+    async with broker(store_config(tmp_path), clock=clock) as (_, peer):
         await peer.create_topic()
         await peer.produce(run_of([b"x"] * 5))
         await commit(peer, 4)
