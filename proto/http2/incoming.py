@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from . import calm
-from .events import DataReceived, Event, PingAnswered, RequestReceived, RequestTooLarge, StreamReset
+from .events import DataReceived, PingAnswered, RequestReceived, RequestTooLarge, StreamReset
 from .faults import ConnectionFault, StreamFault
 from .field_blocks import Block, FieldBlocks, check_dependency
 from .frame_reader import FrameReader, without_padding
@@ -50,7 +50,10 @@ _STREAMS_A_CHARGE: Final = 16
 
 
 class Incoming:
-    """What a connection reads. Events go to TELL; mistakes of the peer that end it are raised."""
+    """What a connection reads. Events go to TELL; mistakes of the peer that end it are raised.
+
+    The client's end reads the same but for heads and farewells (`client_incoming.py`).
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Incoming:
         table: StreamTable,
         outgoing: Outgoing,
         budget: calm.Budget,
-        tell: Callable[[Event], None],
+        tell: Callable[[Any], None],
     ) -> None:
         self._limits = limits
         self._table = table
@@ -207,6 +210,10 @@ class Incoming:
             found = self._decoder.decode(block.data)
         except CompressionError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        self._on_fields(block, found)
+
+    def _on_fields(self, block: Block, found: FieldList) -> None:
+        """Take what BLOCK says: a request's head, or its trailers."""
         stream_id = block.stream_id
         stream = self._streams.get(stream_id)
         if stream is not None:
@@ -308,7 +315,12 @@ class Incoming:
                 self._resize_windows(value)
             elif identifier == MAX_FRAME_SIZE:
                 self._outgoing.frame_size = value
+            else:
+                self._on_setting(identifier, value)
         self._outgoing.write(_SETTINGS_ACK)
+
+    def _on_setting(self, identifier: int, value: int) -> None:
+        """Take a setting that does not matter to whoever answers with blocks that need no table, and opens nothing."""
 
     def _resize_windows(self, size: int) -> None:
         """Have each stream, those that are open as well, begin with a window of SIZE."""

@@ -110,6 +110,16 @@ class Outgoing:
         self.queued += len(data)
         self.wake(stream)
 
+    def last(self, stream: Stream, data: bytes) -> None:
+        """Write DATA, which ends a body without trailers, or have it wait."""
+        stream.ending = True
+        if self._fits(stream, len(data)):
+            self._budget.earn(ANSWER)
+            self._write_data(stream, data, END_STREAM)
+            self._written(stream)
+        else:
+            self.body(stream, data)
+
     def finish(self, stream: Stream, block: bytes | None) -> None:
         """End the answer with the BLOCK of trailers, or without, once its body has left."""
         stream.ending = True
