@@ -14,7 +14,10 @@ and the sentence are cut and end in "…", and what is left over goes without de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
 
 from .errors import (
     ClientClosed,
@@ -28,9 +31,6 @@ from .errors import (
     rebuild,
 )
 from .gen.pocketmq_v1_pb2 import Error
-
-if TYPE_CHECKING:
-    import grpc
 
 #: The metadata key; keys in "-bin" may hold any bytes.
 ERROR_KEY: Final = "pocketmq-error-bin"
@@ -53,6 +53,22 @@ _BY_CODE: Final[dict[str, type[PocketMQError]]] = {
 }
 
 
+class FailedCall(Protocol):
+    """A call that failed: `channels.CallFailed`, or grpc's own error."""
+
+    def code(self) -> Any:
+        """Return the status, whose name is gRPC's."""
+        ...
+
+    def details(self) -> str | None:
+        """Return the status text."""
+        ...
+
+    def trailing_metadata(self) -> Any:
+        """Return keys and values."""
+        ...
+
+
 def to_wire(error: PocketMQError) -> Error:
     """Return ERROR as the message that travels, trimmed to `ERROR_SIZE_MAX` bytes."""
     wire = Error(
@@ -73,12 +89,13 @@ def from_wire(wire: Error) -> PocketMQError:
     return rebuild(wire.name, wire.message, dict(wire.details))
 
 
-def from_rpc_error(error: grpc.RpcError) -> PocketMQError:
+def from_rpc_error(error: FailedCall) -> PocketMQError:
     """Return the error that the server raised, or the one that the failed call itself stands for."""
     metadata: Any = error.trailing_metadata()
     for key, value in metadata or ():
         if key == ERROR_KEY and isinstance(value, bytes):
-            return from_wire(Error.FromString(value))
+            with contextlib.suppress(DecodeError):  # Whoever wrote it was not one of ours.
+                return from_wire(Error.FromString(value))
     code = error.code().name
     sentence = error.details() or code
     if "message larger than max" in sentence:
