@@ -58,6 +58,8 @@ class Connection:
         self.ended = False
         #: Why it is.
         self.end_code = ErrorCode.NO_ERROR
+        #: Its end is announced.
+        self._is_leaving = False
         self._outgoing.write(
             settings(
                 {
@@ -212,6 +214,7 @@ class Connection:
 
     def announce_end(self) -> None:
         """Tell the peer to open no more streams here; those that are under way to us are still served."""
+        self._is_leaving = True
         self._outgoing.write(go_away(STREAM_MASK, ErrorCode.NO_ERROR))
 
     def refuse_new(self) -> None:
@@ -249,10 +252,15 @@ class Connection:
         self._events.append(event)
 
     def _written(self, stream: Stream) -> None:
-        """Forget STREAM, whose answer is written; a peer that still sends is told to stop."""
+        """Forget STREAM, whose answer is written; a peer that still sends is told to stop.
+
+        Not where the connection is about to end, which tells as much: tonic's streams, read on behind an error as
+        RocketMQ's client does, find such a reset again and again, and the client spins from a broker's stop on.
+        """
         del self._streams[stream.id]
         if not stream.ended_by_peer:
-            self._outgoing.write(reset(stream.id, ErrorCode.NO_ERROR))
+            if not self._is_leaving:
+                self._outgoing.write(reset(stream.id, ErrorCode.NO_ERROR))
             self._table.add_reset(stream.id)
 
     def _drained(self, stream: Stream) -> None:

@@ -1,0 +1,37 @@
+"""What streams hear that are open when their connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pocketmq.proto.carrier_http2 import Http2Carrier
+
+from ..carriers.echo import RUN, EchoService
+from .calls import message, request_fields
+from .frames import Code, Type
+from .peer import Peer
+
+
+async def test_a_stream_that_a_stop_ends_is_not_reset_behind_its_last_word() -> None:
+    # A client (tonic's) that reads on behind an error would find the reset each time, and never an end.
+    echo = EchoService()
+    carrier = Http2Carrier([echo.methods()])
+    port = await carrier.start("127.0.0.1", 0)
+    async with Peer.open(port) as peer:
+        stream = peer.begin(request_fields("/test.Echo/Endless"))
+        encoded = message(RUN(run_id=1).SerializeToString())
+        await peer.send_body(stream, encoded, end=False)
+        both_ways = peer.begin(request_fields("/test.Echo/Echo"))
+        await peer.send_body(both_ways, encoded, end=False)
+        await echo.arrived.wait()
+        await peer.round_trip()
+        stopping = asyncio.ensure_future(carrier.stop(grace_s=1))
+        last = await peer.ended()
+        statuses = [(await peer.answer(one)).status for one in (stream, both_ways)]
+        resets = [frame for frame in peer.frames if frame.type == Type.RST_STREAM]
+        await peer.close()
+        await stopping
+    assert last is not None
+    assert last.code == Code.NO_ERROR
+    assert statuses == ["14", "14"]
+    assert resets == []
