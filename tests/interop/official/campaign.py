@@ -30,10 +30,11 @@ from .ageing import aged, ageing_server
 from .driver import Driver
 from .programs import PROGRAMS
 from .stage import Peer, Server, Stage, connected
-from .together import killed, one_topic
+from .together import one_topic, survived
 
 #: The scenarios of together.py: played by all languages at once, when the others are through.
 ONE_TOPIC: Final = "one_topic"
+STOPPED: Final = "stopped"
 KILLED: Final = "killed"
 #: The one of ageing.py: with a broker of its own, for so long.
 AGED: Final = "aged"
@@ -47,7 +48,12 @@ Pair = tuple[str, str]
 
 def all_pairs() -> list[Pair]:
     """Return (language, scenario) of all that there is."""
-    joint = [(name, title) for title in (ONE_TOPIC, KILLED, AGED) for name in PROGRAMS]
+    joint = [
+        (name, title)
+        for title in (ONE_TOPIC, STOPPED, KILLED, AGED)
+        for name, program in PROGRAMS.items()
+        if title != STOPPED or program.survives_resets or served.chosen() == "own"
+    ]
     return scenarios.pairs() + joint
 
 
@@ -84,7 +90,8 @@ async def play(
                 *[cast.language(name, [t for n, t in others if n == name]) for name in languages]
             )
             await cast.joint([n for n, t in others if t == ONE_TOPIC])
-            await cast.kill([n for n, t in others if t == KILLED], server)
+            for title, end in ((STOPPED, server.stop_and_start), (KILLED, server.kill_and_start)):
+                await cast.survive([n for n, t in others if t == title], title, end)
     if ageing:
         server = await asyncio.to_thread(ageing_server, folder / AGED)
         async with _cast(ageing, server, folder, outcomes) as cast:
@@ -181,13 +188,15 @@ class _Cast:
         for name in able:
             self._outcomes.add((name, ONE_TOPIC), failure, time.monotonic() - begun)
 
-    async def kill(self, languages: Sequence[str], server: Server) -> None:
-        """Play the scenario of the killed broker."""
-        able, begun = self._able(languages, KILLED), time.monotonic()
+    async def survive(
+        self, languages: Sequence[str], title: str, end_and_start: Callable[[], None]
+    ) -> None:
+        """Play the scenario TITLE: END AND START the broker."""
+        able, begun = self._able(languages, title), time.monotonic()
         if able:
-            stages = [self._stage(name, KILLED) for name in able]
-            for name, failure in (await killed(stages, server)).items():
-                self._outcomes.add((name, KILLED), failure, time.monotonic() - begun)
+            stages = [self._stage(name, title) for name in able]
+            for name, failure in (await survived(stages, end_and_start)).items():
+                self._outcomes.add((name, title), failure, time.monotonic() - begun)
 
     async def age(self, languages: Sequence[str], server: Server, seconds: float) -> None:
         """Play the scenario of connections that grow old, for SECONDS."""
@@ -215,7 +224,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--language", action="append", choices=list(PROGRAMS))
     parser.add_argument(
-        "--scenario", action="append", choices=[*scenarios.SCENARIOS, ONE_TOPIC, KILLED, AGED]
+        "--scenario",
+        action="append",
+        choices=[*scenarios.SCENARIOS, ONE_TOPIC, STOPPED, KILLED, AGED],
     )
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--aged-s", type=float, default=AGED_S, help=f"Seconds of scenario {AGED}.")

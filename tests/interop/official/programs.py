@@ -46,6 +46,8 @@ class Program:
     unpacks: bool = True
     #: Rust's fails the first call after a connection was said to end, and makes another for the next.
     goes_on_elsewhere: bool = True
+    #: Rust's spins when a stop resets its stream of settings behind the error that ended it, as grpcio does.
+    survives_resets: bool = True
     #: Go's simple consumer drops what an acknowledgement was answered.
     tells_refused_acks: bool = True
 
@@ -179,6 +181,7 @@ PROGRAMS: Final = {
             takes_4_mib=False,
             unpacks=False,
             goes_on_elsewhere=False,
+            survives_resets=False,
         ),
     )
 }

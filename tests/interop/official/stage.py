@@ -31,7 +31,7 @@ _MESSAGE_BYTES_MAX: Final = 16 << 20
 
 
 class Server:
-    """`pocketmq serve` on one store and one port, which may be killed and started again."""
+    """`pocketmq serve` on one store and one port, which may be stopped, or killed, and started again."""
 
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
         folder.mkdir(exist_ok=True)
@@ -51,6 +51,11 @@ class Server:
     def kill_and_start(self) -> None:
         """End it as `kill -9` does, and start it again at the same address."""
         self._process.kill()
+        self._process = self._start()
+
+    def stop_and_start(self) -> None:
+        """End it cleanly, and start it again at the same address."""
+        assert self._process.stop() == 0
         self._process = self._start()
 
     def stop(self) -> int:

@@ -1,14 +1,14 @@
-"""Scenarios of several languages, or of the broker: all on one topic, and `kill -9` amid them."""
+"""Scenarios of several languages, or of the broker: all on one topic; a stop, and `kill -9`, amid them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 from .driver import ClientError, Message
-from .stage import Server, Stage
+from .stage import Stage
 
 #: How long a client may take until it gets through to a broker that is there again.
 _RECONNECT_S = 60.0
@@ -41,7 +41,7 @@ async def one_topic(stages: Sequence[Stage]) -> None:
 
 
 class Survivor:
-    """A producer and a consumer of one language that stay connected while the broker is killed and started again."""
+    """A producer and a consumer of one language that stay connected while the broker ends and is started again."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -112,11 +112,13 @@ class Survivor:
                         await asyncio.sleep(0.5)
 
 
-async def killed(stages: Sequence[Stage], server: Server) -> dict[str, BaseException | None]:
-    """Kill SERVER while clients of all languages are connected; return what became of each language."""
+async def survived(
+    stages: Sequence[Stage], end_and_start: Callable[[], None]
+) -> dict[str, BaseException | None]:
+    """END AND START the broker while clients of all languages are connected; return what became of each language."""
     survivors = [Survivor(stage) for stage in stages]
     begun = await asyncio.gather(*[one.before() for one in survivors], return_exceptions=True)
-    await asyncio.to_thread(server.kill_and_start)
+    await asyncio.to_thread(end_and_start)
     able = [one for one, failure in zip(survivors, begun, strict=True) if failure is None]
     ended = await asyncio.gather(*[one.after() for one in able], return_exceptions=True)
     found = {one.stage.program.name: failure for one, failure in zip(survivors, begun, strict=True)}
