@@ -74,6 +74,11 @@ class Wire:
             return False
         return True
 
+    async def send_as_it_is(self, data: bytes) -> None:
+        """Send DATA below TLS, as no TLS would."""
+        async with self._sending:
+            await self._loop.sock_sendall(self._socket, data)
+
     async def receive(self) -> bytes:
         """Return what comes next; b"" at the end, however it came."""
         while True:
@@ -84,7 +89,8 @@ class Wire:
             except ssl.SSLWantReadError:
                 if not await self._receive_ciphered():
                     return b""
-                await self._send_ciphered()
+                with contextlib.suppress(OSError):  # There may be more to read, all the same.
+                    await self._send_ciphered()
             except OSError:
                 return b""
 
