@@ -298,7 +298,7 @@ class Limits:
     keepalive_timeout_ms: int = 20_000
     #: A TLS handshake that takes longer is broken off.
     handshake_timeout_ms: int = 10_000
-    #: Peers that probe more often than this are told to go away.
+    #: Peers that probe more often are told to go away, by grpcio; ours counts probes among frames without use.
     peer_keepalive_min_ms: int = 5_000
     #: Metadata of a call, names, values and 32 bytes each.
     metadata_bytes_max: int = 16 * 1024

@@ -289,7 +289,10 @@ class Incoming:
     def _end_stream(self, mistake: StreamFault) -> None:
         """Break a stream off that the peer made a mistake on."""
         stream_id = mistake.stream_id
-        self._budget.charge(calm.MISTAKE)
+        is_refusal = (
+            mistake.code is ErrorCode.REFUSED_STREAM
+        )  # Who has not heard of the limit makes no mistake.
+        self._budget.charge(calm.IDLE_FRAME if is_refusal else calm.MISTAKE)
         self._outgoing.write(reset(stream_id, mistake.code))
         self._table.add_reset(stream_id)
         stream = self._streams.pop(stream_id, None)
