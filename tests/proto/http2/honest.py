@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -96,8 +97,10 @@ async def _still_served(peer: Peer) -> None:
 
 
 #: By name.
-HABITS: Final = {
+HABITS: Final[dict[str, Callable[[Stage, int], Awaitable[None]]]] = {
     "cancels polls that the server has": cancel_polls,
+    "cancels polls at once": cancel_at_once,
     "calls and pings": call_and_ping,
+    "opens both windows after each answer": partial(call_and_ping, of_streams=True),
     "talks in small messages": talk_in_small_messages,
 }
