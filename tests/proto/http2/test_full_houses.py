@@ -147,13 +147,14 @@ async def test_a_bomb_of_gzip_is_not_inflated_beyond_the_limit() -> None:
         assert (await peer.answer(stream)).status == RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("path", ["/test.Echo/Count", "/test.Echo/Echo"])
+@pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
 async def test_answers_that_nobody_takes_have_a_limit_on_a_connection(path: str) -> None:
     async with (
         staged(Limits(connection_queue_bytes_max=1_000_000)) as stage,
         Peer.open(stage.port, settings={Setting.INITIAL_WINDOW_SIZE: 0}) as peer,
     ):
-        run = RUN(records=b"x" * 15_000, queue=15_000).SerializeToString()
+        topic = "mirror" if path.endswith("Plain") else ""
+        run = RUN(topic=topic, records=b"x" * 15_000, queue=15_000).SerializeToString()
         streams = [peer.begin(request_fields(path)) for _ in range(200)]
         for stream in streams:
             peer.write(frames.data(stream, message(run), end=True))
