@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 STEP_MS: Final = 50
+#: So many steps are kept, and twice those that have deadlines, before the others are looked for.
+_STEPS_MIN: Final = 100
 
 
 class Deadline:
@@ -36,6 +38,7 @@ class Deadlines:
         self._wake = wake
         self._by_step: dict[int, set[Deadline]] = {}
         self._steps: list[int] = []
+        self._sweep_at = _STEPS_MIN
 
     @property
     def next_ms(self) -> int | None:
@@ -47,6 +50,8 @@ class Deadlines:
         step = -(-due_ms // STEP_MS)
         found = self._by_step.get(step)
         if found is None:
+            if len(self._steps) >= self._sweep_at:
+                self._sweep()
             found = self._by_step[step] = set()
             heapq.heappush(self._steps, step)
             if self._steps[0] == step:
@@ -61,3 +66,9 @@ class Deadlines:
             due.extend(deadline.action for deadline in found)
             found.clear()
         return due
+
+    def _sweep(self) -> None:
+        """Forget steps of which every deadline was cancelled: callers may name any time, a new one each call."""
+        self._by_step = {step: found for step, found in self._by_step.items() if found}
+        self._steps = sorted(self._by_step)
+        self._sweep_at = max(_STEPS_MIN, 2 * len(self._steps))

@@ -170,13 +170,15 @@ class StreamCall(RequestContext, Stream):
             raise not_one("more" if self._arrived else "none")
         data = self._arrived.popleft()
         self._waiting_bytes = 0
-        answer = self._method.handler(self._method.decode(data), self)
+        request = self._method.decode(data)
         if self._method.is_coroutine:
-            self._task = self._conversation.served.spawn(self._run(answer))
+            self._task = self._conversation.served.spawn(self._run(request))
+        else:
+            self._method.handler(request, self)
 
-    async def _run(self, handling: Awaitable[None]) -> None:
+    async def _run(self, request: Message) -> None:
         try:
-            await handling
+            await self._method.handler(request, self)
             self.finish()
         except PocketMQError as error:
             self.fail(error)

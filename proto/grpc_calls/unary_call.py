@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from google.protobuf.message import Message
 
@@ -97,13 +96,15 @@ class UnaryCall(RequestContext, Call):
         method = self._method
         self._message = None
         try:
-            reply = method.handler(method.decode(data), self)
+            request = method.decode(data)
+            if method.is_coroutine:
+                self._task = self._conversation.served.spawn(self._run(request))
+                self._deadline = self._begun_deadline(self._expire)
+                return
+            reply = method.handler(request, self)
             if reply is LATER:
                 if not self._answered:
                     self._deadline = self._begun_deadline(self._expire)
-            elif method.is_coroutine:
-                self._task = self._conversation.served.spawn(self._run(reply))
-                self._deadline = self._begun_deadline(self._expire)
             else:
                 self._settle(reply.SerializeToString())
         except PocketMQError as error:
@@ -111,9 +112,9 @@ class UnaryCall(RequestContext, Call):
         except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
             self._settle_with(internal_error(method.path, bug))
 
-    async def _run(self, answer: Any) -> None:
+    async def _run(self, request: Message) -> None:
         try:
-            self.reply(await answer)
+            self.reply(await self._method.handler(request, self))
         except PocketMQError as error:
             self._settle_with(error)
         except asyncio.CancelledError as cancelled:

@@ -51,7 +51,7 @@ class Client:
 
 def unary() -> Frames:
     client = Client()
-    for method in ("Plain", "Fail", "Dance", "Later"):
+    for method in ("Plain", "Fail", "Dance", "Later", "Slow"):
         client.call(method, ("x-colour", "red"), ("grpc-timeout", "500m"))
     client.say(frames.frame(Type.SETTINGS, ACK), frames.ping(), frames.window_update(0, 1_000))
     stream = client.begin("Plain", grpc_encoding="gzip", pieces=3)
@@ -59,6 +59,7 @@ def unary() -> Frames:
     client.say(*(frames.data(stream, packed[at : at + 20]) for at in range(0, len(packed), 20)))
     client.say(frames.data(stream, end=True), frames.priority(stream))
     client.say(frames.reset(client.call("Later")))
+    client.say(frames.reset(client.call("Slow")))
     stream = client.begin("Plain")
     client.say(frames.data(stream, message(GOOD)))
     client.say(frames.headers(stream, b"\x00\x06x-late\x01y", end=True))

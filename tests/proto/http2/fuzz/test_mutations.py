@@ -146,7 +146,6 @@ async def test_the_conversations_themselves_are_served(name: str) -> None:
     assert server.connection.streams == 0
 
 
-@pytest.mark.xfail(reason="its coroutine is dropped and never awaited", strict=True)
 async def test_a_coroutine_that_is_reset_before_it_began_is_closed() -> None:
     server = Server()
     client = Client()
