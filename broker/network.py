@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..proto.channels import Dial
 from ..proto.rpc import MakeCarrier
-from .registration import Dial, dial
+from .registration import dial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

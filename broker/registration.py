@@ -16,11 +16,10 @@ from contextlib import nullcontext
 from random import Random
 from typing import Any, Final
 
-import grpc
-import grpc.aio
-
+from ..proto.channels import EOF, CallFailed, Channel, Dial
 from ..proto.clock import Clock, held
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.http2_client.channel import Http2Channel
 
 logger = logging.getLogger(__name__)
 
@@ -28,27 +27,16 @@ _PATH: Final = "/pocketmq.v1.NameServer/Register"
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 5_000
 _ANSWER_TIMEOUT_MS: Final = 3_000
-_EOF: Final[object] = getattr(grpc.aio, "EOF")  # noqa: B009 (the stubs lack it)
-_OPTIONS: Final = [
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.max_send_message_length", -1),
-]
-
 #: What ends a stream, or finds it ended.
-_BROKEN: Final = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, TimeoutError)
+_BROKEN: Final = (CallFailed, asyncio.InvalidStateError, TimeoutError)
 
 #: Returns the whole state of the broker as it is now.
 State = Callable[[], pb.BrokerRegistration]
-#: Returns a channel to an address, "host:port"; tests bring their own.
-Dial = Callable[[str], grpc.aio.Channel]
 
 
-def dial(address: str) -> grpc.aio.Channel:
-    """Return a gRPC channel to ADDRESS; it connects by itself."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+def dial(address: str) -> Channel:
+    """Return a channel to ADDRESS; it connects by itself."""
+    return Http2Channel(address)
 
 
 class Registration:
@@ -149,7 +137,7 @@ class _NameServerLink:
         """Keep a stream open, for ever; each failure makes the pause before the next try longer, up to a bound."""
         pause_ms = _PAUSE_MS
         async with self._dial(self.address) as channel:
-            method: Any = channel.stream_stream(
+            method = channel.stream_stream(
                 _PATH,
                 request_serializer=pb.BrokerRegistration.SerializeToString,
                 response_deserializer=pb.RegistrationReply.FromString,
@@ -188,7 +176,7 @@ class _NameServerLink:
             async with asyncio.timeout(_ANSWER_TIMEOUT_MS / 1000):
                 await stream.write(message)
                 reply = await stream.read()
-        if reply is _EOF:
+        if reply is EOF:
             await self._raise_end(stream)
         if not self._connected:
             logger.info("registered nameserver=%s", self.address)
@@ -253,6 +241,4 @@ def _heartbeat(state: pb.BrokerRegistration) -> pb.BrokerRegistration:
 
 
 def _reason(error: Exception) -> str:
-    return (
-        str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else str(error) or "timeout"
-    )
+    return error.details() if isinstance(error, CallFailed) else str(error) or "timeout"

@@ -1,8 +1,11 @@
 """Connections to name servers and brokers: one gRPC channel an address, one stream for runs and one for fetches on it.
 
 `Connections` is what the rest of the client knows; `GrpcConnections` is the real one, and tests bring their own. A
-channel connects at the first call and again after a loss, by itself, after 0.1 to 1 s; until then calls on it fail with
-Disconnected. Not thread-safe: the client's event loop owns everything here.
+channel connects at the first call, and at the next one after a loss; calls that ask in vain fail with Disconnected. Not
+thread-safe: the client's event loop owns everything here.
+
+    connections = GrpcConnections()                       # HTTP/2 of our own
+    connections = GrpcConnections(dial_grpcio)            # the same over gRPC's own library: slower, and slow to import
 """
 
 from __future__ import annotations
@@ -10,15 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
+from ..proto.channels import CallFailed, Channel, ChannelClosed, Dial, StreamMethod, UnaryMethod
 from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout
 from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.http2_client.channel import Http2Channel
 from .conversation import Conversation, GrpcConversation
 from .exchange import Exchange
 from .tasks import Tasks
@@ -27,36 +30,24 @@ Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
 BROKER: Final = "/pocketmq.v1.Broker/"
-#: A channel over which nothing has gone for so long is replaced: one of grpc's may not see that its server is back.
+#: A channel over which nothing has gone for so long is replaced: one of grpcio's may not see that its server is back.
 REDIAL_S: Final = 5.0
 NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
 
 #: A fetch brings at least one record, of up to 4 MiB and 64 KiB; a status may bring a recovery report.
 RECEIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 
-_OPTIONS: Final = [
-    ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-    ("grpc.max_send_message_length", RECEIVE_BYTES_MAX),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    (
-        "grpc.min_reconnect_backoff_ms",
-        2000,
-    ),  # bounds one attempt to connect, whatever its name says
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-]
+
+def dial(address: str) -> Channel:
+    """Return a channel to ADDRESS over HTTP/2 of our own; it connects when it is first used."""
+    return Http2Channel(address)
 
 
-#: Returns a channel to an address, "host:port".
-Dial = Callable[[str], grpc.aio.Channel]
+def dial_grpcio(address: str) -> Channel:
+    """Return the like over grpcio."""
+    from ..proto.channel_grpcio import GrpcioChannel  # Takes a tenth of a second to import.
 
-
-def dial(address: str) -> grpc.aio.Channel:
-    """Return a gRPC channel to ADDRESS; it connects when it is first used."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return GrpcioChannel(address)
 
 
 class Connection(Protocol):
@@ -128,7 +119,7 @@ class GrpcConnection:
         self._channel = dial(address)
         #: What calls are refused with once it is closed.
         self._over: PocketMQError = ClientClosed(f"the connection to {address} was closed")
-        self._unary: dict[str, Any] = {}
+        self._unary: dict[str, UnaryMethod] = {}
         #: Since when nobody was reached, by the loop's time; None: somebody was.
         self._unreached_since: float | None = None
         #: Was nobody reached for REDIAL_S, though that was tried?
@@ -172,10 +163,10 @@ class GrpcConnection:
         with self._noting():
             try:
                 reply: Reply = await method(request, timeout=timeout_ms / 1000)
-            except grpc.RpcError as failure:
-                raise self._explained(from_rpc_error(failure), timeout_ms) from None
-            except grpc.aio.UsageError:
+            except ChannelClosed:
                 raise self._over.with_traceback(None) from None
+            except CallFailed as failure:
+                raise self._explained(from_rpc_error(failure), timeout_ms) from None
         return reply
 
     @contextmanager
@@ -256,21 +247,22 @@ class GrpcConnection:
         return reply
 
     async def listen(self, listener: pb.TransactionListener) -> AsyncIterator[pb.TransactionCheck]:
-        # grpc's stubs ask for an iterator of requests, which its code does not.
-        method: Any = self._channel.stream_stream(
+        method: StreamMethod = self._channel.stream_stream(
             BROKER + "TransactionChecks",
             request_serializer=pb.TransactionListener.SerializeToString,
             response_deserializer=pb.TransactionCheck.FromString,
         )
         try:
             call = method()
-        except grpc.aio.UsageError:
+        except ChannelClosed:
             raise self._over.with_traceback(None) from None
         try:
             await call.write(listener)
             async for check in call:
                 yield check
-        except grpc.RpcError as failure:
+        except ChannelClosed:
+            raise self._over.with_traceback(None) from None
+        except CallFailed as failure:
             raise self._explained(from_rpc_error(failure), 0) from None
         except asyncio.InvalidStateError:  # It ended before the first word.
             raise Disconnected(f"{self.address} ended the stream", address=self.address) from None
@@ -280,15 +272,14 @@ class GrpcConnection:
     def converse(
         self, path: str, request_type: type[Request], reply_type: type[Reply]
     ) -> Conversation[Request, Reply]:
-        # grpc's stubs ask for an iterator of requests, which its code does not.
-        method: Any = self._channel.stream_stream(
+        method: StreamMethod = self._channel.stream_stream(
             path,
             request_serializer=request_type.SerializeToString,
             response_deserializer=reply_type.FromString,
         )
         try:
             return GrpcConversation(self.address, method())
-        except grpc.aio.UsageError:
+        except ChannelClosed:
             raise self._over.with_traceback(None) from None
 
     async def give_up(self) -> None:

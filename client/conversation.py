@@ -6,12 +6,11 @@ Not thread-safe: the client's event loop owns it.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
+from ..proto.channels import EOF, CallFailed, StreamCall
 from ..proto.errors import Disconnected, PocketMQError
 from ..proto.errors_wire import from_rpc_error
 
@@ -19,8 +18,6 @@ Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
 ReplyOut = TypeVar("ReplyOut", bound=Message, covariant=True)
-
-_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 
 
 class Conversation(Protocol[RequestIn, ReplyOut]):
@@ -42,36 +39,24 @@ class Conversation(Protocol[RequestIn, ReplyOut]):
 class GrpcConversation(Generic[Request, Reply]):
     """A conversation over CALL with the server at ADDRESS."""
 
-    def __init__(self, address: str, call: Any) -> None:
+    def __init__(self, address: str, call: StreamCall) -> None:
         self._address = address
         self._call = call
         self._is_closed = False
-        #: grpc breaks a stream that is written to twice at once.
+        #: One task at a time writes to a stream.
         self._writing = asyncio.Lock()
 
     async def send(self, request: Request) -> None:
         try:
             async with self._writing:
                 await self._call.write(request)
-        except (grpc.RpcError, asyncio.InvalidStateError):
+        except (CallFailed, asyncio.InvalidStateError):
             raise self._ended() from None
 
     async def receive(self) -> Reply | None:
-        call = self._call
         try:
-            reply = await call.read()
-            if reply is not _EOF:
-                return reply  # type: ignore[no-any-return]
-            if await call.code() is grpc.StatusCode.OK:
-                return None
-            # Reading said only that the stream has ended.
-            status = (
-                await call.code(),
-                await call.initial_metadata(),
-                await call.trailing_metadata(),
-            )
-            details = await call.details()
-            raise grpc.aio.AioRpcError(*status, details, details)
+            reply = await self._call.read()
+            return None if reply is EOF else reply
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed and task is not None and not task.cancelling():
@@ -79,7 +64,7 @@ class GrpcConversation(Generic[Request, Reply]):
             raise
         except asyncio.InvalidStateError:
             raise self._ended() from None
-        except grpc.RpcError as failure:
+        except CallFailed as failure:
             error = from_rpc_error(failure)
             if isinstance(error, Disconnected) and "address" not in error.details:
                 error = Disconnected(f"{self._address}: {error.message}", address=self._address)

@@ -15,20 +15,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
-import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
+from ..proto.channels import EOF, CallFailed, StreamCall
 from ..proto.errors import Disconnected, PocketMQError, RequestTimeout, Unreachable
 from ..proto.errors_wire import from_rpc_error
 from .tasks import Tasks
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
-_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
-StreamCall = Any  # grpc.aio.StreamStreamCall, which grpc's stubs make generic and its code does not
 
 
 class Exchange(Generic[Request, Reply]):
@@ -195,7 +192,7 @@ class _Stream(Generic[Request, Reply]):
                         left.set_result(None)
                 self._wake.clear()
                 await self._wake.wait()
-        except (grpc.RpcError, asyncio.InvalidStateError):
+        except (CallFailed, asyncio.InvalidStateError):
             return  # The stream has ended; the reader tells why.
 
     async def _read(self) -> None:
@@ -203,21 +200,12 @@ class _Stream(Generic[Request, Reply]):
             f"{self._address} ended the stream", address=self._address
         )
         try:
-            while (reply := await self._call.read()) is not _EOF:
+            while (reply := await self._call.read()) is not EOF:
                 self._deliver(reply)
-            if await self._call.code() is not grpc.StatusCode.OK:
-                error = await self._ending()
-        except grpc.RpcError as failure:
+        except CallFailed as failure:
             error = from_rpc_error(failure)
         finally:
             self.break_off(_with_address(error, self._address))
-
-    async def _ending(self) -> PocketMQError:
-        """Return the error that the stream ended with, when reading said only that it ended."""
-        call = self._call
-        status = await call.code(), await call.initial_metadata(), await call.trailing_metadata()
-        details = await call.details()
-        return from_rpc_error(grpc.aio.AioRpcError(*status, details, details))
 
     def _deliver(self, message: Reply) -> None:
         reply = self._pending.pop(getattr(message, self._number_field), None)

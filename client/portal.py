@@ -1,8 +1,8 @@
 """The way from ordinary threads to the event loop that the synchronous faces run on.
 
 All synchronous clients of a process share one background thread with one loop: the first opens it, the last to close
-ends it, and no thread is left behind. (One loop, because grpc.aio serves several loops in a process badly; and one
-thread, because two would only wait for each other's interpreter lock.)
+ends it, and no thread is left behind. Two would only wait for each other's interpreter lock; and grpc.aio, for those who
+dial with it, serves several loops in a process badly.
 
 `post` is the cheap way in: calls are appended to a row, and only the first of a row wakes the loop. Any thread may use
 a portal; what is called runs on the loop's thread, in the order of posting.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: How long an ending loop stays for the last events of cancelled gRPC calls, which nobody can be asked about.
+#: How long an ending loop stays for the last events of cancelled calls of grpcio, which nobody can be asked about.
 _LAST_EVENTS_S: Final = 0.02
 
 
@@ -68,7 +69,8 @@ class Portal:
         try:
             loop.run_forever()
             self._work_off()  # What was posted last is told that its client is closed.
-            loop.run_until_complete(asyncio.sleep(_LAST_EVENTS_S))
+            if "grpc" in sys.modules:
+                loop.run_until_complete(asyncio.sleep(_LAST_EVENTS_S))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:

@@ -74,7 +74,7 @@ async def local_host(address: str) -> Host:
     """Return this machine's own address on the way to ADDRESS, with port 0; the null host if there is no way.
 
     Nothing is sent but a question for the name of a host: connecting a datagram socket only asks the routing table.
-    gRPC keeps its own port to itself.
+    The port is the business of whatever carries the calls.
     """
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()

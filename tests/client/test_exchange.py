@@ -34,7 +34,8 @@ async def tasks() -> Any:
 
 
 def exchange(tasks: Tasks) -> Exchange[pb.ProduceRun, pb.ProduceReply]:
-    return Exchange("192.0.2.1:1", Call, "run_id", tasks)
+    open_call: Any = Call
+    return Exchange("192.0.2.1:1", open_call, "run_id", tasks)
 
 
 @pytest.mark.parametrize("how", ["ask", "tell"])

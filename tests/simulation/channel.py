@@ -1,15 +1,13 @@
-"""A channel that looks like grpc.aio's to the client's code: unary calls and bidirectional streams over a link."""
+"""A channel of `proto/channels.py` for the client's code: unary calls and bidirectional streams over a link."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Any
 
-import grpc
-import grpc.aio
-
+from pocketmq.proto.channels import EOF, CallFailed, ChannelClosed, StatusCode
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import ERROR_KEY, to_wire
 
@@ -17,21 +15,15 @@ from .machine import Machine
 from .network import Ends, Link, Network
 from .served import ServedCall, ServedStream
 
-EOF: Final = getattr(grpc.aio, "EOF")  # noqa: B009 (the stubs lack it)
 
-
-def _status(code: grpc.StatusCode, details: str, trailing: Any = ()) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, (), trailing, details, details)  # type: ignore[arg-type]
-
-
-def _of_error(error: PocketMQError) -> grpc.aio.AioRpcError:
+def _of_error(error: PocketMQError) -> CallFailed:
     wire = to_wire(error)
     trailing = ((ERROR_KEY, wire.SerializeToString()),)
-    return _status(grpc.StatusCode[error.status], wire.message, trailing)
+    return CallFailed(StatusCode[error.status], wire.message, trailing)
 
 
-def _unavailable(reason: str) -> grpc.aio.AioRpcError:
-    return _status(grpc.StatusCode.UNAVAILABLE, reason)
+def _unavailable(reason: str) -> CallFailed:
+    return CallFailed(StatusCode.UNAVAILABLE, reason)
 
 
 class Channel:
@@ -55,7 +47,7 @@ class Channel:
                 async with asyncio.timeout(timeout):
                     outcome = await asked.outcome()
             except TimeoutError:
-                raise _status(grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded") from None
+                raise CallFailed(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded") from None
             finally:
                 asked.leave()
             await self._machine.awake()
@@ -78,7 +70,7 @@ class Channel:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise grpc.aio.UsageError("Channel is closed.")
+            raise ChannelClosed
 
     async def close(self, grace: float | None = None) -> None:
         self._closed = True
@@ -152,7 +144,7 @@ class UnaryCall(Ends):
 
 
 class StreamCall(Ends):
-    """One bidirectional stream over LINK, with the methods of grpc.aio's that this project uses."""
+    """One bidirectional stream over LINK, a `channels.StreamCall`."""
 
     def __init__(self, link: Link, path: str, serialize: Any, deserialize: Any) -> None:
         self._link = link
@@ -163,7 +155,7 @@ class StreamCall(Ends):
         self._incoming: deque[bytes] = deque()
         self._changed = asyncio.Event()
         #: Set once it has ended: None: well; else the status.
-        self._ended: list[grpc.aio.AioRpcError | None] = []
+        self._ended: list[CallFailed | None] = []
         self._connected = False
         self._cancelled = False
         self._on_done: list[Callable[[StreamCall], None]] = []
@@ -201,7 +193,7 @@ class StreamCall(Ends):
         else:
             self._end(None if following is None else _of_error(following))
 
-    def _end(self, status: grpc.aio.AioRpcError | None) -> None:
+    def _end(self, status: CallFailed | None) -> None:
         if self._ended:
             return
         self._ended.append(status)
@@ -272,7 +264,7 @@ class StreamCall(Ends):
         if self._ended:
             return False
         self._cancelled = True
-        cancelled = _status(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
+        cancelled = CallFailed(StatusCode.CANCELLED, "Locally cancelled by application!")
         if self._link.machine.alive:
             self._link.to_server(self._server_hears)
             self._end(cancelled)
@@ -291,22 +283,15 @@ class StreamCall(Ends):
         else:
             self._on_done.append(callback)
 
-    async def _status(self) -> grpc.aio.AioRpcError | None:
+    async def _status(self) -> CallFailed | None:
         while not self._ended:
             await self._change()
         return self._ended[0]
 
-    async def code(self) -> grpc.StatusCode:
+    async def code(self) -> StatusCode:
         status = await self._status()
-        return grpc.StatusCode.OK if status is None else status.code()
+        return StatusCode.OK if status is None else status.code()
 
     async def details(self) -> str:
         status = await self._status()
         return "" if status is None else status.details() or ""
-
-    async def initial_metadata(self) -> Any:
-        return ()
-
-    async def trailing_metadata(self) -> Any:
-        status = await self._status()
-        return () if status is None else status.trailing_metadata()

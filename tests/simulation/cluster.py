@@ -200,7 +200,7 @@ class SimulatedBroker(_Server):
             random=Random(self.cluster.random.random()),
             network=BrokerNetwork(
                 make_carrier=self.make_carrier,
-                dial=partial(Channel, self.cluster.network, machine),  # type: ignore[arg-type]
+                dial=partial(Channel, self.cluster.network, machine),
             ),
         )
         await self.broker.start()
@@ -257,9 +257,7 @@ class Client:
         self.random = Random(cluster.random.random())
 
     def connections(self) -> GrpcConnections:
-        return GrpcConnections(
-            partial(Channel, self.cluster.network, self.machine)  # type: ignore[arg-type]
-        )
+        return GrpcConnections(partial(Channel, self.cluster.network, self.machine))
 
     def kill(self, *, silently: bool = False) -> None:
         """End without a word; SILENTLY: so that servers find out by their keepalive only."""
