@@ -1,8 +1,8 @@
 """The way from ordinary threads to the event loop that the synchronous faces run on.
 
 All synchronous clients of a process share one background thread with one loop: the first opens it, the last to close
-ends it, and no thread is left behind. Two would only wait for each other's interpreter lock; and grpc.aio, for those who
-dial with it, serves several loops in a process badly.
+ends it, and no thread is left behind. (Two would only wait for each other's interpreter lock; and grpc.aio, for those
+who dial with it, serves several loops in a process badly.)
 
 `post` is the cheap way in: calls are appended to a row, and only the first of a row wakes the loop. Any thread may use
 a portal; what is called runs on the loop's thread, in the order of posting.

@@ -13,20 +13,25 @@ the event loop that it is first used on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64encode
 from typing import Any, Final
 
+from ... import __version__
 from ..channels import ChannelClosed, Deserialize, Metadata, Serialize, StatusCode
 from ..grpc_calls.messages import with_prefix
+from ..http2.fields import flaw_of
 from ..http2.hpack import Field
 from .answers import CLOSED, Status
 from .calls import BidiCall, ClientCall, UnaryCall, decoded, too_large
-from .connection import ClientLink, os_reason, too_many
+from .connection import ClientLink, reason_of, too_many
 from .limits import ChannelLimits
+
+logger = logging.getLogger(__name__)
 
 #: How long the end of a channel waits for a server to take what is left.
 _CLOSE_S: Final = 1.0
-_USER_AGENT: Final = "pocketmq-python/1"
+_USER_AGENT: Final = f"pocketmq/{__version__}"
 #: grpc-timeout has eight digits at most.
 _TIMEOUT_MS_MAX: Final = 99_999_999
 
@@ -101,7 +106,10 @@ class Http2Channel:
         except TimeoutError:
             reason = f"no answer within {limits.connect_ms} ms"
         except (OSError, ValueError) as error:
-            reason = os_reason(error)
+            reason = reason_of(error)
+        except Exception as bug:  # The edge: nobody may wait for what has failed.
+            logger.exception("connecting failed address=%s", self.address)
+            reason = f"internal error: {bug}"
         else:
             if (
                 not link.is_usable
@@ -215,5 +223,8 @@ def _timeout_ms(timeout_s: float) -> int:
 def _field(entry: tuple[str, str | bytes]) -> Field:
     name, value = entry
     if isinstance(value, bytes):
-        return name, b64encode(value).rstrip(b"=").decode()
+        value = b64encode(value).rstrip(b"=").decode()
+    flaw = flaw_of((name, value))
+    if flaw is not None or name.startswith(":"):
+        raise ValueError(flaw or f"the name {name[:64]!r} is none of metadata")
     return name, value

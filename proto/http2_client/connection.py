@@ -20,6 +20,7 @@ from ..http2.client_connection import ClientConnection
 from ..http2.events import ConnectionEnded, DataReceived, Drained, StreamReset
 from ..http2.frames import ErrorCode
 from ..http2.responses import ClientEvent, GoAwayReceived, ResponseReceived, TrailersReceived
+from ..listening import PORT_MAX
 from .answers import CLOSED, Status
 from .calls import ClientCall
 from .limits import ChannelLimits
@@ -67,8 +68,10 @@ class ClientLink(asyncio.BufferedProtocol):
     async def open(
         cls, address: str, limits: ChannelLimits, leaving: Callable[[ClientLink], None]
     ) -> ClientLink:
-        """Return a connection to ADDRESS, "host:port", once its settings are there. Raises OSError."""
+        """Return a connection to ADDRESS, "host:port", once its settings are there. Raises OSError, ValueError."""
         host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+            raise ValueError(f"{address[:60]!r} is no host:port")
         transport, link = await asyncio.get_running_loop().create_connection(
             lambda: cls(limits, leaving),
             host.strip("[]"),
@@ -100,10 +103,15 @@ class ClientLink(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             self._on_bytes(bytes(self._view[:nbytes]))
-        except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
-            logger.exception("connection failed")
-            self._reason = "internal error"
-            self._transport.abort()
+        except (
+            Exception
+        ) as bug:  # The edge: a bug, or what nobody thought of, costs its own connection.
+            self._fail(bug)
+
+    def _fail(self, bug: Exception) -> None:
+        logger.error("connection failed", exc_info=bug)
+        self._reason = "internal error"
+        self._transport.abort()
 
     def pause_writing(self) -> None:
         self._http2.pause(True)
@@ -114,7 +122,7 @@ class ClientLink(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._look_later.cancel()
-        reason = self._reason or (os_reason(exc) if exc is not None else "the server closed it")
+        reason = self._reason or (reason_of(exc) if exc is not None else "the server closed it")
         if not self._ready.done():
             self._ready.set_exception(ConnectionError(reason))
         self._tell_leaving()
@@ -140,13 +148,10 @@ class ClientLink(asyncio.BufferedProtocol):
         self.flush()
 
     def _handle(self, events: list[ClientEvent]) -> None:
-        if self._http2.ended:
-            self._on_end(events)
-            return
         for event in events:
-            if type(event) is GoAwayReceived:
-                self._reason = event.reason or ErrorCode.NO_ERROR.name.lower()
-                self._tell_leaving()
+            kind = type(event)
+            if kind is GoAwayReceived or kind is ConnectionEnded:
+                self._on_end(event)
                 continue
             call = self._calls.get(getattr(event, "stream_id", 0))
             if call is not None:
@@ -170,18 +175,23 @@ class ClientLink(asyncio.BufferedProtocol):
                 del self._calls[event.stream_id]
                 call.on_trailers(event.fields)
             case StreamReset():
-                del self._calls[event.stream_id]
-                call.on_reset(event.code)
+                if event.by_peer:
+                    del self._calls[event.stream_id]
+                    call.on_reset(event.code)
+                elif not self._http2.ended:  # Else all of them end alike.
+                    del self._calls[event.stream_id]
+                    call.end(Status(StatusCode.INTERNAL, "the answer does not keep to HTTP/2"))
             case Drained():
                 call.on_drained()
 
-    def _on_end(self, events: list[ClientEvent]) -> None:
-        """Give up a server that does not keep to HTTP/2."""
-        for event in events:
-            if type(event) is ConnectionEnded:
-                self._reason = f"the server does not keep to HTTP/2: {event.reason}"
+    def _on_end(self, event: ClientEvent) -> None:
+        """Have new calls go elsewhere: the server said farewell, or does not keep to HTTP/2 and is given up."""
+        if isinstance(event, GoAwayReceived):
+            self._reason = event.reason or f"GOAWAY with code {event.code}"
+        elif isinstance(event, ConnectionEnded):
+            self._reason = f"the server does not keep to HTTP/2: {event.reason}"
+            self._end_all(Status(StatusCode.UNAVAILABLE, self._reason))
         self._tell_leaving()
-        self._end_all(Status(StatusCode.UNAVAILABLE, self._reason))
 
     def _end_all(self, status: Status) -> None:
         calls, self._calls = self._calls, {}
@@ -200,7 +210,13 @@ class ClientLink(asyncio.BufferedProtocol):
         """Have what was written leave at the end of this turn of the loop."""
         if not (self._is_handling or self._is_dirty):
             self._is_dirty = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush_touched)
+
+    def _flush_touched(self) -> None:
+        try:
+            self.flush()
+        except Exception as bug:  # The edge, as where bytes come in.
+            self._fail(bug)
 
     def flush(self) -> None:
         """Write what there is to write."""
@@ -329,8 +345,8 @@ def too_many(limits: ChannelLimits) -> Status:
     )
 
 
-def os_reason(error: Exception) -> str:
-    """Return the operating system's words for ERROR, which asyncio wraps."""
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
+def reason_of(error: Exception) -> str:
+    """Return why ERROR came: the operating system's words where asyncio wraps them."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
     return str(error) or type(error).__name__

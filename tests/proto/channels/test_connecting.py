@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from pocketmq.proto.channels import CallFailed, Dial, StatusCode
+from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.http2_client.channel import Http2Channel
 from pocketmq.proto.rpc import Carrier, Limits
 
@@ -109,3 +111,18 @@ async def test_calls_that_ask_together_share_one_connection(dialling: Dialling) 
         replies = await asyncio.gather(*(unary(channel)(RUN(topic="context")) for _ in range(50)))
 
     assert len({reply.store_host.split()[0] for reply in replies}) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_all_addresses_of_a_name_are_tried(dial: Dial, host: str) -> None:
+    carrier = OWN.plain([EchoService().methods()], limits=Limits())
+    try:
+        port = await carrier.start(host, 0)
+    except ConfigError:
+        pytest.skip(f"no {host} here")
+    if host not in {place[4][0] for place in socket.getaddrinfo("localhost", port)}:
+        await carrier.stop(0)
+        pytest.skip(f"localhost is not {host} here")
+    async with dial(f"localhost:{port}") as channel:
+        assert (await unary(channel)(RUN(run_id=3))).run_id == 3
+    await carrier.stop(0)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import struct
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,12 @@ async def failure(channel: Http2Channel, timeout: float | None = 30.0) -> CallFa
     with pytest.raises(CallFailed) as caught:
         await unary(channel)(RUN(), timeout=timeout)
     return caught.value
+
+
+async def both(channel: Http2Channel) -> list[Any]:
+    """Ask twice at once and return what comes of it."""
+    calls = (unary(channel)(RUN()) for _ in range(2))
+    return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
 @pytest.mark.parametrize(
@@ -284,3 +291,48 @@ async def test_bytes_that_are_damaged_end_calls_and_nothing_else(
                     await asyncio.gather(ask(channel), talk(channel))
 
     assert caplog.records == []
+
+
+async def test_an_answer_counts_though_nonsense_follows_it() -> None:
+    async def confused(visit: Visit) -> None:
+        await visit.greet()
+        one, two = await visit.hear(Type.HEADERS), await visit.hear(Type.HEADERS)
+        visit.say(visit.answer(one.stream, 5), frames.data(two.stream + 2, b"nonsense"))
+        await visit.gone()
+
+    async with serving(confused) as address, Http2Channel(address) as channel:
+        answered, lost = await both(channel)
+
+    assert answered.run_id == 5
+    assert isinstance(lost, CallFailed)
+    assert lost.code() is StatusCode.UNAVAILABLE
+    assert "does not keep to HTTP/2: DATA on stream 5, which is idle" in lost.details()
+
+
+async def test_an_answer_without_sense_costs_its_own_call() -> None:
+    async def wrong(visit: Visit) -> None:
+        await visit.greet()
+        one, two = await visit.hear(Type.HEADERS), await visit.hear(Type.HEADERS)
+        visit.say(frames.data(one.stream, b"no head"), visit.answer(two.stream, 6))
+        await visit.gone()
+
+    async with serving(wrong) as address, Http2Channel(address) as channel:
+        lost, answered = await both(channel)
+
+    assert answered.run_id == 6
+    assert isinstance(lost, CallFailed)
+    assert lost.code() is StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize("metadata", [("Loud", "x"), ("a", "two\nlines"), (":path", "/")])
+async def test_metadata_that_cannot_be_said_is_refused(metadata: tuple[str, str]) -> None:
+    async with serving(good) as address, Http2Channel(address) as channel:
+        with pytest.raises(ValueError, match=r"name|value"):
+            await unary(channel)(RUN(), metadata=(metadata,))
+        assert (await unary(channel)(RUN())).run_id == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:x", "nothing"])
+async def test_an_address_that_is_none_is_a_loss(address: str) -> None:
+    async with Http2Channel(address) as channel:
+        assert (await failure(channel)).code() is StatusCode.UNAVAILABLE
