@@ -38,7 +38,7 @@ from .rpc import Certificate, Limits, MethodTable
 logger = logging.getLogger(__name__)
 
 #: What is read at once of a connection; of one that brings large bodies.
-READ_BYTES: Final = 16 * 1024
+READ_BYTES: Final = 32 * 1024
 LARGE_READ_BYTES: Final = 256 * 1024
 #: The share of a stop's grace that calls and streams have to end by themselves.
 _WIND_DOWN_SHARE: Final = 0.8
