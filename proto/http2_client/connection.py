@@ -28,7 +28,7 @@ from .limits import ChannelLimits
 logger = logging.getLogger(__name__)
 
 #: What is read at once.
-READ_BYTES: Final = 128 * 1024
+READ_BYTES: Final = 256 * 1024
 #: What may wait to be written before bodies wait elsewhere.
 WRITE_BYTES: Final = 256 * 1024
 _ALIVE: Final = b"alive?  "
