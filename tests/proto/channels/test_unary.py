@@ -18,7 +18,7 @@ from pocketmq.proto.errors_wire import from_rpc_error
 
 from ..carriers.echo import RUN
 from .conftest import Dialling
-from .methods import free_port, unary
+from .methods import free_port, unary, until
 
 
 async def test_a_question_is_answered(dialling: Dialling) -> None:
@@ -120,3 +120,19 @@ async def test_a_closed_channel_says_so(dialling: Dialling) -> None:
         await channel.close()
         with pytest.raises(ChannelClosed):
             await unary(channel)(RUN())
+
+
+async def test_who_cancels_all_day_keeps_its_connection(dialling: Dialling) -> None:
+    async with dialling() as (echo, channel):
+        before = (await unary(channel)(RUN(topic="context"))).store_host.split()[0]
+        for _ in range(40):
+            waiting = [asyncio.ensure_future(unary(channel)(RUN(topic="later"))) for _ in range(50)]
+            echo.arrived.clear()
+            await echo.arrived.wait()
+            for call in waiting:
+                call.cancel()
+            await asyncio.wait(waiting)
+
+        after = (await unary(channel)(RUN(topic="context"))).store_host.split()[0]
+        assert after == before
+        await until(lambda: all(call.cancelled for call in echo.calls[1:-1]))
