@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ..proto.channels import EOF, CallFailed, Channel, Dial
 from ..proto.clock import Clock, held
@@ -188,7 +188,7 @@ class _NameServerLink:
         self._release_up_to(version)
         return False
 
-    async def _raise_end(self, stream: Any) -> None:
+    async def _raise_end(self, stream: Any) -> NoReturn:
         """Raise what STREAM ended with; a plain end is a loss as well."""
         code, details = await stream.code(), await stream.details()
         raise TimeoutError(f"{self.address} ended the registration: {details or code.name}")

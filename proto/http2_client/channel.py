@@ -98,27 +98,15 @@ class Http2Channel:
             )
 
     async def _connect(self) -> None:
-        limits = self._limits
-        reason = ""
+        link, reason = None, ""
         try:
-            async with asyncio.timeout(limits.connect_ms / 1000):
-                link = await ClientLink.open(self.address, limits, self._leaving)
-        except TimeoutError:
-            reason = f"no answer within {limits.connect_ms} ms"
-        except (OSError, ValueError) as error:
+            link = await self._reach()
+        except OSError as error:
             reason = reason_of(error)
-        except Exception as bug:  # The edge: nobody may wait for what has failed.
-            logger.exception("connecting failed address=%s", self.address)
-            reason = f"internal error: {bug}"
-        else:
-            if (
-                not link.is_usable
-            ):  # Trying again and again would be of no use to those who wait now.
-                reason = "the server takes no calls"
         finally:
             self._connecting = None
         waiting, self._waiting = self._waiting, []
-        if reason:
+        if link is None:
             for call in waiting:
                 call.end(Status(StatusCode.UNAVAILABLE, f"failed to connect: {reason}"))
             return
@@ -126,6 +114,25 @@ class Http2Channel:
         self._links.add(link)
         link.closed.add_done_callback(lambda _: self._links.discard(link))
         self._restart(waiting)
+
+    async def _reach(self) -> ClientLink:
+        """Return a new connection; raise OSError, whatever keeps it from being made."""
+        limits = self._limits
+        try:
+            async with asyncio.timeout(limits.connect_ms / 1000):
+                link = await ClientLink.open(self.address, limits, self._leaving)
+        except TimeoutError:
+            raise ConnectionError(f"no answer within {limits.connect_ms} ms") from None
+        except OSError:
+            raise
+        except ValueError as error:
+            raise ConnectionError(str(error)) from error
+        except Exception as bug:  # The edge: nobody may wait for what has failed.
+            logger.exception("connecting failed address=%s", self.address)
+            raise ConnectionError(f"internal error: {bug}") from bug
+        if not link.is_usable:  # Trying again and again would be of no use to those who wait now.
+            raise ConnectionError("the server takes no calls")
+        return link
 
     def _restart(self, calls: list[ClientCall]) -> None:
         for call in calls:
