@@ -178,6 +178,7 @@ class _NameServerLink:
                 reply = await stream.read()
         if reply is EOF:
             await self._raise_end(stream)
+        assert isinstance(reply, pb.RegistrationReply)
         if not self._connected:
             logger.info("registered nameserver=%s", self.address)
         self._connected, self._told = True, None

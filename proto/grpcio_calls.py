@@ -102,17 +102,16 @@ class GrpcioStream(_Context, Stream):
         "_ended",
         "_limits",
         "_outgoing",
+        "_queued_bytes",
         "_wake",
         "held",
-        "queued_bytes",
         "receiver",
         "receiving",
     )
-    queued_bytes: int
 
     def __init__(self, context: Any, limits: Limits, calls: OpenCalls) -> None:
         super().__init__()
-        self.queued_bytes = 0
+        self._queued_bytes = 0
         self._context = context
         self._limits = limits
         self._calls = calls
@@ -128,13 +127,17 @@ class GrpcioStream(_Context, Stream):
         self.held = False
         self._end_told = False
 
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
     def send(self, message: Message) -> None:
         if self._ended or self.cancelled:
             return
         data = message.SerializeToString()
         self._outgoing.append(data)
-        self.queued_bytes += len(data)
-        if self.queued_bytes > self._limits.queue_bytes_max:
+        self._queued_bytes += len(data)
+        if self._queued_bytes > self._limits.queue_bytes_max:
             self._overflow()
         self._wake_writer()
 
@@ -151,7 +154,7 @@ class GrpcioStream(_Context, Stream):
             self._wake_writer()
 
     async def drained(self) -> None:
-        while self.queued_bytes >= self._limits.queue_bytes and not self.cancelled:
+        while self._queued_bytes >= self._limits.queue_bytes and not self.cancelled:
             waiting = asyncio.get_running_loop().create_future()
             self._drained.append(waiting)
             await waiting
@@ -186,7 +189,7 @@ class GrpcioStream(_Context, Stream):
         self._calls.discard(self)
         self._ended = True
         self._outgoing.clear()
-        self.queued_bytes = 0
+        self._queued_bytes = 0
         self._release()
 
     async def write_all(self) -> None:
@@ -197,8 +200,8 @@ class GrpcioStream(_Context, Stream):
             while outgoing:
                 data = outgoing.popleft()
                 await write(data)
-                self.queued_bytes -= len(data)
-                if self._drained and self.queued_bytes < self._limits.queue_bytes:
+                self._queued_bytes -= len(data)
+                if self._drained and self._queued_bytes < self._limits.queue_bytes:
                     self._release()
             if self._ended:
                 break
@@ -208,7 +211,7 @@ class GrpcioStream(_Context, Stream):
             raise self._end
 
     def _overflow(self) -> None:
-        queued, self.queued_bytes = self.queued_bytes, 0
+        queued, self._queued_bytes = self._queued_bytes, 0
         self._outgoing.clear()
         self.fail(not_read(queued, self._limits.queue_bytes_max, "queue_bytes_max"))
 

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    served.choose(config.getoption("--grpc"))
+    served.choose(str(config.getoption("--grpc")))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -87,10 +87,15 @@ class FakeCall(FakeContext, Call):
 class FakeStream(FakeContext, Stream):
     """The outgoing half of a stream: what was sent, and how it ended."""
 
-    queued_bytes: int = 0
+    #: What is said to wait for the peer.
+    waiting_bytes: int = 0
     is_over: bool = False
     #: What it failed with.
     error: PocketMQError | None = None
+
+    @property
+    def queued_bytes(self) -> int:
+        return self.waiting_bytes
 
     def send(self, message: Message) -> None:
         if not self.cancelled:

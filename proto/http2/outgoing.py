@@ -46,7 +46,7 @@ class Outgoing:
         self.queued = 0
         #: No bodies are written: what was taken has not left yet.
         self.paused = False
-        self._frames: list[bytes] = []
+        self._frames: list[bytes | memoryview] = []
         self._bodies = 0
         self._waiting: deque[Stream] = deque()
 
@@ -62,7 +62,7 @@ class Outgoing:
             self.pump()
         frames, self._frames = self._frames, []
         self._bodies = 0
-        return frames[0] if len(frames) == 1 else b"".join(frames)
+        return b"".join(frames)
 
     # --- answers
 
@@ -171,10 +171,9 @@ class Outgoing:
         data = stream.outbox.popleft()
         room = min(stream.window, self.window, self.frame_size)
         if len(data) > room:
-            view = memoryview(data)
-            # A view of a view is a view of the same bytes: nothing is copied until it is written.
-            stream.outbox.appendleft(view[room:])  # type: ignore[arg-type]
-            data = view[:room]  # type: ignore[assignment]
+            view = memoryview(data)  # Nothing is copied until it is written.
+            stream.outbox.appendleft(view[room:])
+            data = view[:room]
         size = len(data)
         stream.queued -= size
         self.queued -= size
@@ -190,7 +189,7 @@ class Outgoing:
             stream.tell_below = 0
             self._drained(stream)
 
-    def _write_data(self, stream: Stream, data: bytes, flags: int) -> None:
+    def _write_data(self, stream: Stream, data: bytes | memoryview, flags: int) -> None:
         size = len(data)
         stream.window -= size
         stream.stalled_ms = None

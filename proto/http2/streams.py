@@ -41,7 +41,7 @@ class Stream:
         self.declared: int | None = None
         self.received = 0
         #: Pieces of the answer's body that wait for a window, and their size.
-        self.outbox: deque[bytes] = deque()
+        self.outbox: deque[bytes | memoryview] = deque()
         self.queued = 0
         #: The answer has its end, …
         self.ending = False

@@ -99,7 +99,9 @@ class _Call(_Context, Call):
 
 
 class _Stream(_Context, Stream):
-    queued_bytes: int = 0
+    @property
+    def queued_bytes(self) -> int:
+        return 0
 
     def send(self, message: Message) -> None:
         self.answered.append(message.SerializeToString())

@@ -372,7 +372,7 @@ async def test_a_stream_is_one_members(room: Room) -> None:
 
 async def test_a_member_that_does_not_read_loses_its_stream(room: Room) -> None:
     a, b = room.join("a"), room.join("b")
-    a.stream.queued_bytes = 1 << 30
+    a.stream.waiting_bytes = 1 << 30
 
     await room.settle()
 

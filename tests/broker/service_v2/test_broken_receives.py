@@ -18,11 +18,11 @@ class LeavingStream(FakeStream):
     def send(self, message: Any) -> None:
         super().send(message)
         if not self.cancelled:
-            self.queued_bytes += message.ByteSize()
+            self.waiting_bytes += message.ByteSize()
 
     def leaves(self, count: int) -> None:
         """Let the first COUNT of what was sent leave."""
-        self.queued_bytes = sum(message.ByteSize() for message in self.sent[count:])
+        self.waiting_bytes = sum(message.ByteSize() for message in self.sent[count:])
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])

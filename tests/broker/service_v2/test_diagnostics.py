@@ -163,7 +163,7 @@ async def test_questions_that_cannot_be_asked_are_refused(
 
 
 async def test_a_client_that_does_not_read_is_not_asked(asking: Asking) -> None:
-    connect(asking).stream.queued_bytes = 256 * 1024
+    connect(asking).stream.waiting_bytes = 256 * 1024
 
     with pytest.raises(InvalidArgument, match="does not read it"):
         asking.question(STACKS)

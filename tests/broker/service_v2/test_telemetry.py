@@ -88,7 +88,7 @@ def test_bad_settings_leave_the_good_ones(connected: Connected) -> None:
 def test_a_client_that_does_not_read_is_dropped_at_its_next_settings(connected: Connected) -> None:
     peer = connected.open()
     peer.say(PRODUCER)
-    peer.stream.queued_bytes = 256 * 1024
+    peer.stream.waiting_bytes = 256 * 1024
 
     session = connected.sessions.find("c")
     assert session is not None

@@ -169,7 +169,7 @@ def test_a_client_hears_the_topic_as_it_names_it_itself(connected: Connected) ->
 
 def test_a_client_that_does_not_read_is_passed_over(connected: Connected) -> None:
     peer = connect(connected, "c", TOPIC)
-    peer.stream.queued_bytes = 256 * 1024
+    peer.stream.waiting_bytes = 256 * 1024
 
     assert choose(connected) is None
 

@@ -105,7 +105,7 @@ async def test_listeners_of_a_group_are_asked_in_turn_those_of_the_topic_first(
         assert [check.transaction_id for check in two.checks] == ["b", "d"]
 
         two_end.on_close()
-        one.queued_bytes = 1024 * 1024  # It does not read what it is sent.
+        one.waiting_bytes = 1024 * 1024  # It does not read what it is sent.
         await broker.clock.advance(30_000)
         assert [len(stream.checks) for stream in (of_other, one, two)] == [4, 2, 2]
 
