@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pytest
@@ -15,8 +16,8 @@ from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.rpc import Limits
 
-from .bench import Bench
-from .cases import HARMLESS, MESSAGE_BYTES_MAX, OTHER, generated, made
+from .bench import Bench, Outcome
+from .cases import HARMLESS, MESSAGE_BYTES_MAX, OTHER, Case, generated, made
 from .witness import Witness
 
 GENERATED = 300
@@ -128,12 +129,12 @@ async def test_carriers_differ_only_where_it_is_meant(
     ours = await own.play(case)
     difference = DIFFERENCES.get(aspect)
     if difference is None:
-        assert ours == await grpcio.play(case)
+        assert ours == await _by_grpcio(grpcio, case)
         assert aspect in OTHER or ours.sight is not None
         return
     assert ours.brief == difference.own, difference.why
     if difference.grpcio != SILENCE:
-        assert (await grpcio.play(case)).brief == difference.grpcio
+        assert (await _by_grpcio(grpcio, case)).brief == difference.grpcio
     if difference.own != "good":
         assert ours.sight is None
 
@@ -145,4 +146,12 @@ async def test_generated_calls_have_the_same_outcome_on_either_carrier(
     for seed in range(GENERATED):
         aspects = generated(seed, without=DIFFERENCES)
         case = made(aspects)
-        assert await own.play(case) == await grpcio.play(case), (seed, aspects)
+        assert await own.play(case) == await _by_grpcio(grpcio, case), (seed, aspects)
+
+
+async def _by_grpcio(grpcio: Bench, case: Case) -> Outcome:
+    """Return what becomes of CASE. A handler of grpcio may never hear that its caller went, one in thousands: again."""
+    for _ in range(2):
+        with suppress(TimeoutError):
+            return await grpcio.play(case)
+    return await grpcio.play(case)
