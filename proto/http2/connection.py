@@ -17,82 +17,25 @@ is up to whoever answers. `calm.Budget` bounds nonsense, `check` what takes too 
 
 from __future__ import annotations
 
-from . import calm
-from .events import ConnectionEnded, Drained, Event, StreamReset
-from .faults import ConnectionFault
-from .frames import (
-    DEFAULT_WINDOW,
-    ENABLE_PUSH,
-    INITIAL_WINDOW_SIZE,
-    MAX_CONCURRENT_STREAMS,
-    MAX_FRAME_SIZE,
-    MAX_HEADER_LIST_SIZE,
-    PING,
-    STREAM_MASK,
-    ErrorCode,
-    frame,
-    go_away,
-    reset,
-    settings,
-    window_update,
-)
+from .connection_end import ConnectionEnd
+from .events import Event, StreamReset
+from .frames import MAX_CONCURRENT_STREAMS, STREAM_MASK, ErrorCode, go_away, reset
 from .incoming import Incoming
 from .limits import ConnectionLimits
-from .outgoing import Outgoing
-from .stream_table import StreamTable
 from .streams import Stream
 
 
-class Connection:
+class Connection(ConnectionEnd[Event, Incoming]):
     """One connection, from its preface on. Its owner says the time."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
-        self._limits = limits
-        self._budget = calm.Budget(now_ms)
-        self._table = StreamTable()
-        self._streams = self._table.open
-        self._events: list[Event] = []
-        self._outgoing = Outgoing(self._budget, self._written, self._drained)
+        super().__init__(limits, now_ms)
         self._incoming = Incoming(limits, self._table, self._outgoing, self._budget, self._tell)
-        #: It is over: nothing that comes is looked at any more.
-        self.ended = False
-        #: Why it is.
-        self.end_code = ErrorCode.NO_ERROR
         #: Its end is announced.
         self._is_leaving = False
-        self._outgoing.write(
-            settings(
-                {
-                    ENABLE_PUSH: 0,
-                    MAX_CONCURRENT_STREAMS: limits.streams_max,
-                    INITIAL_WINDOW_SIZE: limits.stream_window,
-                    MAX_FRAME_SIZE: limits.frame_bytes_max,
-                    MAX_HEADER_LIST_SIZE: limits.field_list_bytes_max,
-                }
-            )
-        )
-        if limits.connection_window > DEFAULT_WINDOW:
-            self._outgoing.write(window_update(0, limits.connection_window - DEFAULT_WINDOW))
+        self._announce({MAX_CONCURRENT_STREAMS: limits.streams_max})
 
-    # --- bytes in, events out
-
-    def receive(self, data: bytes, now_ms: int) -> list[Event]:
-        """Take DATA, which came at NOW_MS, and return what it tells."""
-        if self.ended:
-            return []
-        try:
-            self._incoming.read(data, now_ms)
-        except ConnectionFault as fault:
-            self.end(fault.code, fault.reason)
-        except calm.Exhausted:
-            self.end(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without use")
-        return self.events()
-
-    def events(self) -> list[Event]:
-        """Return what is to be told and was not yet; writing brings news, too."""
-        events = self._events[:]
-        self._events.clear()
-        return events
+    # --- what takes too long
 
     def check(self, now_ms: int) -> list[Event]:
         """End what takes too long at NOW_MS: what was half sent, and answers that nobody takes."""
@@ -120,35 +63,6 @@ class Connection:
         """Does the preface, a frame or a block of fields wait for its rest?"""
         return self._incoming.is_half
 
-    # --- bytes out
-
-    def take(self) -> bytes:
-        """Return what is to be written now; ask again while `has_more`."""
-        return self._outgoing.take()
-
-    @property
-    def has_more(self) -> bool:
-        """May more be taken, without news from the peer?"""
-        return self._outgoing.has_more
-
-    def pause(self, paused: bool) -> None:
-        """Hold bodies back while PAUSED: what was taken has not left yet."""
-        self._outgoing.paused = paused
-
-    @property
-    def queued(self) -> int:
-        """Bytes of bodies that wait to be taken."""
-        return self._outgoing.queued
-
-    def queued_of(self, stream_id: int) -> int:
-        """Bytes of the body of STREAM_ID that wait to be taken."""
-        stream = self._streams.get(stream_id)
-        return stream.queued if stream is not None else 0
-
-    def tell_below(self, stream_id: int, size: int) -> None:
-        """Have `Drained` told once when less than SIZE bytes of STREAM_ID wait."""
-        self._streams[stream_id].tell_below = size
-
     # --- answers; those on streams that are over are dropped
 
     def answer(self, stream_id: int, head: bytes, body: bytes, trailers: bytes) -> None:
@@ -163,12 +77,6 @@ class Connection:
         if stream is not None:
             self._outgoing.headers(stream, block, ends=ends)
 
-    def send_data(self, stream_id: int, data: bytes) -> None:
-        """Write DATA of the answer's body, or have it wait for a window."""
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            self._outgoing.body(stream, data)
-
     def send_end(self, stream_id: int, trailers: bytes | None) -> None:
         """End the answer behind its body, with a block of TRAILERS if there is one."""
         stream = self._streams.get(stream_id)
@@ -181,36 +89,7 @@ class Connection:
         if stream is not None:
             self._outgoing.forget(stream)
 
-    def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """Break STREAM_ID off."""
-        stream = self._streams.pop(stream_id, None)
-        if stream is not None:
-            self._outgoing.forget(stream)
-            self._outgoing.write(reset(stream_id, code))
-            self._table.add_reset(stream_id)
-
-    def hold(self, stream_id: int) -> None:
-        """Give nothing back of what comes on STREAM_ID from now on: its reader is busy."""
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            stream.held = True
-
-    def release(self, stream_id: int) -> None:
-        """Undo `hold`."""
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            stream.held = False
-            self._incoming.give_back(stream)
-
-    def earn(self) -> None:
-        """Count a message that came: it was of use."""
-        self._budget.earn(calm.MESSAGE)
-
-    # --- the connection itself
-
-    def ping(self, payload: bytes) -> None:
-        """Ask the peer whether it is there; PAYLOAD is eight bytes, which it sends back."""
-        self._outgoing.write(frame(PING, 0, 0, payload))
+    # --- its end
 
     def announce_end(self) -> None:
         """Tell the peer to open no more streams here; those that are under way to us are still served."""
@@ -224,32 +103,12 @@ class Connection:
             self._outgoing.write(go_away(self._table.last_id, ErrorCode.NO_ERROR))
 
     @property
-    def streams(self) -> int:
-        """How many streams are open."""
-        return len(self._streams)
-
-    @property
     def is_done(self) -> bool:
         """Are new streams refused, and those that were open over?"""
         return self._incoming.last_served is not None and not self._streams
 
-    def end(self, code: ErrorCode, reason: str) -> None:
-        """End the connection now: every stream is over."""
-        if self.ended:
-            return
-        self.ended = True
-        self.end_code = code
-        self._outgoing.write(go_away(self._table.last_id, code, reason))
-        for stream in self._streams.values():
-            self._outgoing.forget(stream)
-            self._events.append(StreamReset(stream.id, code, by_peer=False))
-        self._streams.clear()
-        self._events.append(ConnectionEnded(code, reason))
-
-    # --- what the halves tell
-
-    def _tell(self, event: Event) -> None:
-        self._events.append(event)
+    def _last_of_peer(self) -> int:
+        return self._table.last_id
 
     def _written(self, stream: Stream) -> None:
         """Forget STREAM, whose answer is written; a peer that still sends is told to stop.
@@ -262,6 +121,3 @@ class Connection:
             if not self._is_leaving:
                 self._outgoing.write(reset(stream.id, ErrorCode.NO_ERROR))
             self._table.add_reset(stream.id)
-
-    def _drained(self, stream: Stream) -> None:
-        self._events.append(Drained(stream.id))
