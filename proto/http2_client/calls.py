@@ -7,6 +7,7 @@ status, by its deadline, by the caller, or with its connection. Not thread-safe:
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ _TWO: Final = Status(StatusCode.INTERNAL, "the server answered twice")
 _NONE: Final = Status(StatusCode.INTERNAL, "the server answered well and said nothing")
 
 
-class ClientCall:
+class ClientCall(ABC):
     """What calls of both kinds have in common. FIELDS are the head of the request."""
 
     #: The whole request, if it is known from the start.
@@ -76,6 +77,7 @@ class ClientCall:
         """Note that the server broke it off."""
         self.end(of_reset(code))
 
+    @abstractmethod
     def on_drained(self) -> None:
         """Note that what was written has left."""
 
@@ -97,11 +99,13 @@ class ClientCall:
         self.end(CANCELLED)
         return True
 
+    @abstractmethod
     def _on_message(self, message: bytes) -> None:
-        raise NotImplementedError
+        """Take MESSAGE of the answer."""
 
+    @abstractmethod
     def _on_end(self) -> None:
-        raise NotImplementedError
+        """Know that it is over: `status` says how."""
 
 
 class UnaryCall(ClientCall):
@@ -128,6 +132,9 @@ class UnaryCall(ClientCall):
         if self._reply is None:
             raise _NONE.failure()
         return self._reply
+
+    def on_drained(self) -> None:
+        """Nobody waits for that: a question is written whole."""
 
     def _on_message(self, message: bytes) -> None:
         if self._reply is not None:
