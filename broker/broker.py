@@ -30,7 +30,7 @@ from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from .broker_metrics import figures
-from .carriers import carrier_of
+from .carriers import Counting, Relaying, carrier_of
 from .certificates import Certificates
 from .config import BrokerConfig
 from .metrics_page import Figure, MetricsPage
@@ -136,8 +136,7 @@ class Broker:
         """What PocketMQ's own clients connect to, as name servers tell them: on this machine, past the relay."""
         carrier = self._running.carrier if self._running else None
         is_here = is_loopback(self._config.host) and not self._config.advertised_address
-        direct: str | None = getattr(carrier, "direct_address", None) if is_here else None
-        return direct or self.address
+        return carrier.direct_address if is_here and isinstance(carrier, Relaying) else self.address
 
     def reload_certificate(self) -> None:
         """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
@@ -223,7 +222,7 @@ class Broker:
     def _figures(self) -> Iterator[Figure]:
         assert self._running is not None, "asked while running"
         carrier = self._running.carrier
-        connections = getattr(carrier, "connections", 0)
+        connections = carrier.connections if isinstance(carrier, Counting) else 0
         return figures(self._running.parts, self._status(), connections)
 
     async def _give_up(self, running: _Running) -> None:

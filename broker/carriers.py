@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.pages import Page, in_http1
@@ -10,6 +11,22 @@ from ..proto.rpc import Carrier, Certificate, Limits, MethodTable
 from .certificates import Certificates
 from .config import BrokerConfig
 from .timers import Timers
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A carrier that knows how many connections are open."""
+
+    @property
+    def connections(self) -> int: ...
+
+
+@runtime_checkable
+class Relaying(Protocol):
+    """A carrier behind a relay, which callers on this machine need not pass."""
+
+    @property
+    def direct_address(self) -> str: ...
 
 
 def carrier_of(
