@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from .official.programs import BuildFailed, Program
+from .official.programs import BuildFailed, Program, run
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,7 @@ def go_tool(name: str, package: str, folder: Path) -> list[str]:
     """Return the command that runs PACKAGE as FOLDER's go.mod has it; leave the test out where that cannot be had."""
 
     def build(target: Path) -> None:
-        done = subprocess.run(
-            ["go", "build", "-mod=readonly", "-o", str(target / name), package],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise BuildFailed(f"go build ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        run("go", "build", "-mod=readonly", "-o", target / name, package, cwd=folder)
 
     tool = _GoTool(
         name, package, ("go",), build, lambda target: [str(target / name)], folder=folder

@@ -86,7 +86,8 @@ def surroundings() -> dict[str, Any]:
     return {"cwd": home, "env": os.environ | {"HOME": str(home)}}
 
 
-def _run(*command: str | Path, cwd: Path, **environment: str) -> None:
+def run(*command: str | Path, cwd: Path, **environment: str) -> None:
+    """Run a step of a build; raise BuildFailed with what it printed."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -102,29 +103,29 @@ def _run(*command: str | Path, cwd: Path, **environment: str) -> None:
 
 
 def _build_python(folder: Path) -> None:
-    _run(sys.executable, "-m", "venv", "venv", cwd=folder)
+    run(sys.executable, "-m", "venv", "venv", cwd=folder)
     requirements = HERE / "python" / "requirements.txt"
-    _run("venv/bin/python", "-m", "pip", "install", "--quiet", "-r", requirements, cwd=folder)
+    run("venv/bin/python", "-m", "pip", "install", "--quiet", "-r", requirements, cwd=folder)
 
 
 def _build_node(folder: Path) -> None:
     for name in ("package.json", "package-lock.json", "program.js"):
         shutil.copy(HERE / "node" / name, folder)
-    _run("npm", "ci", "--prefer-offline", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+    run("npm", "ci", "--prefer-offline", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
 
 def _build_go(folder: Path) -> None:
-    _run("go", "build", "-mod=readonly", "-o", folder / "program", ".", cwd=HERE / "go")
+    run("go", "build", "-mod=readonly", "-o", folder / "program", ".", cwd=HERE / "go")
 
 
 def _build_java(folder: Path) -> None:
-    _run("mvn", "-q", "-B", f"-DoutputDirectory={folder}/lib", "process-sources", cwd=HERE / "java")
+    run("mvn", "-q", "-B", f"-DoutputDirectory={folder}/lib", "process-sources", cwd=HERE / "java")
     source = HERE / "java" / "Program.java"
-    _run("javac", "-cp", f"{folder}/lib/*", "-d", folder / "classes", source, cwd=folder)
+    run("javac", "-cp", f"{folder}/lib/*", "-d", folder / "classes", source, cwd=folder)
 
 
 def _build_rust(folder: Path) -> None:
-    _run("cargo", "build", "--locked", "--target-dir", folder, cwd=HERE / "rust")
+    run("cargo", "build", "--locked", "--target-dir", folder, cwd=HERE / "rust")
 
 
 PROGRAMS: Final = {

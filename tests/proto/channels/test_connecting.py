@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pocketmq.proto.channels import CallFailed, Dial, StatusCode
+from pocketmq.proto.channels import CallFailed, Channel, Dial, StatusCode
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.http2_client.channel import Http2Channel
 from pocketmq.proto.rpc import Carrier, Limits
@@ -24,19 +24,22 @@ async def start(kind: CarrierKind, service: EchoService, port: int) -> Carrier:
     return carrier
 
 
+async def answered_at_last(channel: Channel) -> bool:
+    """Ask until there is an answer; is it the right one?"""
+    while True:
+        try:
+            return bool((await unary(channel)(RUN(run_id=3))).run_id == 3)
+        except CallFailed:
+            await asyncio.sleep(0.05)
+
+
 async def test_a_server_that_comes_late_is_found(kind: CarrierKind, dial: Dial) -> None:
     port = free_port()
     async with dial(f"127.0.0.1:{port}") as channel, asyncio.timeout(60):
         with pytest.raises(CallFailed):
             await unary(channel)(RUN())
         carrier = await start(kind, EchoService(), port)
-        while True:
-            try:
-                assert (await unary(channel)(RUN(run_id=3))).run_id == 3
-            except CallFailed:
-                await asyncio.sleep(0.05)
-            else:
-                break
+        assert await answered_at_last(channel)
     await carrier.stop(0)
 
 
@@ -59,13 +62,7 @@ async def test_a_loss_fails_what_waits_and_the_next_call_connects_anew(
             assert caught.value.code() is StatusCode.UNAVAILABLE
 
         second = await start(kind, EchoService(), port)
-        while True:
-            try:
-                assert (await unary(channel)(RUN(run_id=3))).run_id == 3
-            except CallFailed:
-                await asyncio.sleep(0.05)
-            else:
-                break
+        assert await answered_at_last(channel)
     await second.stop(0)
 
 
