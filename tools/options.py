@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 
+from ..proto.errors import ConfigError
 from .stores.recoveries import RECOVERIES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,6 +35,26 @@ def nameserver_option(function: Function) -> Function:
 def json_option(what: str) -> Callable[[Function], Function]:
     """Add --json, which prints WHAT."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what}, for programs.")
+
+
+class StoreFolder(click.Path):
+    """An argument that names one local store: a folder that `stores/locations.py` takes for one."""
+
+    name = "store"
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)  # For shells that complete it; `convert` is what checks.
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return VALUE with `~` expanded; a usage error for what holds no store."""
+        from .stores.locations import check_store
+
+        path = os.path.expanduser(value)
+        try:
+            check_store(path)
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+        return path
 
 
 def broker_settings_option(function: Function) -> Function:

@@ -82,6 +82,9 @@ _store_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the store, made if it is not there.  [default: pocketmq/store in the user's data folder]",
 )
+_force_option = click.option(
+    "--force", is_flag=True, help="Make a store in a folder that holds other things."
+)
 
 
 def _clock_options(function: Function) -> Function:
@@ -116,6 +119,7 @@ def _time(options: dict[str, Any]) -> _Time:
 
 @click.command()
 @_store_option
+@_force_option
 @_clock_options
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
@@ -134,7 +138,8 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
         nameserver_port=options["nameserver_port"],
         grpc=options["grpc"],
     )
-    _run(_Servers(settings, with_nameserver=True, time=_time(options)), log_level)
+    time = _time(options)
+    _run(_Servers(settings, with_nameserver=True, time=time, force=options["force"]), log_level)
 
 
 @click.command()
@@ -148,6 +153,7 @@ def nameserver(port: int | None, file: Path | None, grpc: str | None, log_level:
 
 @click.command()
 @_store_option
+@_force_option
 @_clock_options
 @_port_option("--port", "Port, 8081 by default")
 @click.option(
@@ -165,7 +171,8 @@ def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -
         grpc=options["grpc"],
         nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
     )
-    _run(_Servers(settings, with_nameserver=False, time=_time(options)), log_level)
+    time = _time(options)
+    _run(_Servers(settings, with_nameserver=False, time=time, force=options["force"]), log_level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +193,21 @@ class _Time:
 
 
 class _Servers:
-    """The servers of one process, from their start to their stop; TIME: of its broker, None: there is none."""
+    """The servers of one process, from their start to their stop.
+
+    TIME: of its broker, None: there is none;  FORCE: whatever else is in the store's folder.
+    """
 
     def __init__(
-        self, settings: Settings, *, with_nameserver: bool, time: _Time | None = None
+        self,
+        settings: Settings,
+        *,
+        with_nameserver: bool,
+        time: _Time | None = None,
+        force: bool = False,
     ) -> None:
         self._settings = settings
+        self._force = force
         self._with_nameserver = with_nameserver
         self._time = time
         self._wall = SystemClock()
@@ -225,6 +241,7 @@ class _Servers:
     ) -> dict[str, Any]:
         from ..broker.broker import Broker
         from ..store.os_disk import OsDisk, allow_many_files
+        from .stores.locations import check_new_store
         from .stores.sizes import config_of_files
 
         allow_many_files()  # Every queue keeps files open; 1,024 are not many.
@@ -232,6 +249,8 @@ class _Servers:
         if nameserver is not None:
             settings = settings.with_options(nameservers=nameserver)
         disk = OsDisk()
+        if not self._force:
+            check_new_store(disk, settings.store.path)
         settings = replace(settings, store=config_of_files(disk, settings.store))
         clock = time.clock(self._wall, disk, settings.store)
         server = Broker.build(

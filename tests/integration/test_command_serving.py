@@ -143,3 +143,18 @@ def test_a_configuration_file_is_obeyed(tmp_path: Path) -> None:
 
     assert (receipt["broker"], receipt["durability"]) == ("from-file", "disk")
     assert (tmp_path / "mq" / "commitlog").is_dir()
+
+
+def test_a_folder_of_other_things_is_refused_unless_forced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("three years")
+
+    refused = pocketmq("serve", "--store", str(tmp_path), "--port", "0", "--nameserver-port", "0")
+
+    assert refused.code == 5
+    assert "thesis.txt" in refused.err
+    assert "--force" in refused.err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with ServerProcess(tmp_path, "--force") as server:
+        assert server.ready["store"] == str(tmp_path)
+    with ServerProcess(tmp_path):  # Now it holds a store.
+        assert (tmp_path / "thesis.txt").read_text() == "three years"

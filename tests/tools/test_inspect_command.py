@@ -109,9 +109,21 @@ def test_the_summary_names_topics_groups_and_damage(recovery: str, tmp_path: Pat
     assert wanted in result.stdout
 
 
-def test_an_empty_folder_is_an_empty_store(tmp_path: Path) -> None:
+def test_a_folder_with_an_empty_log_is_an_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+
     found = document(str(tmp_path))
 
     assert found["accepted"]
     assert (found["minPhyOffset"], found["maxPhyOffset"], found["records"]) == (-1, 0, [])
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
+
+
+@pytest.mark.parametrize("view", [[], ["verify"], ["--recovery", "ours"], ["--json"]])
+def test_a_folder_without_a_store_is_exit_code_2(view: list[str], tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root")
+
+    result = CliRunner().invoke(inspect, [str(tmp_path), *view])
+
+    assert result.exit_code == 2
+    assert "holds no store" in result.stderr

@@ -14,7 +14,7 @@ import click
 
 from ...proto.clock import SystemClock
 from ...store.os_disk import allow_many_files
-from ..options import broker_settings, broker_settings_option
+from ..options import StoreFolder, broker_settings, broker_settings_option
 from ..output import print_json
 from .messages import Compared, QueueComparison, QueueDifference
 from .side import Bounds, Side
@@ -52,8 +52,8 @@ def compare(
 
 
 @click.command()
-@click.argument("a", type=click.Path(exists=True, file_okay=False))
-@click.argument("b", type=click.Path(exists=True, file_okay=False))
+@click.argument("a", type=StoreFolder())
+@click.argument("b", type=StoreFolder())
 @click.option("--topic", "topics", multiple=True, help="Compare this topic alone; repeatable.")
 @click.option("--times", is_flag=True, help="Compare the times of birth and storing, too.")
 @click.option("--hosts", is_flag=True, help="Compare the hosts of birth and storing, too.")

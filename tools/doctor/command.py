@@ -1,7 +1,7 @@
 """`pocketmq doctor STORE`: what a start of either broker would do to a store, without writing a byte.
 
-Exit codes: 0 healthy, 1 something would be lost, rebuilt or served damaged, or a broker would refuse the store, 2
-wrong arguments.
+Exit codes: 0 healthy, or running or killed with nothing to lose; 1 something would be lost or served damaged, a store
+that stopped cleanly would be rebuilt, or a broker would refuse it; 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 from ...proto.clock import SystemClock
 from ...store.os_disk import OsDisk, allow_many_files
-from ..options import broker_settings, broker_settings_option
+from ..options import StoreFolder, broker_settings, broker_settings_option
 from ..output import print_json
 from ..stores.sizes import settings_of
 from .diagnosis import diagnose
@@ -20,7 +20,7 @@ from .text import print_diagnosis
 
 
 @click.command()
-@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.argument("store", type=StoreFolder())
 @click.option(
     "--what-if",
     type=click.Choice(("crash",)),
@@ -49,5 +49,5 @@ def doctor(
         print_json(diagnosis.to_json())
     else:
         print_diagnosis(diagnosis)
-    if not diagnosis.is_healthy:
+    if not diagnosis.is_safe:
         context.exit(1)

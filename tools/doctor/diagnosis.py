@@ -28,16 +28,24 @@ class Verdict:
     keys: KeysFound | None = None
 
     @property
-    def is_fine(self) -> bool:
-        """Would nothing be lost, rebuilt, or served damaged?"""
-        if self.losses is None or self.changes is None or self.keys is None:
+    def loses_nothing(self) -> bool:
+        """Would it start, and would no message be lost, hidden from look-ups or served damaged?"""
+        if self.losses is None or self.keys is None:
             return False
-        findings = self.outcome.recovery.findings if self.outcome.recovery is not None else []
         return (
             not self.losses.messages
             and not len(self.losses.served_damaged)
-            and not self.changes.any
             and self.keys.found == self.keys.checked
+        )
+
+    @property
+    def is_fine(self) -> bool:
+        """Would nothing be lost, rebuilt, or served damaged?"""
+        findings = self.outcome.recovery.findings if self.outcome.recovery is not None else []
+        return (
+            self.loses_nothing
+            and self.changes is not None
+            and not self.changes.any
             and all(finding.kind is Kind.NOTED for finding in findings)
         )
 
@@ -81,12 +89,22 @@ class Diagnosis:
         """Would both brokers start, and lose and rebuild nothing?"""
         return self.apache.is_fine and self.ours.is_fine
 
+    @property
+    def is_safe(self) -> bool:
+        """Healthy; or running or killed, and both brokers would start and lose nothing.
+
+        What a running broker has not finished (queue entries, the newest index file), any start makes again.
+        """
+        lively = self.abort_present or self.what_if is not None
+        return self.is_healthy or (lively and self.apache.loses_nothing and self.ours.loses_nothing)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         evidence = self.evidence
         return {
             "store": self.store,
             "healthy": self.is_healthy,
+            "safe": self.is_safe,
             "abortPresent": self.abort_present,
             "whatIf": self.what_if,
             "now": {

@@ -30,6 +30,10 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     click.echo("")
     if diagnosis.is_healthy:
         click.echo("healthy: both brokers would start, and lose and rebuild nothing")
+    elif diagnosis.is_safe:
+        click.echo(
+            "safe: both brokers would start and lose nothing; what is not finished, they make again"
+        )
     else:
         click.echo("not healthy; nothing was written, `pocketmq repair` makes a repaired copy")
 

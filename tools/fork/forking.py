@@ -20,12 +20,13 @@ from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport, Verified
+from ..stores.locations import check_store
 from ..stores.our_reading import store_config
 from ..stores.sizes import settings_of
 from .cut_rows import CutRows
 from .moment import Cut, find_cut
 from .settle import limit_checkpoint, own_open_files, settle
-from .skeleton import Copied, copy_rows, copy_small_files, require_new_folder, require_store
+from .skeleton import Copied, copy_rows, copy_small_files, require_new_folder
 from .tables import Clamped, clamp_tables, wind_back_timers
 
 _WHEEL: Final = "timerwheel"
@@ -72,7 +73,7 @@ def make_fork(
     Raises InvalidArgument (TARGET is there), StoreRefused (no store, or files that do not belong), StoreFull,
     DiskFailure; then TARGET is as it was.
     """
-    require_store(source)
+    check_store(source)
     require_new_folder(target, source)
     was_there = os.path.isdir(target)
     try:

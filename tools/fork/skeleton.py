@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...proto.errors import InvalidArgument, StoreRefused
+from ...proto.errors import InvalidArgument
 from ...store.copies import copy_file, link_or_copy
 from ...store.os_disk import OsDisk
 
@@ -34,8 +34,6 @@ _LEFT_OUT: Final = frozenset(
 )
 #: The unit of `st_blocks`.
 _BLOCK: Final = 512
-#: What else shows that a folder is a store.
-_SIGNS: Final = ("config", "checkpoint")
 #: What is never changed once it was written.
 _SAVED: Final = "pocketmq/broken"
 
@@ -95,15 +93,6 @@ def require_new_folder(path: str, source: str) -> None:
             f"--to {path}: it is there already and not an empty folder: name a new one",
             field="to",
             value=path,
-        )
-
-
-def require_store(path: str) -> None:
-    """Raise StoreRefused if the folder PATH holds nothing that a store is made of."""
-    if not any(os.path.exists(os.path.join(path, name)) for name in (*ROWS, *_SIGNS)):
-        raise StoreRefused(
-            f"{path} holds no store (no commitlog, consumequeue or config folder, no checkpoint): check the path",
-            path=path,
         )
 
 

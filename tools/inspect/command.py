@@ -24,7 +24,7 @@ from ...proto.clock import SystemClock
 from ...store.apache.settings import ApacheSettings
 from ...store.os_disk import OsDisk
 from ..lazy_group import LazyGroup
-from ..options import broker_settings, broker_settings_option
+from ..options import StoreFolder, broker_settings, broker_settings_option
 from ..stores.recoveries import RECOVERIES
 from .output import Inspected
 
@@ -92,7 +92,7 @@ class Views(LazyGroup):
     invoke_without_command=True,
     subcommand_metavar="[VIEW [ARGS]...]",
 )
-@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.argument("store", type=StoreFolder())
 @broker_settings_option
 @click.option(
     "--recovery",

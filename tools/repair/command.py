@@ -13,7 +13,7 @@ import click
 from ...proto.clock import SystemClock
 from ...store.os_disk import allow_many_files
 from ..doctor.text import reason_lines
-from ..options import broker_settings, broker_settings_option
+from ..options import StoreFolder, broker_settings, broker_settings_option
 from ..output import print_json
 from .repairing import Repaired, make_repaired_copy
 
@@ -21,7 +21,7 @@ _LINES_MAX = 30
 
 
 @click.command()
-@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.argument("store", type=StoreFolder())
 @click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")

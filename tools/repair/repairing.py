@@ -20,7 +20,8 @@ from ..doctor.evidence import Evidence, gather
 from ..doctor.losses import Losses, find_losses
 from ..doctor.outcome import outcome_of
 from ..fork.settle import limit_checkpoint, own_open_files, settle
-from ..fork.skeleton import Copied, copy_rows, copy_small_files, require_new_folder, require_store
+from ..fork.skeleton import Copied, copy_rows, copy_small_files, require_new_folder
+from ..stores.locations import check_store
 from ..stores.our_reading import store_config
 from ..stores.sizes import settings_of
 from .fitting import Fitted, Fitting
@@ -46,7 +47,7 @@ def make_repaired_copy(
 
     Raises InvalidArgument (TARGET is there), StoreRefused (no store), StoreFull, DiskFailure; then TARGET is as it was.
     """
-    require_store(source)
+    check_store(source)
     require_new_folder(target, source)
     was_there = os.path.isdir(target)
     try:

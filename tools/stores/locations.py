@@ -4,6 +4,9 @@ A store is named by a path ("./store"), a URL that pyarrow.fs takes ("s3://bucke
 "file:///…"), or a pattern of either whose segments hold * ? [ ] (in URLs only * and [ ]): "/data/broker-*/store".
 A pattern stands for the folders that match and hold a store; a folder of that very name comes first.
 
+What a store is (`is_store`): a folder with the files of a log or of queues, with one of a broker's tables in `config/`,
+or with a `checkpoint` of 4,096 bytes. Every verb that takes a store asks this.
+
 The broker's name, by the first of these that tells it:
 
 1. `broker_name`, given by whoever asks (only for a single store);
@@ -26,7 +29,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from ...proto.errors import ConfigError
+from ...proto.errors import ConfigError, StoreRefused
 from ...store.disk import Disk, Entry
 from ...store.java_json import parse
 from ...store.os_disk import OsDisk
@@ -34,8 +37,10 @@ from .filesystem_disk import FileSystemDisk, open_url, pyarrow_fs
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _MEMBER_TOPIC: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
-#: A folder with one of these is taken for a store.
-_MARKS: Final = ("commitlog", "consumequeue", "batchconsumequeue", "config")
+_ROWS: Final = ("commitlog", "consumequeue", "batchconsumequeue")
+_TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+_CHECKPOINT_SIZE: Final = 4096
+_NOT_FOREIGN: Final = ("lost+found", "lock", "abort", "pocketmq")
 _USUAL_FOLDER: Final = "store"
 
 
@@ -158,12 +163,12 @@ def _urls_of(given: str) -> list[str]:
 def _local(path: str) -> list[str]:
     disk = OsDisk()
     if disk.is_folder(path):
-        if not _is_store(disk, path):
+        if not is_store(disk, path):
             raise _no_store(path)
         return [path]
     if not _is_pattern(path):
         raise _nothing(path)
-    found = [one for one in _matches(disk.list, "/", path) if _is_store(disk, one)]
+    found = [one for one in _matches(disk.list, "/", path) if is_store(disk, one)]
     if not found:
         raise _nothing(path)
     return found
@@ -177,7 +182,7 @@ def _remote(url: str) -> list[str]:
         disk = FileSystemDisk.of(url)
         if not disk.is_folder(disk.root):
             raise _nothing(url)
-        if not _is_store(disk, disk.root):
+        if not is_store(disk, disk.root):
             raise _no_store(url)
         return [url]
     fixed = posixpath.dirname(re.split(r"[*\[]", base)[0])
@@ -196,7 +201,7 @@ def _remote(url: str) -> list[str]:
     found = [
         fixed + "/" + posixpath.relpath(path, top) + question + query
         for path in _matches(children, top, posixpath.join(top, base[len(fixed) :].strip("/")))
-        if any(entry.is_folder and entry.name in _MARKS for entry in children(path))
+        if _holds_store(children, path)
     ]
     if not found:
         raise _nothing(url)
@@ -235,8 +240,50 @@ def _is_pattern(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _is_store(disk: Disk, folder: str) -> bool:
-    return any(disk.is_folder(posixpath.join(folder, mark)) for mark in _MARKS)
+def is_store(disk: Disk, folder: str) -> bool:
+    """Does FOLDER on DISK hold a store, whole, damaged or just begun? False for what is no folder."""
+    return _holds_store(disk.list, folder)
+
+
+def check_store(path: str) -> None:
+    """Raise ConfigError unless the local folder PATH is there and holds a store."""
+    disk = OsDisk()
+    if not disk.is_folder(path):
+        raise _nothing(path)
+    if not is_store(disk, path):
+        raise _no_store(path)
+
+
+def check_new_store(disk: Disk, folder: str) -> None:
+    """Raise StoreRefused if a store made in FOLDER would lie among other things.
+
+    A folder that is missing or empty, or holds a store, is fine; so are names with a dot in front, a file system's
+    `lost+found`, and what a start that failed leaves.
+    """
+    found = [entry.name for entry in disk.list(folder)]
+    others = [name for name in found if not name.startswith(".") and name not in _NOT_FOREIGN]
+    if others and not is_store(disk, folder):
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        raise StoreRefused(
+            f"{folder} holds no store, but other things ({', '.join(others[:3])}{more}): name an empty or new folder,"
+            " or --force to make a store among them",
+            path=folder,
+        )
+
+
+def _holds_store(children: Callable[[str], list[Entry]], folder: str) -> bool:
+    entries = {entry.name: entry for entry in children(folder)}
+    if any(name in entries and entries[name].is_folder for name in _ROWS):
+        return True
+    checkpoint, config = entries.get("checkpoint"), entries.get("config")
+    if checkpoint and not checkpoint.is_folder and checkpoint.size == _CHECKPOINT_SIZE:
+        return True
+    if not (config and config.is_folder):
+        return False
+    files = (entry.name for entry in children(posixpath.join(folder, "config")))
+    return any(
+        name.removesuffix(".bak") in {f"{table}.json" for table in _TABLES} for name in files
+    )
 
 
 def _nothing(given: str) -> ConfigError:
@@ -245,10 +292,9 @@ def _nothing(given: str) -> ConfigError:
 
 
 def _no_store(given: str) -> ConfigError:
-    marks = ", ".join(_MARKS)
     return ConfigError(
-        f"{given} holds no store: none of the folders {marks} is in it; for several stores write a pattern,"
-        f" {json.dumps(given.rstrip('/') + '/*/store')}",
+        f"{given} holds no store: no commitlog, consumequeue or batchconsumequeue folder, no tables in config/, no"
+        f" checkpoint; for several stores write a pattern, {json.dumps(given.rstrip('/') + '/*/store')}",
         field="store",
         value=given,
     )

@@ -9,7 +9,9 @@ from click.testing import CliRunner, Result
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.command import doctor
 
+from ...integration.command import pocketmq
 from ...recorded import recorded_store, settings
+from ...served import ServerProcess
 from ...stores import fingerprint
 
 
@@ -83,3 +85,19 @@ def test_settings_are_taken_like_those_of_inspect(tmp_path: Path) -> None:
 )
 def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -> None:
     assert command(["doctor", *(word.format(store=tmp_path) for word in arguments)]) == 2
+
+
+def test_a_live_store_that_would_lose_nothing_is_exit_code_0(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "store") as server:
+        sent = pocketmq("send", "T", "--stdin", nameserver=server.nameserver, stdin=b"line\n" * 100)
+        result = run(str(tmp_path / "store"))
+
+    assert sent.code == 0
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].startswith(("safe: both brokers", "healthy: both"))
+
+
+def test_a_folder_that_holds_no_store_is_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing of a broker")
+
+    assert command(["doctor", str(tmp_path)]) == 2

@@ -146,6 +146,7 @@ def test_a_crash_now_costs_a_clean_store_rebuilding_alone(tmp_path: Path) -> Non
     found = of(store, {}, crash=True)
 
     assert not found.is_healthy
+    assert found.is_safe
     assert not lost(found, "apache")
     assert found.apache.changes is not None
     names = [f"index/{path.name}" for path in (store / "index").iterdir()]

@@ -78,7 +78,7 @@ def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -
 def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
 
-    assert command(["fork", str(tmp_path / "nothing"), "--to", str(tmp_path / "fork")]) == 5
+    assert command(["fork", str(tmp_path / "nothing"), "--to", str(tmp_path / "fork")]) == 2
     assert not (tmp_path / "fork").exists()
 
 

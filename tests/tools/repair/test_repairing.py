@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import InvalidArgument, PocketMQError, StoreRefused
+from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
@@ -118,7 +118,7 @@ def test_what_is_there_already_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
 
-    with pytest.raises(StoreRefused, match="holds no store"):
+    with pytest.raises(ConfigError, match="holds no store"):
         repaired(tmp_path / "nothing", tmp_path / "copy", {})
 
     assert not (tmp_path / "copy").exists()

@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.proto.errors import ConfigError
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.stores.locations import StoreLocation, broker_name_of, locate
+from pocketmq.tools.stores.locations import StoreLocation, broker_name_of, is_store, locate
 
 from ...recorded import recorded_store
 
@@ -123,3 +123,23 @@ def test_what_is_no_store_is_refused(given: str, why: str, tmp_path: Path) -> No
 
     with pytest.raises(ConfigError, match=why):
         locate([text])
+
+
+@pytest.mark.parametrize("mark", ["commitlog/", "batchconsumequeue/", "config/topics.json.bak"])
+def test_what_a_broker_leaves_makes_a_folder_a_store(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / mark
+    (path if mark.endswith("/") else path.parent).mkdir(parents=True)
+    if not mark.endswith("/"):
+        path.write_text("{}")
+
+    assert is_store(OsDisk(), str(tmp_path))
+
+
+def test_a_folder_config_or_a_file_checkpoint_alone_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/app.yaml").write_text("a: 1")
+    (tmp_path / "checkpoint").write_text("model weights")
+
+    assert not is_store(OsDisk(), str(tmp_path))
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    assert is_store(OsDisk(), str(tmp_path))
