@@ -91,7 +91,7 @@ class _Plan:
         if self.config.delivery == "effectively_once" and not remembers(listener):
             raise ConfigError(
                 'delivery "effectively_once" needs a listener that remembers what it has done: decorate it with'
-                " a Once (see docs/consuming.md), or say at_least_once",
+                " a Once (see docs/pushing.md), or say at_least_once",
                 field="delivery",
                 value="effectively_once",
             )

@@ -27,10 +27,15 @@ def find_queue(wanted: Queue | int, topic: str, queues: Sequence[Queue]) -> Queu
         found = [queue for queue in queues if queue.number == wanted]
     if len(found) == 1:
         return found[0]
-    have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"
-    hint = "name the broker: Queue(topic, broker, number)" if found else f"it has {have}"
+    if found:
+        brokers = ", ".join(queue.broker for queue in found[:32])
+        why = f"{len(found)} brokers have a queue {wanted} ({brokers}): name one, Queue(topic, broker, number)"
+    else:
+        more = f" and {len(queues) - 32:,} more" if len(queues) > 32 else ""
+        have = ", ".join(f"{queue.broker}:{queue.number}" for queue in queues[:32]) or "none"
+        why = f"there is no queue {wanted}; it has {have}{more}"
     raise QueueNotFound(
-        f"topic {topic!r}: queue {wanted} is there {len(found)} times; {hint}",
+        f"topic {topic!r}: {why}",
         topic=topic,
         queue=wanted,
     )

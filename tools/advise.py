@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +22,15 @@ from ..proto.errors import InvalidArgument, MessageNotFound
 from ..proto.record import NO_HOST
 from ..proto.record_run import encode_run
 from .advice import USE, Advice, advice
+from .bench import stopwatch
 from .bench.stopwatch import Lap, async_lap, lap
 from .options import json_option, nameserver_option
 from .output import print_json, print_pairs
 
 Listener = Callable[[ReceivedMessage], object]
 
+#: Whose frames stand above a listener's in what it raises.
+_OWN_MODULES: Final = frozenset({__name__, stopwatch.__name__})
 _MESSAGES_MAX: Final = 100_000
 #: One call in so many is for warming up, and does not count.
 _WARM_UP: Final = 10
@@ -74,7 +78,7 @@ def advise(
     """Run MODULE:FUNCTION on messages, one after the other, and propose how many threads, processes and nodes it needs.
 
     The function runs for real, with all that it does; it is called with a received message, as a push consumer calls
-    it. It may be a coroutine function.
+    it. It may be a coroutine function. If every call fails, the first error is shown, and the exit code is 1.
     """
     topic: str | None = source["topic"]
     if (topic is None) == (source["body"] is None):
@@ -87,6 +91,11 @@ def advise(
     else:
         queues, found = _stored(nameserver, topic, messages)
     laps = measure(function, found, messages)
+    errors = [one.error for one in laps if one.error is not None]
+    if errors:
+        _tell_error(listener, errors, len(laps))
+    if len(errors) == len(laps):  # How fast a listener fails says nothing about its work.
+        raise click.exceptions.Exit(1)
     told = advice(laps, cores=cores or os.cpu_count() or 1, peak_per_s=peak_per_s)
     if as_json:
         print_json(
@@ -94,6 +103,16 @@ def advise(
         )
     else:
         print_pairs(words(listener, told, topic, queues))
+
+
+def _tell_error(listener: str, errors: Sequence[Exception], calls: int) -> None:
+    """Show the first of ERRORS as Python would, from the listener's own frame on."""
+    first = errors[0]
+    frames = first.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OWN_MODULES:
+        frames = frames.tb_next
+    click.echo("".join(traceback.format_exception(type(first), first, frames)), err=True, nl=False)
+    click.echo(f"pocketmq: {listener} failed in {len(errors):,} of {calls:,} calls", err=True)
 
 
 def _stored(nameserver: str, topic: str, count: int) -> tuple[int, list[ReceivedMessage]]:

@@ -162,7 +162,7 @@ def _queue_row(one: GroupQueue) -> list[object]:
         one.queue.topic,
         one.queue.broker,
         one.queue.number,
-        one.offset,
+        "-" if one.offset < 0 else one.offset,
         one.min_offset,
         one.max_offset,
         one.lag,

@@ -12,12 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import click
+import yaml
 
 from ..client import Admin, GroupReport, Queue
 from ..client.allocation import (
+    Configured,
+    MachineRoom,
     Member,
     Move,
     Strategy,
@@ -36,6 +40,10 @@ _MEMBERS_MAX: Final = 10_000
 _QUEUES_MAX: Final = 65_536
 #: TOPIC[@BROKER]=[NOW:]THEN
 _COUNT: Final = re.compile(r"([^@=]+)(?:@([^=]+))?=(?:(\d+):)?(\d+)")
+#: TOPIC@BROKER:0-3,7
+_SHARE: Final = re.compile(
+    r"([^@]+)@([^:]+(?:@[^:]+)?):(\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?)*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,21 @@ class Count:
     "--strategy",
     help=f"One of {', '.join(known_strategies())}, or module:Class.  [default: the group's, or sticky]",
 )
+@click.option(
+    "--shares",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="For strategy configured: a YAML file, a list of queues by member, as `orders@broker-a:0-3,7`.",
+)
+@click.option(
+    "--rooms", metavar="ROOM[,…]", help="For strategy machine-room: only queues of these rooms."
+)
+@click.option(
+    "--member-room",
+    "member_rooms",
+    multiple=True,
+    metavar="ID=ROOM",
+    help="For the strategies by room: where a member stands. Repeatable.",
+)
 @json_option("one document")
 @nameserver_option
 def plan(
@@ -96,7 +119,7 @@ def plan(
     strategy: str | None,
     as_json: bool,
     nameserver: str,
-    **changes: tuple[str, ...],
+    **asked: Any,
 ) -> None:
     """Show who would get which queues of GROUP, and what moves, if members, queues or the strategy changed.
 
@@ -107,15 +130,80 @@ def plan(
         raise click.UsageError("Say either a GROUP, or --members and --queues.")
     if name:
         report, there = _asked(name, nameserver)
-        chosen = strategy_named(strategy or report.strategy or _DEFAULT_STRATEGY)
-        present = live(report, there)
+        chosen = _strategy(strategy or report.strategy or _DEFAULT_STRATEGY, asked)
+        present = placed(live(report, there), asked["member_rooms"])
         queues = with_counts(present.queues, parsed)
     else:
-        chosen = strategy_named(strategy or _DEFAULT_STRATEGY)
-        present = imagined(chosen, member_count or 0, parsed)
+        chosen = _strategy(strategy or _DEFAULT_STRATEGY, asked)
+        present = imagined(chosen, member_count or 0, parsed, asked["member_rooms"])
         queues = [queue for count in parsed for queue in count.queues(count.then)]
-    future = changed(present, changes["added"], changes["removed"], queues)
+    future = changed(present, asked["added"], asked["removed"], queues)
+    future = placed(future, asked["member_rooms"], must_know=True)
     show(chosen, present, allocated(chosen, future.members, future.queues), as_json=as_json)
+
+
+def _strategy(name: str, asked: Mapping[str, Any]) -> Strategy:
+    """Return strategy NAME with what it divides by: the `shares` or `rooms` that are ASKED for."""
+    shares, rooms = asked["shares"], asked["rooms"]
+    if shares is not None and name != Configured.name:
+        raise click.UsageError(f"--shares is for strategy {Configured.name}, not {name}.")
+    if rooms is not None and name != MachineRoom.name:
+        raise click.UsageError(f"--rooms is for strategy {MachineRoom.name}, not {name}.")
+    if name == Configured.name:
+        if shares is None:
+            raise click.UsageError(f"Strategy {name} needs --shares FILE: who reads what.")
+        return Configured(read_shares(shares))
+    if rooms is not None:
+        return MachineRoom(room.strip() for room in rooms.split(","))
+    return strategy_named(name)
+
+
+def read_shares(path: Path) -> dict[str, list[Queue]]:
+    """Return the queues by member that the YAML file PATH says. Raises BadParameter."""
+    try:
+        table = yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise click.BadParameter(f"{path}: {reason}", param_hint="--shares") from error
+    if not isinstance(table, dict):
+        raise click.BadParameter(f"{path}: no list of queues by member", param_hint="--shares")
+    found: dict[str, list[Queue]] = {}
+    for member, listed in table.items():
+        texts = [listed] if isinstance(listed, str) else listed or []
+        if not isinstance(texts, list):
+            raise click.BadParameter(f"{path}: {member}: no list of queues", param_hint="--shares")
+        found[str(member)] = [queue for text in texts for queue in _queues_of(str(text), path)]
+    return found
+
+
+def _queues_of(text: str, path: Path) -> list[Queue]:
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(
+            f"{path}: {text!r} is not TOPIC@BROKER:0-3,7", param_hint="--shares"
+        )
+    numbers: list[int] = []
+    for part in match[3].split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), min(int(last or first), _QUEUES_MAX) + 1)
+    return [Queue(match[1], match[2], number) for number in numbers]
+
+
+def placed(situation: Situation, rooms: Sequence[str], *, must_know: bool = False) -> Situation:
+    """Return SITUATION with its members in ROOMS, "id=room" each. MUST_KNOW: refuse ids that nobody has."""
+    by_member = {}
+    for text in rooms:
+        member_id, equals, room = text.rpartition("=")
+        if not (equals and member_id and room):
+            raise click.BadParameter(f"{text!r} is not ID=ROOM", param_hint="--member-room")
+        by_member[member_id] = room
+    unknown = by_member.keys() - {one.member_id for one in situation.members}
+    if must_know and unknown:
+        raise click.BadParameter(f"{min(unknown)!r} is no member", param_hint="--member-room")
+    members = [
+        replace(one, room=by_member.get(one.member_id, one.room)) for one in situation.members
+    ]
+    return replace(situation, members=members)
 
 
 def _asked(name: str, nameserver: str) -> tuple[GroupReport, list[Queue]]:
@@ -188,8 +276,10 @@ def parse_count(text: str) -> Count:
     return count
 
 
-def imagined(strategy: Strategy, member_count: int, counts: Iterable[Count]) -> Situation:
-    """Return a group of MEMBER_COUNT members with the shares that STRATEGY makes."""
+def imagined(
+    strategy: Strategy, member_count: int, counts: Iterable[Count], rooms: Sequence[str] = ()
+) -> Situation:
+    """Return a group of MEMBER_COUNT members, some in ROOMS, with the shares that STRATEGY makes."""
     counts = list(counts)
     queues = [
         queue
@@ -201,7 +291,8 @@ def imagined(strategy: Strategy, member_count: int, counts: Iterable[Count]) -> 
     members = [
         Member(f"member-{number:0{width}}", topics=topics) for number in range(1, member_count + 1)
     ]
-    return Situation(members, queues, allocated(strategy, members, queues))
+    present = placed(Situation(members, queues, {}), rooms)
+    return replace(present, shares=allocated(strategy, present.members, queues))
 
 
 def changed(

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
 from .stores.recoveries import RECOVERIES
 
@@ -66,6 +67,30 @@ def broker_settings_option(function: Function) -> Function:
         multiple=True,
         help="A setting of Apache's broker (mappedFileSizeCommitLog=65536); may be repeated.",
     )(function)
+
+
+def watch_options(function: Function) -> Function:
+    """Add --watch and --times; `watch_interval_ms` reads what was given."""
+    times = click.option(
+        "--times", type=click.IntRange(1), help="With --watch: look so many times, then stop."
+    )
+    return click.option(
+        "--watch",
+        metavar="30s",
+        help="Look again and again, so long apart (1ms at least), and tell what changed.",
+    )(times(function))
+
+
+def watch_interval_ms(watch: str | None, times: int | None) -> int | None:
+    """Return the milliseconds that --watch says; None: it looks once. Raises UsageError, InvalidArgument."""
+    if watch is None:
+        if times is not None:
+            raise click.UsageError("--times goes with --watch.")
+        return None
+    interval_ms = parse_duration(watch, field="--watch")
+    if not interval_ms:
+        raise click.UsageError(f"--watch {watch}: it is 1ms at least; 30s is usual.")
+    return interval_ms
 
 
 def recovery_option(function: Function) -> Function:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any, Final
 
 from ...proto.errors import ConfigError
@@ -80,8 +81,23 @@ def _made(kind: Any, name: str) -> Strategy:
     try:
         made = kind()
     except TypeError as error:
-        raise _refused(name, f"needs arguments ({error}): hand over an object instead") from error
+        raise _refused(
+            name, f"needs {_arguments(kind)}: hand over an object that has them"
+        ) from error
     return _checked(made, name)
+
+
+def _arguments(kind: Callable[..., Any]) -> str:
+    """Return what KIND must be given, in words."""
+    try:
+        needed = [
+            one.name
+            for one in signature(kind).parameters.values()
+            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # Classes of C may not tell.
+        needed = []
+    return f"arguments ({', '.join(needed)})" if needed else "arguments"
 
 
 def _checked(strategy: Any, name: str) -> Strategy:

@@ -19,7 +19,7 @@ SAID = {
     "order_processing": r"19 orders charged, 4 of them at the second try\n"
     r"1 dead letter: order 13: .*no such account.*\n",
     "ordered_events": r"10 of 10 accounts have their 50 events in order, 30 after a failure\n",
-    "reminders": r"look at the oven: \d+ ms late\ntea is ready: \d+ ms late\nthe bus leaves: \d+ ms late\n",
+    "reminders": r"look at the oven: \d{1,4} ms late\ntea is ready: \d{1,4} ms late\nthe bus leaves: \d{1,4} ms late\n",
     "outbox": r"10 orders, 11 messages, 10 shipments of 10 orders\n",
     "peak_shaving": r"1500 requests accepted in [\d.]+ s, 1500 handled in [\d.]+ s\nat most 500 a second\n",
 }

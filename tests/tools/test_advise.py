@@ -40,7 +40,7 @@ def listeners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def laps(cpu_ms: float, wall_ms: float, count: int = 10) -> list[Lap]:
-    return [Lap(wall_ms / 1e3, cpu_ms / 1e3, False)] * count
+    return [Lap(wall_ms / 1e3, cpu_ms / 1e3)] * count
 
 
 def test_a_listener_that_only_works_needs_one_thread_a_core() -> None:
@@ -71,7 +71,7 @@ def test_threads_are_bounded_and_then_bound_what_a_node_does() -> None:
 
 
 def test_a_call_that_costs_nothing_measurable_is_not_divided_by() -> None:
-    assert advice([Lap(0.0, 0.0, False)], cores=1).threads == 1
+    assert advice([Lap(0.0, 0.0)], cores=1).threads == 1
 
 
 def test_calls_are_measured_after_warming_up() -> None:
@@ -120,6 +120,20 @@ def test_rates_are_read(text: str, per_s: float) -> None:
 def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="5000/s"):
         rate_of(text)
+
+
+def test_a_listener_that_always_fails_gets_its_error_and_no_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "body").write_bytes(b"x")
+
+    assert cli.run(["advise", "advised_listeners:fails", "--body", "body", "--messages", "3"]) == 1
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("Traceback")
+    assert "advised_listeners.py" in told.err.splitlines()[1]
+    assert told.err.endswith("pocketmq: advised_listeners:fails failed in 3 of 3 calls\n")
 
 
 def test_the_command_runs_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -68,6 +69,45 @@ def test_queues_that_nobody_reads_are_named(capsys: pytest.CaptureFixture[str]) 
     assert lines[-1] == ["read", "by", "nobody", "then:", "t@broker-a:2-3"]
 
 
+def test_a_file_says_who_reads_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "shares.yaml").write_text("member-1: t@broker-a:0-1,3\nmember-2: [t@broker-a:2]\n")
+    arguments = ["--members", "2", "--queues", "t=5", "--strategy", "configured"]
+
+    shown = document(capsys, *arguments, "--shares", str(tmp_path / "shares.yaml"))
+
+    assert {name: [one["queue"] for one in share] for name, share in shown["then"].items()} == {
+        "member-1": [0, 1, 3],
+        "member-2": [2],
+    }
+
+
+@pytest.mark.parametrize("text", ["[", "just words", "a: {b: c}", "a: [t@b]", "a: [t@b:1-]"])
+def test_a_file_that_says_nothing_of_shares_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "shares.yaml").write_text(text)
+    arguments = ["--members", "2", "--queues", "t=5", "--strategy", "configured"]
+
+    assert cli.run(["group", "plan", *arguments, "--shares", str(tmp_path / "shares.yaml")]) == 2
+    assert "--shares" in capsys.readouterr().err
+
+
+def test_rooms_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    queues = ["--queues", "t@east@b1=2", "--queues", "t@west@b2=2"]
+
+    lines = table(
+        capsys, "--members", "1", *queues, "--strategy", "machine-room", "--rooms", "east"
+    )
+    near = document(
+        capsys, "--members", "2", *queues, "--strategy", "machine-room-nearby",
+        "--member-room", "member-1=west", "--member-room", "member-2=east",
+    )  # fmt: skip
+
+    assert lines[2][-1] == "t@east@b1:0-1"
+    assert {one["broker"] for one in near["then"]["member-1"]} == {"west@b2"}
+    assert {one["broker"] for one in near["then"]["member-2"]} == {"east@b1"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -76,6 +116,10 @@ def test_queues_that_nobody_reads_are_named(capsys: pytest.CaptureFixture[str]) 
         (["--queues", "t=1", "--add-member", "member-1"], "'member-1' is a member already"),
         (["--queues", "t=1", "--remove-member", "x"], "'x' is no member; there are: member-1"),
         (["--queues", "t=1", "--strategy", "best"], "allocation strategy 'best' is not known"),
+        (["--queues", "t=1", "--strategy", "configured"], "configured needs --shares FILE"),
+        (["--queues", "t=1", "--rooms", "a"], "--rooms is for strategy machine-room"),
+        (["--queues", "t=1", "--member-room", "x=a"], "'x' is no member"),
+        (["--queues", "t=1", "--member-room", "x"], "'x' is not ID=ROOM"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -8,30 +8,32 @@ from typing import NamedTuple
 
 
 class Lap(NamedTuple):
-    """One call: seconds in all, and seconds of CPU time of its thread."""
+    """One call: seconds in all, seconds of CPU time of its thread, and what it raised."""
 
     wall_s: float
     cpu_s: float
-    failed: bool
+    error: Exception | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
 
 
 def lap(call: Callable[[], object]) -> Lap:
     """Return how long CALL takes; an error that it raises is part of it."""
-    wall, cpu, failed = time.perf_counter(), time.thread_time(), False
+    wall, cpu, error = time.perf_counter(), time.thread_time(), None
     try:
         call()
-    except (
-        Exception
-    ):  # What the function does with the message is its own business; how long it takes is ours.
-        failed = True
-    return Lap(time.perf_counter() - wall, time.thread_time() - cpu, failed)
+    except Exception as raised:  # Of whatever kind: who measures decides what it means.
+        error = raised
+    return Lap(time.perf_counter() - wall, time.thread_time() - cpu, error)
 
 
 async def async_lap(call: Callable[[], Awaitable[object]]) -> Lap:
     """Return how long CALL takes, with nothing else on the loop."""
-    wall, cpu, failed = time.perf_counter(), time.thread_time(), False
+    wall, cpu, error = time.perf_counter(), time.thread_time(), None
     try:
         await call()
-    except Exception:  # As in `lap`.
-        failed = True
-    return Lap(time.perf_counter() - wall, time.thread_time() - cpu, failed)
+    except Exception as raised:  # As in `lap`.
+        error = raised
+    return Lap(time.perf_counter() - wall, time.thread_time() - cpu, error)

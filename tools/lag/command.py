@@ -19,7 +19,6 @@ from click.core import ParameterSource
 
 from ...client import Admin
 from ...proto.clock import Clock, SystemClock
-from ...proto.duration import parse_duration
 from ...proto.errors import StoreRefused
 from ...store.os_disk import allow_many_files
 from ..options import (
@@ -30,6 +29,8 @@ from ..options import (
     broker_settings_option,
     json_option,
     recovery_option,
+    watch_interval_ms,
+    watch_options,
 )
 from ..stores.cold_store import ColdStore
 from ..stores.locations import locate
@@ -64,12 +65,7 @@ _WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Ver
     metavar="FILE",
     help="Compare with the rows that --out wrote to FILE (.json) earlier.",
 )
-@click.option(
-    "--watch", metavar="30s", help="Look again and again, so long apart, and tell what changed."
-)
-@click.option(
-    "--times", type=click.IntRange(1), help="With --watch: look so many times, then stop."
-)
+@watch_options
 @click.option(
     "--max-lag",
     type=click.IntRange(0),
@@ -126,18 +122,17 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         raise click.UsageError(
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
-    if given["times"] is not None and given["watch"] is None:
-        raise click.UsageError("--times goes with --watch.")
+    interval_ms = watch_interval_ms(given.pop("watch"), given["times"])
     if given["out"] is not None:
         check_out(given["out"])
-    watch, since = given.pop("watch"), given.pop("since")
+    since = given.pop("since")
     return _Asked(
         stores=stores,
         nameserver=given.pop("nameserver") or DEFAULT_NAMESERVER,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
         since=None if since is None else Snapshot.parse(Path(since).read_text("utf-8")),
-        interval_ms=None if watch is None else parse_duration(watch, field="--watch"),
+        interval_ms=interval_ms,
         settings=broker_settings(given.pop("settings")),
         **given,
     )

@@ -116,6 +116,7 @@ def test_a_limit_that_is_passed_is_exit_code_1(limit: str, code: int, store: str
         ["{store}", "--out", "rows.txt"],
         ["{store}", "--times", "2"],
         ["{store}", "--watch", "soon"],
+        ["{store}", "--watch", "0s"],
         ["{store}", "--max-lag", "-1"],
         ["{store}", "--recovery", "theirs"],
         ["nosuch://bucket/store"],

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ....proto.clock import Clock, SystemClock
-from ....proto.duration import parse_duration
 from ....proto.errors import StoreRefused
 from ...lag.output import print_rows
 from ...lag.rows import LagRow
@@ -22,6 +21,8 @@ from ...options import (
     broker_settings_option,
     json_option,
     recovery_option,
+    watch_interval_ms,
+    watch_options,
 )
 from ..opening import Opening
 from .lag import cluster_lag
@@ -37,12 +38,7 @@ if TYPE_CHECKING:
 @click.command()
 @with_options(STORE, broker_name_option, broker_settings_option, recovery_option, OUT)
 @click.option("--nameserver", metavar="HOST:PORT[,…]", help="Ask the brokers of this cluster.")
-@click.option(
-    "--watch", metavar="30s", help="Look again and again, so long apart, and tell what changed."
-)
-@click.option(
-    "--times", type=click.IntRange(1), help="With --watch: look so many times, then stop."
-)
+@watch_options
 @json_option("a row a line")
 def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> None:
     """Tell how far consumer groups are behind: messages, bytes, the age of the oldest unread one, and a verdict.
@@ -51,11 +47,8 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
     """
     if bool(given["stores"]) == bool(given["nameserver"]):
         raise click.UsageError("Give --store, or --nameserver.")
-    if given["times"] is not None and given["watch"] is None:
-        raise click.UsageError("--times goes with --watch.")
+    interval_ms = watch_interval_ms(given["watch"], given["times"])
     check_out(given["out"])
-    watch = given["watch"]
-    interval_ms = None if watch is None else parse_duration(watch, field="--watch")
     settings = broker_settings(given["settings"])
     with running(master, conf) as spark:
         looks = _Looks(spark, given, settings, SystemClock())
