@@ -49,6 +49,8 @@ _PAGE_SIZE = resource.getpagesize()
 _MOVED_CLEAN_MS = 600_000
 #: How often is looked whether the table of producers is worth saving.
 _PRODUCERS_TICK_MS = 5_000
+#: How often is looked whether topics or groups have changed, to write their whole tables.
+_TABLES_TICK_MS = 1_000
 #: How often is looked whether the broker's health has changed, for those who watch it.
 _HEALTH_TICK_MS = 1_000
 #: What to ask the health service for, to hear whether the broker takes messages.
@@ -244,6 +246,7 @@ class Broker:
             self._store_config.flush_interval_ms, lambda: parts.store.tick(self._wall.now_ms())
         )
         every_so_often(self._config.offsets_persist_interval_ms, _guarded(parts.save_offsets))
+        every_so_often(_TABLES_TICK_MS, _guarded(parts.save_tables))
         every_so_often(self._config.delay_persist_interval_ms, _guarded(parts.delays.save))
         every_so_often(_PRODUCERS_TICK_MS, _guarded(parts.producers.tick))
         clean = _guarded(parts.clean)

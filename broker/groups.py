@@ -1,6 +1,7 @@
 """The consumer groups of one broker: `config/subscriptionGroup.json` in memory.
 
-A group is made by an administrator, or the first time that it commits an offset. Every change is saved at once.
+A group is made by an administrator, or the first time that it commits an offset. Every change is kept at once
+(kept_table.py).
 Not thread-safe: the event loop owns it.
 """
 
@@ -13,8 +14,9 @@ from typing import Final
 
 from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
 from ..proto.topics import check_group
+from ..store.kept_table import KeptTable
 from ..store.state_files import StateFile
-from ..store.state_tables import GroupConfig, GroupTable, parse_groups, render_groups
+from ..store.state_tables import GROUPS, GroupConfig
 from .config import BrokerConfig
 from .retry_policy import changed_policy
 
@@ -34,17 +36,14 @@ class Groups:
     """Groups by name, over FILE."""
 
     def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
-        self._file = file
         self._config = config
-        self._now_ms = now_ms
-        loaded = file.load(parse_groups)
-        if loaded.problem:
-            logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
-        self._table = loaded.value or GroupTable()
+        #: Keeps them: start it and have it tick.
+        self.kept = KeptTable(file, GROUPS, now_ms)
+        self._groups = self.kept.entries
 
     def get(self, name: str) -> GroupConfig:
         """Return the group NAME; raise GroupNotFound."""
-        group = self._table.groups.get(name)
+        group = self._groups.get(name)
         if group is None:
             raise GroupNotFound(
                 f"group {name!r} does not exist: create it, or check the name", group=name
@@ -53,16 +52,16 @@ class Groups:
 
     def is_ordered(self, name: str) -> bool:
         """Is there a group NAME, and does it want messages in order?"""
-        group = self._table.groups.get(name)
+        group = self._groups.get(name)
         return group is not None and group.consume_message_orderly
 
     def all(self) -> list[GroupConfig]:
         """Return the groups, by name."""
-        return [group for _, group in sorted(self._table.groups.items())]
+        return [group for _, group in sorted(self._groups.items())]
 
     def ensure(self, name: str) -> GroupConfig:
         """Return the group NAME, making it with defaults if there is none."""
-        group = self._table.groups.get(name)
+        group = self._groups.get(name)
         return group if group is not None else self.create(GroupConfig(name=name), update=False)
 
     def create(
@@ -77,14 +76,14 @@ class Groups:
         check_own_choice(group.name)
         _check_range(group.name, "retry_max_times", group.retry_times_max, -1, _RETRIES_MAX)
         _check_range(group.name, "retry_queues", group.retry_queues, 1, _RETRY_QUEUES_MAX)
-        existing = self.get(group.name) if update else self._table.groups.get(group.name)
+        existing = self.get(group.name) if update else self._groups.get(group.name)
         policy = group.retry_policy if existing is None else existing.retry_policy
         if retry_intervals_ms is not None:
             longest_ms = self._config.delay_max_ms
             policy = changed_policy(group.name, policy, retry_intervals_ms, longest_ms=longest_ms)
-        if existing is None and len(self._table.groups) >= self._config.groups_max:
+        if existing is None and len(self._groups) >= self._config.groups_max:
             raise Overloaded(
-                f"the broker has {len(self._table.groups)} groups, the limit is"
+                f"the broker has {len(self._groups)} groups, the limit is"
                 f" {self._config.groups_max}: delete some, or raise broker.groups_max",
                 field="groups",
                 limit=self._config.groups_max,
@@ -98,21 +97,15 @@ class Groups:
             consume_enable=group.consume_enable,
             attributes=_attributes(existing, group),
         )
-        self._change({**self._table.groups, group.name: group})
+        self.kept.put(group.name, group)
         return group
 
     def delete(self, name: str) -> None:
         """Forget group NAME; raise GroupNotFound, or InvalidName for one of the broker's own."""
         self.get(name)
         check_own_choice(name)
-        self._change({key: group for key, group in self._table.groups.items() if key != name})
+        self.kept.drop(name)
         logger.info("group deleted group=%s", name)
-
-    def _change(self, groups: dict[str, GroupConfig]) -> None:
-        version = self._table.version.next(self._now_ms())
-        table = GroupTable(version, groups, self._table.forbidden)
-        self._file.save(render_groups(table))
-        self._table = table
 
 
 def subscription_check(group: GroupConfig) -> str:

@@ -8,7 +8,7 @@ end     no call arrives any more; who keeps progress writes it down, once what i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from random import Random
@@ -16,6 +16,7 @@ from random import Random
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
+from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .appends import Appends
@@ -89,6 +90,8 @@ class Parts:
     service_v2: ServiceV2
     pops: Pops
     client_metrics: ClientMetrics
+    #: Writes the tables that are large, whole, in a thread.
+    saver: Flusher = field(default_factory=lambda: Flusher("pocketmq-save-tables"))
 
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
@@ -114,6 +117,9 @@ class Parts:
 
     def start(self) -> None:
         """Find again what waits, and begin to keep time; on a running loop."""
+        self.saver.start()
+        for kept in (self.topics.kept, self.groups.kept):
+            kept.start(self.saver, self.store.flusher, self.store.call_owner)
         self.producers.start()
         self.transactions.start()
         self.delays.start()
@@ -128,6 +134,11 @@ class Parts:
         """Write down what groups have finished, once the log as it is now is on the device."""
         store = self.store
         self.offsets.save_behind(lambda done: store.request_sync(store.max_log_offset, done))
+
+    def save_tables(self) -> None:
+        """Begin to write down topics and groups, whole, if they changed."""
+        self.topics.kept.tick()
+        self.groups.kept.tick()
 
     def wind_down(self) -> None:
         """Answer whoever waits for something: the broker is about to stop."""
@@ -148,6 +159,8 @@ class Parts:
         self.coordination.close()
         errors += _errors_of(self.pops.close)
         errors += _errors_of(self.offsets.save)
+        self.saver.stop()
+        errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
         try:
             await self.producers.close()
         except PocketMQError as error:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
-from ..proto.errors import InvalidArgument, InvalidRecord
+from ..proto.errors import InvalidArgument, InvalidRecord, StoreError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import decode_record
 from ..proto.rpc import Call, MethodTable, bidi, service, unary
 from ..proto.topics import check_group
+from ..store.kept_table import KeptTable
 from ..store.message_store import MessageStore
 from ..store.state_tables import GroupConfig, TopicConfig
 from .config import BrokerConfig
@@ -260,6 +262,7 @@ class _Changes:
 
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.TopicReply:
         topic = self._topics.create(_topic_config(request.topic), update=request.update)
+        await _safe(self._topics.kept)
         await self._announced()
         return pb.TopicReply(topic=topic_message(topic))
 
@@ -272,10 +275,11 @@ class _Changes:
         self._pops.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
         self._offsets.save()
+        await _safe(self._topics.kept)
         await self._announced()
         return pb.DeleteTopicReply()
 
-    def create_group(self, request: pb.CreateGroupRequest, call: Call) -> pb.GroupReply:
+    async def create_group(self, request: pb.CreateGroupRequest, call: Call) -> pb.GroupReply:
         asked = request.group
         group = GroupConfig(
             name=asked.name,
@@ -288,15 +292,30 @@ class _Changes:
         made = self._groups.create(
             group, update=request.update, retry_intervals_ms=asked.retry_intervals_ms
         )
+        await _safe(self._groups.kept)
         return pb.GroupReply(group=_group_message(made))
 
-    def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
+    async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         self._groups.delete(request.group)
         self._coordination.forget_group(request.group)
         self._pops.forget_group(request.group)
         self._offsets.forget_group(request.group)
         self._offsets.save()
+        await _safe(self._groups.kept)
         return pb.DeleteGroupReply()
+
+
+async def _safe(table: KeptTable[Any]) -> None:
+    """Wait until what was changed in TABLE is on the device; raise StoreError if it will not be."""
+    done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+
+    def told(error: StoreError | None) -> None:
+        if not done.done():
+            done.set_result(error)
+
+    table.when_safe(told)
+    if (error := await done) is not None:
+        raise error
 
 
 def _check_count(field: str, count: int) -> None:

@@ -37,8 +37,9 @@ from ..proto.topics import (
     is_system_topic,
     system_topic_queues,
 )
+from ..store.kept_table import KeptTable
 from ..store.state_files import StateFile
-from ..store.state_tables import TopicConfig, TopicTable, parse_topics, render_topics
+from ..store.state_tables import TOPICS, TopicConfig
 from .config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -70,41 +71,31 @@ class Topics:
     """Topics by name, over FILE."""
 
     def __init__(self, file: StateFile, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
-        self._file = file
         self._config = config
-        self._now_ms = now_ms
-        self._table = self._load()
-        self._system = {name for name, _, _ in system_topic_queues(config.cluster, config.name)}
-        #: Called after every change.
-        self.on_change: list[Callable[[], None]] = []
-
-    def _load(self) -> TopicTable:
-        loaded = self._file.load(parse_topics)
-        if loaded.problem:
-            logger.warning(
-                "state file was broken file=%s problem=%s", self._file.name, loaded.problem
-            )
-        table = loaded.value or TopicTable()
-        system = {
-            name: TopicConfig(
+        #: Keeps them: start it and have it tick.
+        self.kept = KeptTable(file, TOPICS, now_ms)
+        self._topics = self.kept.entries
+        system = system_topic_queues(config.cluster, config.name)
+        self._system = {name for name, _, _ in system}
+        for name, queues, permission in system:
+            topic = TopicConfig(
                 name=name, read_queues=queues, write_queues=queues, permission=permission
             )
-            for name, queues, permission in system_topic_queues(
-                self._config.cluster, self._config.name
-            )
-        }
-        return replace(table, topics={**system, **table.topics})
+            self._topics.setdefault(name, topic)
+        #: Called after every change.
+        self.on_change: list[Callable[[], None]] = []
 
     # --- asking
 
     @property
     def version(self) -> int:
         """A number that grows with every change, over restarts too while the clock does not go back."""
-        return self._table.version.timestamp_ms << 16 | self._table.version.counter & 0xFFFF
+        version = self.kept.version
+        return version.timestamp_ms << 16 | version.counter & 0xFFFF
 
     def get(self, name: str) -> TopicConfig:
         """Return the topic NAME; raise TopicNotFound."""
-        topic = self._table.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(
                 f"topic {name!r} does not exist: create it, or check the name", topic=name
@@ -115,7 +106,7 @@ class Topics:
         """Return the topics, by name."""
         return [
             topic
-            for name, topic in sorted(self._table.topics.items())
+            for name, topic in sorted(self._topics.items())
             if include_system or not self.is_system(name)
         ]
 
@@ -125,7 +116,7 @@ class Topics:
 
     def has_queue(self, name: str, queue: int) -> bool:
         """Does topic NAME exist, with a QUEUE to read?"""
-        topic = self._table.topics.get(name)
+        topic = self._topics.get(name)
         return topic is not None and 0 <= queue < topic.read_queues
 
     def for_reading(self, name: str, queue: int) -> TopicConfig:
@@ -142,7 +133,7 @@ class Topics:
 
     def check_sendable(self, name: str) -> None:
         """Raise InvalidName or NotWritable for a topic that nobody can send to, whether it exists or not."""
-        if name not in self._table.topics:
+        if name not in self._topics:
             check_topic(name)
         if name in NOT_SENDABLE_TOPICS:
             raise NotWritable(f"topic {name!r} is the broker's own: choose another", topic=name)
@@ -153,7 +144,7 @@ class Topics:
         Raises InvalidName, TopicNotFound, NotWritable or QueueNotFound.
         """
         self.check_sendable(name)
-        topic = self._table.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             topic = self._auto_create(name, queue)
         _check_writable(topic)
@@ -196,7 +187,7 @@ class Topics:
         more. Raises InvalidName, Overloaded, or NotWritable if its permission does not include writing.
         """
         check_topic(name)
-        topic = self._table.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             topic = TopicConfig(
                 name=name, read_queues=queues, write_queues=queues, permission=PERMISSION_ALL
@@ -224,7 +215,7 @@ class Topics:
                 field="name",
                 value=topic.name,
             )
-        existing = self._table.topics.get(topic.name)
+        existing = self._topics.get(topic.name)
         self._check(topic, existing.attributes if existing is not None else {})
         if existing is not None and not update:
             raise TopicExists(
@@ -253,14 +244,15 @@ class Topics:
 
     def _put(self, topic: TopicConfig) -> None:
         limit = self._config.topics_max
-        if topic.name not in self._table.topics and len(self._table.topics) >= limit:
+        if topic.name not in self._topics and len(self._topics) >= limit:
             raise Overloaded(
-                f"the broker has {len(self._table.topics)} topics, the limit is {limit}: delete some,"
+                f"the broker has {len(self._topics)} topics, the limit is {limit}: delete some,"
                 " or raise broker.topics_max",
                 field="topics",
                 limit=limit,
             )
-        self._change({**self._table.topics, topic.name: topic})
+        self.kept.put(topic.name, topic)
+        self._tell()
         logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
 
     def check_deletable(self, name: str) -> None:
@@ -272,14 +264,11 @@ class Topics:
     def delete(self, name: str) -> None:
         """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
         self.check_deletable(name)
-        self._change({key: topic for key, topic in self._table.topics.items() if key != name})
+        self.kept.drop(name)
+        self._tell()
         logger.info("topic deleted topic=%s", name)
 
-    def _change(self, topics: dict[str, TopicConfig]) -> None:
-        """Save TOPICS as the new table; only what was saved counts."""
-        table = TopicTable(self._table.version.next(self._now_ms()), topics)
-        self._file.save(render_topics(table))
-        self._table = table
+    def _tell(self) -> None:
         for callback in self.on_change:
             callback()
 

@@ -10,7 +10,8 @@ Errors, the same for every implementation:
 - a lock that another holds: `StoreLocked`.
 
 Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `Mapping.read` and
-`Disk.sync_folder`, which any thread may call at any time, also while the owner closes or deletes the file.
+`Disk.sync_folder`, which any thread may call at any time, also while the owner closes or deletes the file, and
+`Disk.write_atomically`, `exists` and `make_folders`, of a file that the owner leaves to that thread.
 """
 
 from __future__ import annotations

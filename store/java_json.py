@@ -56,6 +56,22 @@ def render(value: Json, *, pretty: bool = True, ascii_only: bool = False) -> str
     return "".join(out)
 
 
+def render_member(key: str, value: Json, level: int) -> str:
+    """Return the entry of KEY in a map at LEVEL of a pretty text (0: the document), without what stands around it."""
+    out = [_string(key, _ESCAPED) + ":"]
+    _render(out, value, level + 1, _ESCAPED)
+    return "".join(out)
+
+
+def render_with_members(head: "dict[str | int, Json]", name: str, members: Sequence[str]) -> str:
+    """Return the document of HEAD, pretty, and a last map NAME of MEMBERS, each from `render_member` at level 1."""
+    text = render({**head, name: {}})
+    if not members:
+        return text
+    begin = text.removesuffix("}\n}")
+    return "".join((begin, "\n\t\t", ",\n\t\t".join(members), "\n\t}\n}"))
+
+
 def _quote_bare_key(match: re.Match[str]) -> str:
     digits = match.group(1)
     return match.group(0) if digits is None else f'"\\u0000{int(digits)}"'

@@ -43,8 +43,8 @@ class StateFile:
     """One file of `<root>/config`, with its `.bak`."""
 
     def __init__(self, disk: Disk, root: str, name: str) -> None:
-        self._disk = disk
-        self._root = root
+        self.disk = disk
+        self.root = root
         self.name = name
         self.path = posixpath.join(root, "config", name)
         self.backup_path = self.path + ".bak"
@@ -64,23 +64,23 @@ class StateFile:
         problem = None
         if fault is not None:
             problem = f"{self.path} {fault}: moved to {self._set_aside()}, {self.backup_path} used"
-        self._main_is_sound = not self._disk.exists(self.path)
+        self._main_is_sound = not self.disk.exists(self.path)
         return Loaded(backup, "nothing" if backup is None else "backup", problem)
 
     def save(self, text: str) -> None:
         """Replace the file by TEXT, on the device when this returns; the old file becomes the backup."""
-        self._disk.make_folders(posixpath.dirname(self.path))
+        self.disk.make_folders(posixpath.dirname(self.path))
         # An empty file must not replace a backup that may be the only copy.
-        sound = self._main_is_sound and self._disk.exists(self.path)
+        sound = self._main_is_sound and self.disk.exists(self.path)
         backup = self.backup_path if sound else None
-        self._disk.write_atomically(self.path, text.encode(), backup=backup)
+        self.disk.write_atomically(self.path, text.encode(), backup=backup)
         self._main_is_sound = True
 
     def _read(self, path: str, parse_text: Callable[[str], T]) -> tuple[T | None, str | None]:
         """Return the value in the file PATH, or None and what is wrong with it (None: it is missing or empty)."""
-        if not self._disk.exists(path):
+        if not self.disk.exists(path):
             return None, None
-        data = self._disk.read(path)
+        data = self.disk.read(path)
         if not data:
             return None, None
         try:
@@ -89,12 +89,12 @@ class StateFile:
             return None, f"does not parse ({error})"
 
     def _set_aside(self) -> str:
-        folder = posixpath.join(self._root, BROKEN_FOLDER)
-        self._disk.make_folders(folder)
-        taken = {entry.name for entry in self._disk.list(folder)}
+        folder = posixpath.join(self.root, BROKEN_FOLDER)
+        self.disk.make_folders(folder)
+        taken = {entry.name for entry in self.disk.list(folder)}
         number = next(n for n in range(1, len(taken) + 2) if f"{self.name}.{n}" not in taken)
         target = posixpath.join(folder, f"{self.name}.{number}")
-        self._disk.rename(self.path, target)
+        self.disk.rename(self.path, target)
         return target
 
     def _corrupt(self, fault: str | None, backup_fault: str | None) -> CorruptState:

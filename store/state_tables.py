@@ -8,8 +8,9 @@ RocketMQ 5.4.0 needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Final, Generic, TypeVar, cast
 
 from .java_json import Json, parse, render
 
@@ -152,6 +153,32 @@ class DelayOffsets:
 
     version: DataVersion = field(default_factory=DataVersion)
     offsets: dict[int, int] = field(default_factory=dict)
+
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm(Generic[E]):
+    """How a file of many entries looks: its map MEMBERS, and what makes an entry of a name and its bean."""
+
+    members: str
+    entry: Callable[[str, Object], E]
+    #: The other maps in it, which stay as they are.
+    others: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> tuple[DataVersion, dict[str, E], Object]:
+        """Return the version and the entries in TEXT, and its other maps."""
+        return self.read(_document(text))
+
+    def read(self, document: Object) -> tuple[DataVersion, dict[str, E], Object]:
+        """Return the version and the entries in DOCUMENT, and its other maps; of an empty one an empty table."""
+        entries = {
+            str(name): self.entry(str(name), _bean(bean, name))
+            for name, bean in _object(document, self.members).items()
+        }
+        others: Object = {name: _object(document, name) for name in self.others}
+        return DataVersion.of(document), entries, others
 
 
 def parse_topics(text: str) -> TopicTable:
@@ -330,3 +357,8 @@ def _group(name: str, bean: Object) -> GroupConfig:
         subscriptions=subscriptions if isinstance(subscriptions, list) else None,
         attributes=_strings(bean, "attributes"),
     )
+
+
+#: `topics.json` and `subscriptionGroup.json`.
+TOPICS: Final = TableForm("topicConfigTable", _topic)
+GROUPS: Final = TableForm("subscriptionGroupTable", _group, ("forbiddenTable",))

@@ -1,0 +1,349 @@
+"""A table of a state file, with its changes since the file was last written kept beside it.
+
+    config/topics.json                     the whole table, Apache's file: written at most once a second, off the loop
+    pocketmq/changes/topics.json-N         what changed since, in order; then -N+1; deleted once the whole table has it
+
+Making one entry of many thus costs one small record, not the whole table. A change is written before it counts, so that
+it outlives a kill; `when_safe` tells when it is on the device. Without `start` (tools, tests) there is no thread to
+write the whole table, and each change writes it at once.
+
+A record: u32 length, u32 CRC-32 of the rest, big-endian, then JSON without white space
+
+    {"before":[counter,stateVersion,timestamp],"version":[…],"name":"orders","entry":{…}}
+
+whose entry is Apache's bean, or null for one that is gone. Zeros end a file. Versions join the records to the table:
+what follows the version that the file states is applied. If another broker wrote the file meanwhile, none does: then
+only entries are taken over that the file does not have. Losing the folder costs at most the last second's entries.
+
+Bounds: a file has FILE_BYTES or one record; with more than CHANGES_MAX bytes that the whole table does not have
+(its writing fails), a change writes the table itself, and fails if that does.
+
+The owner's thread calls everything; the threads of the two flushers only write and sync.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Final, Generic, Protocol, TypeVar, cast
+
+from ..proto.errors import PocketMQError, StoreError
+from .disk import Mapping
+from .flush import CallOwner, Flusher, FlushJob, GroupCommit, Waiter
+from .java_json import Json, parse, render, render_member, render_with_members
+from .mapped_files import FolderSync, Syncable
+from .state_files import StateFile
+from .state_tables import DataVersion, Object, TableForm
+
+logger = logging.getLogger(__name__)
+
+FOLDER: Final = "pocketmq/changes"
+FILE_BYTES: Final = 1 << 20
+CHANGES_MAX: Final = 64 << 20
+#: Entries of a table that was loaded are rendered so many in a turn: two milliseconds.
+_RENDERED_A_TURN: Final = 100
+_HEAD: Final = struct.Struct(">II")
+
+
+class Bean(Protocol):
+    """An entry of a table."""
+
+    def to_json(self) -> Json: ...
+
+
+E = TypeVar("E", bound=Bean)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change(Generic[E]):
+    """ENTRY of NAME (None: there is none any more), which made VERSION of the table out of BEFORE."""
+
+    before: DataVersion
+    version: DataVersion
+    name: str
+    entry: E | None
+
+    def to_bytes(self) -> bytes:
+        text = render(
+            {
+                "before": _numbers(self.before),
+                "version": _numbers(self.version),
+                "name": self.name,
+                "entry": None if self.entry is None else self.entry.to_json(),
+            },
+            pretty=False,
+        )
+        data = text.encode()
+        return _HEAD.pack(len(data), zlib.crc32(data)) + data
+
+
+class KeptTable(Generic[E]):
+    """The table in FILE, of FORM. `entries` is what stands in it now: read it, and change it by `put` and `drop`."""
+
+    def __init__(self, file: StateFile, form: TableForm[E], now_ms: Callable[[], int]) -> None:
+        """Load; raises CorruptState."""
+        self._file = file
+        self._form = form
+        self._now_ms = now_ms
+        self._disk = file.disk
+        self._folder = f"{file.root}/{FOLDER}"
+        loaded = file.load(form.parse)
+        if loaded.problem:
+            logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
+        self.version, self.entries, self._others = loaded.value or form.read({})
+        #: The text of entries as it stands in the file; those that were loaded are rendered before the first writing.
+        self._texts: dict[str, str] = {}
+        self._cold: Iterator[str] | None = None
+        self._number = 0
+        self._replay()
+        #: Does the file say something else than the table?
+        self._is_changed = self._number > 0
+        self._saving = False
+        self._saver: Flusher | None = None
+        self._changes: Mapping | None = None
+        self._at = 0
+        #: Bytes of changes that were ever written, and how many of them the file has.
+        self._written = self._saved = 0
+        self._dirty: list[Syncable] = []
+        self._group = GroupCommit(self._collect, Flusher("not started: works at once"))
+
+    # --- beginning and ending
+
+    def _replay(self) -> None:
+        """Apply the changes that the file does not have."""
+        changes = list(self._read_changes())
+        if not changes:
+            return
+        befores = [change.before for change in changes]
+        if self.version in befores:
+            for change in changes[befores.index(self.version) :]:
+                self._apply(change.name, change.entry)
+            self.version = changes[-1].version
+        elif changes[-1].version != self.version:
+            logger.warning(
+                "another broker wrote the file: only new entries are kept file=%s", self._file.name
+            )
+            for name, entry in {change.name: change.entry for change in changes}.items():
+                if name not in self.entries:
+                    self._apply(name, entry)
+            self.version = self.version.next(self._now_ms())
+
+    def _paths(self) -> dict[int, str]:
+        prefix = f"{self._file.name}-"
+        return {
+            int(entry.name.removeprefix(prefix)): f"{self._folder}/{entry.name}"
+            for entry in self._disk.list(self._folder)
+            if entry.name.startswith(prefix) and entry.name.removeprefix(prefix).isdecimal()
+        }
+
+    def _read_changes(self) -> Iterator[_Change[E]]:
+        for number, path in sorted(self._paths().items()):
+            self._number = number
+            data, at = self._disk.read(path), 0
+            while at + _HEAD.size <= len(data):
+                size, crc = _HEAD.unpack_from(data, at)
+                content = data[at + _HEAD.size : at + _HEAD.size + size]
+                if not size:
+                    break
+                try:
+                    if len(content) < size or zlib.crc32(content) != crc:
+                        raise ValueError("it is not whole")
+                    change = self._read_change(content.decode())
+                except (ValueError, LookupError, TypeError) as error:
+                    logger.warning("change not read path=%s at=%d reason=%s", path, at, error)
+                    break
+                yield change
+                at += _HEAD.size + size
+
+    def _read_change(self, text: str) -> _Change[E]:
+        document = cast(Object, parse(text))
+        name, bean = str(document["name"]), document["entry"]
+        return _Change(
+            _version(document["before"]),
+            _version(document["version"]),
+            name,
+            None if bean is None else self._form.entry(name, cast(Object, bean)),
+        )
+
+    def start(self, saver: Flusher, flusher: Flusher, call_owner: CallOwner) -> None:
+        """From now on write the whole table by SAVER, when `tick` is called; sync changes by FLUSHER."""
+        self._saver = saver
+        self._group = GroupCommit(self._collect, flusher)
+        self._group.flushed_offset = self._written
+        self._group.call_owner = call_owner
+
+    def close(self) -> None:
+        """Write the whole table if it has changes, here and now; the saver has ended. Raises StoreError."""
+        unsure, self._saving = self._saving, False
+        self._saver = None
+        if self._is_changed or unsure:
+            self._save_now()
+
+    # --- changing
+
+    def put(self, name: str, entry: E) -> None:
+        """Let NAME be ENTRY; raises StoreError, and then nothing has changed."""
+        self._change(name, entry)
+
+    def drop(self, name: str) -> None:
+        """Let there be no NAME; raises StoreError, and then nothing has changed."""
+        self._change(name, None)
+
+    def _change(self, name: str, entry: E | None) -> None:
+        version = self.version.next(self._now_ms())
+        is_long = self._written - self._saved > CHANGES_MAX and not self._saving
+        if self._saver is None or is_long:
+            before, had = self.version, self.entries.get(name)
+            self.version = version
+            self._apply(name, entry)
+            try:
+                self._save_now()
+            except StoreError:
+                self.version = before
+                self._apply(name, had)
+                raise
+            return
+        self._write(_Change(self.version, version, name, entry).to_bytes())
+        self.version = version
+        self._apply(name, entry)
+        self._is_changed = True
+        self._group.flush_up_to(self._written)
+
+    def _apply(self, name: str, entry: E | None) -> None:
+        if entry is None:
+            self.entries.pop(name, None)
+            self._texts.pop(name, None)
+        else:
+            self.entries[name] = entry
+            self._texts[name] = render_member(name, entry.to_json(), 1)
+
+    def when_safe(self, done: Waiter) -> None:
+        """Call DONE with None once all that was changed is on the device, or with the error of the device."""
+        self._group.wait_for(self._written, done)
+
+    # --- changes
+
+    def _write(self, record: bytes) -> None:
+        if self._changes is None or self._at + len(record) > self._changes.size:
+            self._disk.make_folders(self._folder)
+            path = f"{self._folder}/{self._file.name}-{self._number + 1}"
+            size = max(FILE_BYTES, len(record))
+            self._changes = self._disk.open_map(path, size=size, create=True)
+            self._number += 1
+            self._at = 0
+            self._dirty += [FolderSync(self._disk, self._folder)]
+        self._changes.write(self._at, record)
+        self._at += len(record)
+        self._written += len(record)
+        if self._changes not in self._dirty:
+            self._dirty.append(self._changes)
+
+    def _collect(self) -> tuple[int, list[Syncable]]:
+        dirty, self._dirty = self._dirty, []
+        return self._written, dirty
+
+    # --- the whole table
+
+    def tick(self) -> None:
+        """Begin to write the whole table, if it changed and is not being written; some entries' text is made first."""
+        if self._saver is None or self._saving or not self._is_changed or self._render_some():
+            return
+        self._saving = True
+        self._is_changed = False
+        self._changes = (
+            None  # Whoever syncs it holds it; what changes from now on goes to the next file.
+        )
+        number, written = self._number, self._written
+        group, save = self._group, _Save(self._file, self._rendering())
+
+        def saved(error: StoreError | None) -> None:
+            if self._saver is None:
+                return
+            self._saving = False
+            if error is not None:
+                self._is_changed = True
+                logger.error("table not saved file=%s reason=%s", self._file.name, error.message)
+                return
+            self._saved = written
+            group.reached(written)
+            self._delete_changes(number)
+
+        def done(error: StoreError | None) -> None:
+            group.call_owner(lambda: saved(error))
+
+        self._saver.submit(FlushJob([save], done))
+
+    def _render_some(self) -> bool:
+        """Render entries that were not yet, some of them; return whether there may be more."""
+        if self._cold is None:
+            if len(self._texts) == len(self.entries):
+                return False
+            self._cold = iter([name for name in self.entries if name not in self._texts])
+        names = list(islice(self._cold, _RENDERED_A_TURN))
+        for name in names:
+            if name in self.entries:
+                self._text(name)
+        if not names:
+            self._cold = None
+        else:
+            self._group.call_owner(self.tick)
+        return bool(names)
+
+    def _text(self, name: str) -> str:
+        text = self._texts.get(name)
+        if text is None:
+            text = self._texts[name] = render_member(name, self.entries[name].to_json(), 1)
+        return text
+
+    def _rendering(self) -> Callable[[], str]:
+        """Return what makes the text of the table as it is now, in any thread."""
+        head: Object = {"dataVersion": self.version.to_json(), **self._others}
+        return partial(
+            render_with_members, head, self._form.members, [*map(self._text, self.entries)]
+        )
+
+    def _save_now(self) -> None:
+        """Write the whole table in this thread."""
+        self._file.save(self._rendering()())
+        self._is_changed = False
+        self._saved = self._written
+        self._changes = None
+        self._delete_changes(self._number)
+
+    def _delete_changes(self, last: int) -> None:
+        """Delete the changes up to file LAST, which the whole table has.
+
+        The oldest go first, and all that follows one that cannot be deleted stays: the last record, with the version of
+        the file, must not go before others, for it is how the next start knows that it has nothing to apply.
+        """
+        try:
+            for number, path in sorted(self._paths().items()) if last else ():
+                if number <= last:
+                    self._disk.delete(path)
+        except (PocketMQError, OSError) as error:
+            logger.warning("changes not deleted file=%s reason=%s", self._file.name, error)
+
+
+class _Save:
+    """Writing a whole table, as something that a flusher does."""
+
+    def __init__(self, file: StateFile, rendering: Callable[[], str]) -> None:
+        self._file = file
+        self._rendering = rendering
+
+    def sync(self) -> None:
+        self._file.save(self._rendering())
+
+
+def _numbers(version: DataVersion) -> Json:
+    return [version.counter, version.state_version, version.timestamp_ms]
+
+
+def _version(numbers: Json) -> DataVersion:
+    counter, state, timestamp = cast(list[int], numbers)
+    return DataVersion(counter, state, timestamp)

@@ -1,0 +1,251 @@
+"""A table beside whose file the changes are kept: what each change costs, and what is there after any end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pocketmq.proto.errors import DiskFailure, StoreError
+from pocketmq.store.disk import Buffer
+from pocketmq.store.flush import Flusher
+from pocketmq.store.kept_table import FOLDER, KeptTable
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import (
+    GROUPS,
+    TOPICS,
+    DataVersion,
+    GroupConfig,
+    GroupTable,
+    TopicConfig,
+    TopicTable,
+    parse_topics,
+    render_groups,
+    render_topics,
+)
+
+
+class CountingDisk(OsDisk):
+    """Counts the bytes of whole files, and fails to write them if told."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.fails = False
+
+    def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
+        if self.fails:
+            raise DiskFailure(f"cannot write {path}: no", path=path, reason="no")
+        self.bytes += len(data)
+        super().write_atomically(path, data, backup=backup)
+
+
+class Room:
+    """A table of topics in FOLDER, as the broker starts it; its thread's work is done when `tick` says so."""
+
+    def __init__(self, folder: Path, disk: OsDisk | None = None, *, started: bool = True) -> None:
+        self.disk = disk or OsDisk()
+        self.file = StateFile(self.disk, str(folder), "topics.json")
+        self.now_ms = 1_000
+        self.later: list[Callable[[], None]] = []
+        self.table = KeptTable(self.file, TOPICS, self._now)
+        if started:
+            at_once = Flusher("at once")
+            self.table.start(at_once, at_once, lambda function: function())
+
+    def _now(self) -> int:
+        self.now_ms += 1
+        return self.now_ms
+
+    def put(self, name: str, queues: int = 4) -> None:
+        self.table.put(name, TopicConfig(name=name, read_queues=queues, write_queues=queues))
+
+
+def names(table: KeptTable[TopicConfig]) -> dict[str, int]:
+    return {name: topic.read_queues for name, topic in table.entries.items()}
+
+
+def in_file(folder: Path) -> dict[str, int]:
+    loaded = StateFile(OsDisk(), str(folder), "topics.json").load(parse_topics)
+    return {
+        name: topic.read_queues for name, topic in (loaded.value or TopicTable()).topics.items()
+    }
+
+
+def changes(folder: Path) -> list[Path]:
+    return sorted((folder / FOLDER).glob("*"))
+
+
+def test_a_change_costs_a_record_however_many_entries_there_are(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    room = Room(tmp_path, disk)
+    for number in range(2_000):
+        room.put(f"T{number}")
+    assert disk.bytes == 0
+    assert sum(path.stat().st_blocks for path in changes(tmp_path)) * 512 < 2_000 * 600
+
+
+def test_what_was_put_and_dropped_is_there_after_a_kill(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    for number in range(50):
+        room.put(f"T{number}")
+    room.table.drop("T7")
+    room.put("T8", 9)
+    again = Room(tmp_path)
+    assert names(again.table) == names(room.table)
+    assert again.table.version == room.table.version
+    again.put("more")
+    assert names(Room(tmp_path).table) == names(again.table)
+
+
+def test_a_tick_writes_apaches_file_and_deletes_the_changes(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    assert in_file(tmp_path) == {}
+    room.table.tick()
+    assert in_file(tmp_path) == {"A": 4}
+    assert changes(tmp_path) == []
+    assert names(Room(tmp_path).table) == {"A": 4}
+
+
+def test_the_file_has_the_bytes_of_a_whole_rendering(tmp_path: Path) -> None:
+    room = Room(tmp_path, started=False)
+    for name in ("A", "%RETRY%g", "Ünder_“quote”"):
+        room.put(name)
+    table = TopicTable(room.table.version, room.table.entries)
+    assert (tmp_path / "config/topics.json").read_text() == render_topics(table)
+    room.table.drop("A")
+    for name in list(room.table.entries):
+        room.table.drop(name)
+    assert (tmp_path / "config/topics.json").read_text() == render_topics(
+        TopicTable(room.table.version)
+    )
+
+
+def test_groups_keep_what_is_forbidden_to_them(tmp_path: Path) -> None:
+    file = StateFile(OsDisk(), str(tmp_path), "subscriptionGroup.json")
+    before = GroupTable(DataVersion(3, 0, 9), {"g": GroupConfig(name="g")}, {"g": {"T": 1}})
+    file.save(render_groups(before))
+    table = KeptTable(file, GROUPS, lambda: 77)
+    table.put("h", GroupConfig(name="h", attributes={"a": "b"}))
+    after = GroupTable(DataVersion(4, 0, 77), table.entries, {"g": {"T": 1}})
+    assert (tmp_path / "config/subscriptionGroup.json").read_text() == render_groups(after)
+
+
+def test_a_stop_leaves_the_whole_table_and_no_changes(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    room.table.close()
+    assert in_file(tmp_path) == {"A": 4}
+    assert changes(tmp_path) == []
+
+
+def test_many_that_were_loaded_are_rendered_over_many_turns(tmp_path: Path) -> None:
+    before = Room(tmp_path, started=False)
+    topics = {f"T{n}": TopicConfig(name=f"T{n}") for n in range(1_000)}
+    before.file.save(render_topics(TopicTable(DataVersion(1, 0, 1), topics)))
+    room = Room(tmp_path, started=False)
+    turns: list[Callable[[], None]] = []
+    room.table.start(Flusher("at once"), Flusher("at once"), turns.append)
+    room.put("new")
+    room.table.tick()
+    count = 0
+    while turns:
+        turns.pop(0)()
+        count += 1
+    assert count > 8
+    assert in_file(tmp_path).keys() == topics.keys() | {"new"}
+
+
+def test_the_answer_waits_for_the_sync_of_its_change(tmp_path: Path) -> None:
+    room = Room(tmp_path, started=False)
+    syncing: list[Callable[[], None]] = []
+    room.table.start(Flusher("at once"), Flusher("at once"), syncing.append)
+    told: list[StoreError | None] = []
+    room.put("A")
+    room.table.when_safe(told.append)
+    assert told == []
+    syncing.pop()()
+    assert told == [None]
+
+
+def test_a_full_writing_that_fails_keeps_the_changes_and_is_tried_again(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    room = Room(tmp_path, disk)
+    room.put("A")
+    disk.fails = True
+    room.table.tick()
+    assert names(Room(tmp_path).table) == {"A": 4}
+    disk.fails = False
+    room.table.tick()
+    assert in_file(tmp_path) == {"A": 4}
+
+
+def test_without_a_thread_a_change_that_is_not_written_does_not_count(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    room = Room(tmp_path, disk, started=False)
+    room.put("A")
+    disk.fails = True
+    tries: list[Callable[[], None]] = [
+        lambda: room.put("B"),
+        lambda: room.put("A", 9),
+        lambda: room.table.drop("A"),
+    ]
+    for change in tries:
+        version = room.table.version
+        with pytest.raises(DiskFailure):
+            change()
+        assert names(room.table) == {"A": 4}
+        assert room.table.version == version
+
+
+def test_of_a_file_that_another_broker_wrote_everything_counts_and_new_names_are_added(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path)
+    for name in ("A", "B", "C"):
+        room.put(name)
+    room.table.drop("B")
+    java = {"A": TopicConfig(name="A", read_queues=7), "J": TopicConfig(name="J")}
+    room.file.save(render_topics(TopicTable(DataVersion(1, 0, 99_999), java)))
+    assert names(Room(tmp_path).table) == {"A": 7, "J": 16, "C": 4}
+
+
+def test_without_the_folder_of_changes_the_file_counts(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    room.table.tick()
+    room.put("B")
+    for path in changes(tmp_path):
+        path.unlink()
+    assert names(Room(tmp_path).table) == {"A": 4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_changes_writings_cuts_and_kills_loses_nothing_that_was_written(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    room = Room(tmp_path)
+    for _ in range(60):
+        match chance.randrange(8):
+            case 0:
+                room.table.tick()
+            case 1:
+                room.table.drop(f"T{chance.randrange(9)}")
+            case 2:  # A kill, which tears what was not answered.
+                if room.table._changes is not None:
+                    room.table._changes.write(room.table._at, chance.randbytes(20))
+                expected = names(room.table)
+                room = Room(tmp_path)
+                assert names(room.table) == expected
+            case 3:
+                room.table.close()
+                room = Room(tmp_path)
+            case _:
+                room.put(f"T{chance.randrange(9)}", chance.randrange(1, 100))
+    expected, version = names(room.table), room.table.version
+    again = Room(tmp_path)
+    assert (names(again.table), again.table.version) == (expected, version)
