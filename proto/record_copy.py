@@ -138,7 +138,10 @@ class RecordCopier:
             reconsume_times=times,
             prepared_transaction_offset=offset,
         )
-        return encode_record(changed, property_string=properties)
+        encoded = encode_record(changed, property_string=properties)
+        # The original's CRC, right or wrong: a copy of a damaged body must not look sound.
+        crc = self._records[self._starts[index] + CRC_AT : self._starts[index] + QUEUE_ID_AT]
+        return encoded[:CRC_AT] + bytes(crc) + encoded[QUEUE_ID_AT:]
 
 
 def _refuse_properties(size: int) -> None:

@@ -153,6 +153,20 @@ class ConsumeQueue:
         first = self.row.end
         self.append(first, *(np.repeat(column[:1], gap) for column in fields))
 
+    def repeat_neighbour(self, number: int) -> None:
+        """Have entry NUMBER, whose record is damaged, repeat the entry behind it, or else the one before.
+
+        Without either it stays. Raises StoreFull or DiskFailure.
+        """
+        own = self.row.log_offset(number)
+        others = [
+            other
+            for other in (number + 1, number - 1)
+            if self.row.log_offset(other) not in (None, own)
+        ]
+        if others and min(others) >= self.min_offset:
+            self.row.replace(number, self.row.read(others[0], 1))
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     def entries(self, first: int, count: int) -> tuple[Longs, Longs, Longs]:

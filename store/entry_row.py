@@ -128,6 +128,12 @@ class EntryRow:
             raise
         self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
 
+    def replace(self, number: int, entry: EntryArray) -> None:
+        """Write the one ENTRY over NUMBER, which is there. Raises StoreFull or DiskFailure."""
+        file = self.files.file_at(number * self.entry_size)
+        assert file is not None, "the entry is there"
+        file.put(number * self.entry_size - file.start, entry.tobytes())
+
     def begin_at(self, number: int) -> None:
         """Make an empty row begin with entry NUMBER: the places before it in its file become pre-blank.
 

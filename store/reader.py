@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -20,9 +21,11 @@ from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
 from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
 from ..proto.record_run import Longs
+from ..proto.run_check import is_sound, unsound
 from .batch_consume_queue import BatchConsumeQueue
 from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
+from .damage import Damages
 from .entry_row import PRE_BLANK_SIZE
 from .health import Health
 from .log_writer import store_time_ms
@@ -47,6 +50,7 @@ class Reader:
         self.config = parts.config
         self.health = health
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
+        self.damages = Damages(parts, health)
 
     def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
@@ -65,6 +69,8 @@ class Reader:
         max_messages: int,
         max_bytes: int,
         choose: Choose | None = None,
+        *,
+        check_crcs: bool = True,
     ) -> Slices:
         """Read records from queue offset OFFSET on: at most MAX_MESSAGES, and MAX_BYTES but at least one record.
 
@@ -73,6 +79,8 @@ class Reader:
         QueueNotFound for a queue that was never written to.
 
         CHOOSE tells by their tags codes which entries are read, of at most ENTRIES_MAX; in a batch queue all are.
+        CHECK_CRCS: records whose bodies do not fit are left out, like those that are gone: `lost` counts both. Only who
+        hands them to somebody that checks may do without.
         """
         self.health.check_open()
         found = self._existing(topic, queue)
@@ -88,19 +96,45 @@ class Reader:
             )
         count = min(max_messages, high - offset, ENTRIES_MAX)
         if isinstance(found, BatchConsumeQueue):
-            return self._read_batches(found, offset, count, max_bytes)
+            return self._read_batches(found, offset, count, max_bytes, check_crcs)
         if choose is not None:
-            return self._read_chosen(found, offset, max_messages, max_bytes, choose)
-        entries = Entries(offset, *found.entries(offset, count))
-        if len(entries) and self._may_repeat(entries):
-            offset = self._behind_repetitions(found, offset)
-            entries = Entries(offset, *found.entries(offset, min(count, high - offset)))
-            if len(entries):
-                return self._read_once(found, entries, max_bytes)
-        if not len(entries):
-            return _nothing(low, high, found.offset_behind_hole(offset) if count else offset)
-        entries = entries.up_to(max_bytes)
+            seen = self._read_chosen(found, offset, max_messages, max_bytes, choose, check_crcs)
+        else:
+            seen = self._read_plain(found, offset, count, max_bytes, check_crcs)
+        lost = seen.next_offset - offset - len(seen) - seen.turned_down
+        return replace(seen, lost=lost) if lost else seen
+
+    def read_records(
+        self, entries: Entries, *, check_crcs: bool = True
+    ) -> tuple[bytes, NDArray[np.intp]]:
+        """Return the records of ENTRIES that are there, joined, and which entries these are; CHECK_CRCS: and sound."""
         records, rows = read_entries(self.log, entries)
+        if not check_crcs or not len(rows):
+            return records, rows
+        sizes = entries.sizes[rows]
+        bad = unsound(records, sizes)
+        if not bad.any():
+            return records, rows
+        for row in rows[bad].tolist():
+            self.damages.found(int(entries.log_offsets[row]), int(entries.sizes[row]))
+        ends = np.cumsum(sizes)
+        good = zip((ends - sizes)[~bad].tolist(), ends[~bad].tolist(), strict=True)
+        return b"".join(records[begin:end] for begin, end in good), rows[~bad]
+
+    def _read_plain(
+        self, queue: ConsumeQueue, offset: int, count: int, max_bytes: int, check_crcs: bool
+    ) -> Slices:
+        low, high = queue.min_offset, queue.max_offset
+        entries = Entries(offset, *queue.entries(offset, count))
+        if len(entries) and self._may_repeat(entries):
+            offset = self._behind_repetitions(queue, offset)
+            entries = Entries(offset, *queue.entries(offset, min(count, high - offset)))
+            if len(entries):
+                return self._read_once(queue, entries, max_bytes, check_crcs)
+        if not len(entries):
+            return _nothing(low, high, queue.offset_behind_hole(offset) if count else offset)
+        entries = entries.up_to(max_bytes)
+        records, rows = self.read_records(entries, check_crcs=check_crcs)
         return Slices(
             records=records,
             sizes=entries.sizes[rows],
@@ -112,7 +146,13 @@ class Reader:
         )
 
     def _read_chosen(
-        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, choose: Choose
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        choose: Choose,
+        check_crcs: bool,
     ) -> Slices:
         """Read what CHOOSE wants of the next entries; it is asked of no repetition."""
         low, high = queue.min_offset, queue.max_offset
@@ -128,7 +168,7 @@ class Reader:
         wanted = own[choose(entries.tags_codes[own])]
         chosen = entries.take(wanted[:max_messages]).up_to(max_bytes)
         behind = int(wanted[len(chosen)]) if len(chosen) < len(wanted) else len(entries)
-        records, rows = read_entries(self.log, chosen)
+        records, rows = self.read_records(chosen, check_crcs=check_crcs)
         return Slices(
             records=records,
             sizes=chosen.sizes[rows],
@@ -151,11 +191,13 @@ class Reader:
             or self._number_at(int(offsets[last])) != entries.first + last
         )
 
-    def _read_once(self, queue: ConsumeQueue, entries: Entries, max_bytes: int) -> Slices:
+    def _read_once(
+        self, queue: ConsumeQueue, entries: Entries, max_bytes: int, check_crcs: bool
+    ) -> Slices:
         """Read what ENTRIES point to, but for repetitions; the first of them is none."""
         own = self._own_rows(queue, entries)
         chosen = entries.take(own).up_to(max_bytes)
-        records, rows = read_entries(self.log, chosen)
+        records, rows = self.read_records(chosen, check_crcs=check_crcs)
         behind = int(own[len(chosen)]) if len(chosen) < len(own) else len(entries)
         return Slices(
             records=records,
@@ -202,7 +244,12 @@ class Reader:
         return None if data is None else int(_LONG.unpack(data)[0])
 
     def _read_batches(
-        self, queue: BatchConsumeQueue, offset: int, count: int, max_bytes: int
+        self,
+        queue: BatchConsumeQueue,
+        offset: int,
+        count: int,
+        max_bytes: int,
+        check_crcs: bool,
     ) -> Slices:
         """Read whole batches, each one record, from the one on that holds OFFSET; COUNT limits the batches."""
         low, high = queue.min_offset, queue.max_offset
@@ -210,7 +257,7 @@ class Reader:
         if not len(sizes):
             return _nothing(low, high, high if count else offset)
         entries = Entries(offset, log_offsets, sizes, tags_codes).up_to(max_bytes)
-        records, rows = read_entries(self.log, entries)
+        records, rows = self.read_records(entries, check_crcs=check_crcs)
         last = len(entries) - 1
         return Slices(
             records=records,
@@ -220,6 +267,7 @@ class Reader:
             next_offset=int(bases[last] + counts[last]),
             min_offset=low,
             max_offset=high,
+            lost=int(counts[: last + 1].sum() - counts[rows].sum()),
         )
 
     def _find(self, topic: str, queue: int) -> Queue | None:
@@ -232,13 +280,18 @@ class Reader:
         return found
 
     def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
-        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if none is there."""
+        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if no sound one is there."""
         self.health.check_open()
         there = self.log.record_size(log_offset)
         if there is None or (size is not None and size != there):
             return None
         record = self.log.read(log_offset, there)
-        return None if record is None else bytes(record)
+        if record is None or not self._is_served(log_offset):
+            return None
+        if not is_sound(record):
+            self.damages.found(log_offset, there)
+            return None
+        return bytes(record)
 
     def by_message_id(self, message_id: str) -> bytes | None:
         """Return the record that an offset MESSAGE_ID names; None if it is gone. InvalidArgument for a bad id."""

@@ -32,7 +32,8 @@ class Slices:
 
     records: whole records, end to end, with SIZES;  queue_offsets: the queue offset of each;  tags_codes: of each;
     next_offset: where to read on;  min_offset, max_offset: the queue's bounds at that moment;
-    turned_down: entries before NEXT_OFFSET that the reader was told to leave out.
+    turned_down: entries before NEXT_OFFSET that the reader was told to leave out;  lost: messages before NEXT_OFFSET
+    that are not there any more: damaged, or gone with a file.
     """
 
     records: bytes
@@ -43,6 +44,7 @@ class Slices:
     min_offset: int
     max_offset: int
     turned_down: int = 0
+    lost: int = 0
 
     def __len__(self) -> int:
         return len(self.sizes)

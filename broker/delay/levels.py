@@ -33,7 +33,7 @@ from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.message_store import MessageStore
-from ...store.slices import Entries, read_entries
+from ...store.slices import Entries
 from ..appends import Appends
 from ..timers import Timers
 from .deliveries import TRY_AGAIN, Deliveries
@@ -327,7 +327,7 @@ class LevelDeliveries:
         if not len(sizes):
             return _Chunk(b"", parse_run(b"", _nothing()), passed, self._delivered_last)
         entries = Entries(passed[0][0].offset, log_offsets, sizes, np.zeros_like(sizes))
-        records, rows = read_entries(self._store.log, entries)
+        records, rows = self._store.read_records(entries)
         columns = parse_run(records, starts_of(sizes[rows]))
         return _Chunk(records, columns, passed, int(log_offsets[-1]))
 

@@ -56,7 +56,7 @@ class LogRepair:
 
     def void(self, file: MappedFile, damage: Damage, store_ms: int) -> None:
         """Make DAMAGE in FILE harmless; STORE_MS is the store time of the record before it."""
-        self._save(file, damage.start, damage.end)
+        self.keep(file, damage.start, damage.end)
         if damage.is_framed:
             self._roll_back(file, damage.start)
             return
@@ -65,10 +65,11 @@ class LogRepair:
 
     def close_file(self, file: MappedFile, at: int) -> None:
         """End FILE at AT with a blank."""
-        self._save(file, at, file.mapping.data_end(at, file.size))
+        self.keep(file, at, file.mapping.data_end(at, file.size))
         file.put(at, _BLANK.pack(file.size - at, MAGIC_BLANK))
 
-    def _save(self, file: MappedFile, start: int, end: int) -> None:
+    def keep(self, file: MappedFile, start: int, end: int) -> None:
+        """Save the bytes [START, END) of FILE aside, unless what was there is kept already."""
         data = file.mapping.read(start, min(max(0, end - start), _SAVED_SIZE_MAX))
         if any(data):
             self._disk.make_folders(self._folder)

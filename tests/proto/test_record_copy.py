@@ -87,3 +87,14 @@ def test_properties_that_do_not_fit_are_refused() -> None:
     copier = RecordCopier(data, parse_run(data, starts_of([len(data)])))
     with pytest.raises(MessageTooLarge):
         copier.copy(0, topic="T", queue_id=0, properties=bytes(32768))
+
+
+@given(_records, st.integers(0, 39))
+def test_a_copy_of_a_damaged_body_is_not_sound(record: Record, at: int) -> None:
+    data = bytearray(encode_record(record))
+    columns = parse_run(data, starts_of([len(data)]))
+    data[int(columns.body_start[0]) + at % len(record.body)] ^= 1
+
+    copy = RecordCopier(data, columns).copy(0, topic="T", queue_id=0, properties=b"")
+
+    assert not decode_record(copy).crc_ok
