@@ -31,6 +31,7 @@ class Appends:
         self._listeners: dict[Key, list[Listener]] = {}
         #: Told the topic of messages that were stored, whichever it is.
         self.on_arrival: list[Callable[[str], None]] = []
+        store.on_caught_up(self.notify)
 
     def listen(self, topic: str, queue: int, listener: Listener) -> None:
         """Call LISTENER after every append to QUEUE of TOPIC."""

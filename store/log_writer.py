@@ -1,28 +1,35 @@
 """Appending runs: place them in the log, fill in the store's fields, write once, derive queues and index.
 
 A run goes into the log as a whole or not at all: if any of it cannot be written, the log is cut back to where it
-was. If the log took it but the queues or the index could not (a full disk), it stays, its sender is told, and what
-is missing is derived before anything else is appended. So queues never miss a record that is followed by another.
+was. What the log took is stored, whatever else fails, and that is what is answered: a refusal would be sent again, and
+stored twice. If queues or index could not take it (a full disk, no descriptor left), readers see it late: it is derived
+before anything else is appended, or with the next tick that can. Until then every append is refused. So queues never
+miss a record that is followed by another.
 
 Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError
+from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError, StoreFull
 from ..proto.few_records import FewColumns, as_few
-from ..proto.record import Host, head_store_time_ms
+from ..proto.property_ranges import PropertyRanges
+from ..proto.record import Buffer, Host, head_store_time_ms
 from ..proto.record_run import RunColumns, parse_run, walk
 from .commit_log import CommitLog
+from .disk import write_error
 from .health import Health
 from .parts import StoreParts
 from .run import Appended, Run, check_appendable, joined, patch, patch_few, stamp
+
+logger = logging.getLogger(__name__)
 
 #: From so many runs on it is cheaper to treat their records all at once, though each run has but a few.
 _JOINED_LEAST: Final = 20
@@ -32,7 +39,8 @@ class LogWriter:
     """The writing half of a store. `host` stands in every record as its store host; set it once the port is known.
 
     dispatched_offset: everything before it is in the queues and the index;  last_store_ms: store time of the newest
-    record, below which none is ever stamped;  last_log_offset: where that record begins (None in an empty log).
+    record, below which none is ever stamped;  last_log_offset: where that record begins (None in an empty log);
+    on_caught_up: told the queues of what was stored, but can be read only from now on.
     """
 
     def __init__(self, parts: StoreParts, health: Health, now_ms: Callable[[], int]) -> None:
@@ -41,6 +49,8 @@ class LogWriter:
         self._dispatcher = parts.dispatcher
         self._health = health
         self._now_ms = now_ms
+        self._late: list[tuple[str, int]] = []
+        self.on_caught_up: Callable[[list[tuple[str, int]]], object] = lambda queues: None
         self.host = Host(bytes((127, 0, 0, 1)), 8081)
         self.dispatched_offset = parts.log.max_offset
         self.last_store_ms = 0
@@ -115,14 +125,13 @@ class LogWriter:
         self.last_store_ms = max(self._now_ms(), self.last_store_ms)
         data = np.frombuffer(run.records, np.uint8).copy()
         parts = self._write(run, data, first)
-        for columns in parts:
-            properties = run.properties if columns is run.columns else None
-            self._dispatcher.dispatch(
-                data, columns, topic=run.topic, queue=run.queue, properties=properties
-            )
-        self.dispatched_offset = end = self._log.max_offset
+        end = self._log.max_offset
         offsets = [columns.log_offset for columns in parts]
         self.last_log_offset = int(offsets[-1][-1])
+        for columns in parts:
+            properties = run.properties if columns is run.columns else None
+            part_end = int(columns.log_offset[-1] + columns.sizes[-1])
+            self._enter([run], data, columns, part_end, run.topic, run.queue, properties)
         log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
         return Appended(first, log_offsets, end, self.last_store_ms)
 
@@ -142,14 +151,11 @@ class LogWriter:
             parts.append((run, columns, first, part, end))
             at = end
         self._log.append(view)
+        self.last_log_offset = int(parts[-1][1].log_offset[-1])
         appended = []
         for run, columns, first, part, end in parts:
-            self._dispatcher.dispatch(
-                part, columns, topic=run.topic, queue=run.queue, properties=run.properties
-            )
-            self.dispatched_offset = end
+            self._enter([run], part, columns, end, run.topic, run.queue, run.properties)
             appended.append(Appended(first, columns.log_offset, end, now))
-        self.last_log_offset = int(appended[-1].log_offsets[-1])
         return appended
 
     def _append_joined(self, runs: list[Run]) -> list[Appended]:
@@ -164,9 +170,8 @@ class LogWriter:
         begin = self._log.place(len(data))
         patch(data, columns, np.concatenate(numbers), begin, stamp(now, self.host))
         self._log.append(data.data)
-        self._dispatcher.dispatch(data, columns)
-        self.dispatched_offset = self._log.max_offset
         self.last_log_offset = int(columns.log_offset[-1])
+        self._enter(runs, data, columns, self._log.max_offset)
         appended = []
         row, end = 0, begin
         for first, run in zip(firsts, runs, strict=True):
@@ -228,6 +233,55 @@ class LogWriter:
             yield columns.take(slice(at, fit))
             at, written = fit, int(ends[fit - 1])
 
+    # --- queues and index ----------------------------------------------------------------------------------------
+
+    def _enter(
+        self,
+        runs: Sequence[Run],
+        data: Buffer | NDArray[np.uint8],
+        columns: RunColumns,
+        end: int,
+        topic: str | None = None,
+        queue: int | None = None,
+        properties: PropertyRanges | None = None,
+    ) -> None:
+        """Enter records of RUNS, which the log took up to END; what fails here makes them late, and no less stored."""
+        if not self._late:
+            try:
+                self._derive(data, columns, topic, queue, properties)
+            except Exception as error:  # Also a bug: who sent them must not send them again.
+                self._note_late(error, end)
+            else:
+                self.dispatched_offset = end
+                return
+        self._late += [(run.topic, run.queue) for run in runs]
+
+    def _note_late(self, error: Exception, end: int) -> None:
+        told = isinstance(error, PocketMQError)
+        logger.error(
+            "messages are in the log, but not in their queues yet",
+            extra={"end": end, "reason": str(error)},
+            exc_info=None if told else error,
+        )
+        if isinstance(error, DiskFailure):
+            self._health.fail(error)
+
+    def _derive(
+        self,
+        data: Buffer | NDArray[np.uint8],
+        columns: RunColumns,
+        topic: str | None = None,
+        queue: int | None = None,
+        properties: PropertyRanges | None = None,
+    ) -> None:
+        try:
+            self._dispatcher.dispatch(
+                data, columns, topic=topic, queue=queue, properties=properties
+            )
+        except OSError as error:
+            folder = self._log.files.folder
+            raise write_error(error, "derive queues from", folder) from error
+
     def catch_up(self) -> None:
         """Derive queues and index for what the log took and they could not, if there is anything."""
         while self.dispatched_offset < self._log.max_offset:
@@ -237,8 +291,21 @@ class LogWriter:
             view = file.view[: file.position]
             starts, _ = walk(view, at)
             columns = parse_run(view, starts)
-            self._dispatcher.dispatch(view, columns)
+            self._derive(view, columns)
             self.dispatched_offset = min(file.end, self._log.max_offset)
+        if self._late:
+            late, self._late = self._late, []
+            self.on_caught_up(late)
+
+    def catch_up_if_possible(self) -> None:
+        """Do what `catch_up` does, unless it still fails: then the next append says why, or the next call tries."""
+        if self.dispatched_offset < self._log.max_offset and self._health.failure is None:
+            try:
+                self.catch_up()
+            except DiskFailure as error:
+                self._health.fail(error)
+            except StoreFull:
+                return
 
 
 def store_time_ms(log: CommitLog, log_offset: int) -> int | None:

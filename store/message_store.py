@@ -217,11 +217,11 @@ class MessageStore(Reader):
         self._writer.host = host
 
     def append(self, run: Run) -> Appended:
-        """Append RUN at the end of its queue; readers see it when this returns.
+        """Append RUN at the end of its queue; readers see it when this returns, but for a full disk.
 
         A run goes in whole or not at all. Raises InvalidRecord, MessageTooLarge, InvalidArgument (a topic with
-        batch queues), StoreFull, DiskFailure, StoreClosed. After StoreFull the records may have been stored though:
-        a sender who tries again may store them twice.
+        batch queues), StoreFull, DiskFailure, StoreClosed: then nothing of it is stored, as far as the device can
+        tell. Where queues or index could not take what the log took, readers see it late, see `check_readable`.
         """
         return self._writer.append(run)
 
@@ -253,6 +253,21 @@ class MessageStore(Reader):
         """Everything in the log before it is in the queues and the index."""
         return self._writer.dispatched_offset
 
+    def check_readable(self) -> None:
+        """Raise StoreFull while something is in the log that its queue could not take yet: it cannot be found."""
+        if self.dispatched_offset < self.max_log_offset:
+            self._writer.catch_up_if_possible()
+        if self.dispatched_offset < self.max_log_offset:
+            raise StoreFull(
+                "stored, but not in its queue yet: there was no room on the disk, or no file could be opened: make"
+                " room, then try again",
+                path=self.config.path,
+            )
+
+    def on_caught_up(self, callback: Callable[[list[tuple[str, int]]], None]) -> None:
+        """Call CALLBACK, in the owner's thread, with (topic, queue) of what can be read later than it was appended."""
+        self._writer.on_caught_up = lambda queues: self.call_owner(lambda: callback(queues))
+
     # --- to the device -------------------------------------------------------------------------------------------
 
     def tick(self, wall_ms: int | None = None) -> None:
@@ -260,6 +275,7 @@ class MessageStore(Reader):
 
         WALL_MS is the machine's time, where the messages' time is another.
         """
+        self._writer.catch_up_if_possible()
         self._background.tick(self._now_ms() if wall_ms is None else wall_ms)
         self._preallocate()
 

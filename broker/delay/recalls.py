@@ -132,6 +132,7 @@ class Recalls:
             )
         if found is not None:
             return found
+        self._store.check_readable()
         if self._store.config.index:
             raise MessageNotFound(
                 f"no message {handle.message_id!r} of topic {handle.topic!r} waits here until"

@@ -121,12 +121,7 @@ class Producers:
         store.health.check_changeable()
         places = places_of(store, run)
         if store.dispatched_offset < places.end_offset:
-            store.append_many([])  # Derives what is missing.
-            if store.dispatched_offset < places.end_offset:
-                raise StoreFull(
-                    "stored, but not in its queue yet: there was no room on the disk: free some, then send again",
-                    path=store.config.path,
-                )
+            store.check_readable()
         return places
 
     # --- start and stop

@@ -198,6 +198,7 @@ class Transactions:
         """Answer for a transaction that is not open."""
         outcome = self._outcomes.find(request.group, request.transaction_id)
         if outcome is None:
+            self._store.check_readable()
             raise self._not_found(request)
         _check_topic(request, outcome.topic)
         if outcome.committed != commit:

@@ -16,7 +16,7 @@ from pocketmq.proto.few_records import as_few
 from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.run import Run
+from pocketmq.store.run import Appended, Run
 
 from ..fakes import FaultyDisk
 from ..runs import BORN, Hand, open_store, records_of
@@ -106,7 +106,10 @@ def test_what_the_queues_could_not_take_is_derived_before_anything_else(
 
     outcomes = store.append_many(few_runs[1:])
 
-    assert [type(outcome) for outcome in outcomes] == [StoreFull] * len(few_runs[1:])
+    assert [type(outcome) for outcome in outcomes] == [Appended] * len(few_runs[1:])
+    assert bodies(store, "T", 0) == [b"one", b"two"], "what follows in the log waits, too"
+    (refused,) = store.append_many([made("T", 0, [(b"refused", b"")], few=True)])
+    assert isinstance(refused, StoreFull)
     disk.heal()
     store.append_many([made("T", 0, [(b"after", b"")], few=True)])
     assert bodies(store, "T", 0) == [b"one", b"two", b"four", b"after"]

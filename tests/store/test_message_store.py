@@ -28,6 +28,7 @@ from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.retention import local_hour
+from pocketmq.store.run import Appended
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, bodies_of, make_run, open_store, records_of, small_config
@@ -445,21 +446,82 @@ def test_a_run_over_two_files_goes_in_whole_or_not_at_all(
     assert bodies_of(store, "T", 0) == [b"x" * 900] * 2 + [b"z" * 900] * 5
 
 
-def test_what_the_queues_could_not_take_is_derived_later(
+def test_what_the_log_took_is_stored_though_its_queue_is_full_and_nothing_passes_it(
     store: MessageStore, disk: FaultyDisk
 ) -> None:
     store.append(make_run("T", 0, BODIES[:10]))
     disk.run_full("consumequeue")
 
-    with pytest.raises(StoreFull):
-        store.append(make_run("T", 0, BODIES[10:20]))
+    appended = store.append(make_run("T", 0, BODIES[10:20]))
+
+    assert appended.first_queue_offset == 10
+    assert store.dispatched_offset < store.max_log_offset == appended.end_offset
+    assert bodies_of(store, "T", 0) == BODIES[:10]
+    with pytest.raises(StoreFull, match="not in its queue yet"):
+        store.check_readable()
     with pytest.raises(StoreFull):
         store.append(make_run("T", 1, BODIES[:5]))
+    assert store.max_log_offset == appended.end_offset
     disk.heal()
     store.append(make_run("T", 0, BODIES[20:30]))
 
     assert bodies_of(store, "T", 0) == BODIES[:30]
     assert store.dispatched_offset == store.max_log_offset
+
+
+def test_what_is_late_is_entered_by_a_tick_and_told(store: MessageStore, disk: FaultyDisk) -> None:
+    told: list[tuple[str, int]] = []
+    store.on_caught_up(told.extend)
+    store.append(make_run("T", 0, [b"before"]))
+    runs = [make_run("T", 0, BODIES[:3]), make_run("U", 3, BODIES[:2])]
+    disk.run_full("consumequeue")
+    outcomes = store.append_many(runs)
+    assert all(isinstance(outcome, Appended) for outcome in outcomes)
+
+    store.tick()
+    assert told == []
+    disk.heal()
+    store.tick()
+
+    assert sorted(told) == [("T", 0), ("U", 3)]
+    assert bodies_of(store, "T", 0) == [b"before", *BODIES[:3]]
+    assert bodies_of(store, "U", 3) == BODIES[:2]
+    store.tick()
+    assert len(told) == 2
+
+
+def test_what_is_late_at_a_stop_is_there_after_the_start(tmp_path: Path, disk: FaultyDisk) -> None:
+    store = open_store(tmp_path, disk=disk)
+    disk.run_full("consumequeue")
+    store.append(make_run("T", 0, BODIES[:10]))
+    with pytest.raises(StoreFull):
+        store.close()
+    disk.heal()
+
+    again = open_store(tmp_path, disk=disk)
+
+    assert not again.recovery.clean
+    assert bodies_of(again, "T", 0) == BODIES[:10]
+    again.close()
+
+
+def test_a_broken_queue_stops_the_writes_but_not_what_the_log_has(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    store = open_store(tmp_path, disk=disk)
+    disk.break_writes("consumequeue")
+
+    appended = store.append(make_run("T", 0, BODIES[:10]))
+
+    assert appended.end_offset == store.max_log_offset
+    assert store.health.state == "failed"
+    with pytest.raises(DiskFailure):
+        store.append(make_run("T", 0, BODIES[10:]))
+    store.close()
+    disk.heal()
+    again = open_store(tmp_path, disk=disk)
+    assert bodies_of(again, "T", 0) == BODIES[:10]
+    again.close()
 
 
 def test_a_failed_write_stops_all_writing_and_keeps_abort(tmp_path: Path, disk: FaultyDisk) -> None:

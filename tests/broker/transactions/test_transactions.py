@@ -21,6 +21,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from pocketmq.store.run import Run
 
+from ...fakes import FaultyDisk
 from ...runs import make_run
 from .transacting import hall
 
@@ -379,3 +380,70 @@ async def test_a_half_message_that_java_put_back_is_resolved_by_the_mark_of_its_
         broker.appends.append([op])
         await broker.stop()
     assert await reopened(tmp_path) == ["b"]
+
+
+# --- what the log has is committed, whatever else failed
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_commit_that_only_its_queue_could_not_take_is_one(
+    tmp_path: Path, *, restarted: bool
+) -> None:
+    disk = FaultyDisk()
+    async with hall(tmp_path, disk=disk) as broker:
+        broker.begin("a", "b")
+        disk.run_full("consumequeue/T")
+
+        assert (await broker.end("a")).queue_offset == 0
+        with pytest.raises(TransactionResolved, match="committed already"):
+            await broker.end("a", pb.ROLLBACK)
+        assert (await broker.end("a")).repeated
+        with pytest.raises(StoreFull):
+            await broker.end("b")
+        if restarted:
+            await broker.kill()
+            broker.store.health.closed = True
+        else:
+            disk.heal()
+            broker.store.tick()
+            assert broker.bodies() == ["a"]
+
+    disk.heal()
+    async with hall(tmp_path, disk=disk) as broker:
+        assert (await broker.end("a")).repeated
+        assert not (await broker.end("b")).repeated
+        assert broker.bodies() == ["a", "b"]
+
+
+async def test_a_transaction_whose_half_message_is_late_is_not_said_to_be_none(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk()
+    async with hall(tmp_path, disk=disk) as broker:
+        disk.run_full(f"consumequeue/{HALF_TOPIC}")
+        broker.begin("a")
+
+        with pytest.raises(StoreFull, match="not in its queue yet"):
+            await broker.end("a")
+        disk.heal()
+        broker.store.tick()
+
+        assert not (await broker.end("a")).repeated
+        assert broker.bodies() == ["a"]
+
+
+async def test_a_mark_that_only_its_queue_could_not_take_rolls_back(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with hall(tmp_path, disk=disk) as broker:
+        broker.begin("a")
+        disk.run_full(f"consumequeue/{OP_HALF_TOPIC}")
+
+        await broker.end("a", pb.ROLLBACK)
+
+        with pytest.raises(TransactionResolved, match="rolled back already"):
+            await broker.end("a")
+        disk.heal()
+    async with hall(tmp_path, disk=disk) as broker:
+        assert broker.transactions.open_count == 0
+        assert len(broker.records(OP_HALF_TOPIC)) == 1
+        assert broker.bodies() == []

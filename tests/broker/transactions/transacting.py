@@ -171,10 +171,10 @@ def hall_config(path: Path, **settings: Any) -> StoreConfig:
 
 @asynccontextmanager
 async def hall(
-    path: Path, *, clock: VirtualClock | None = None, **settings: Any
+    path: Path, *, clock: VirtualClock | None = None, disk: Disk | None = None, **settings: Any
 ) -> AsyncIterator[Hall]:
     """Run transactions on a new or existing store at PATH."""
-    made = Hall(hall_config(path), OsDisk(), clock or VirtualClock(), **settings)
+    made = Hall(hall_config(path), disk or OsDisk(), clock or VirtualClock(), **settings)
     made.start()
     try:
         yield made
