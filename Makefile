@@ -4,7 +4,7 @@
 # make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
 #                nothing acknowledged may be missing; 100,000 long polls that a consumer cancels: it is never cut off
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
-#                on grpcio
+#                on grpcio; the Java client while it, or the broker, is held up
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
 VENV ?= .venv
@@ -41,6 +41,7 @@ campaign: $(VENV)/.dev
 interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.campaign --repeat 3
 	$(BIN)/python -m tests.interop.official.campaign --grpc grpcio
+	$(BIN)/python -m tests.interop.official.stalls
 
 grpcio: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --grpc grpcio tests/integration tests/interop tests/nameserver

@@ -20,6 +20,7 @@ from typing import Any, Final
 from ..errors import NotServed, Overloaded, PocketMQError, RequestTimeout
 from ..http2.connection import Connection
 from ..http2.events import (
+    CallsGivenUp,
     ConnectionEnded,
     DataReceived,
     Drained,
@@ -29,6 +30,7 @@ from ..http2.events import (
     RequestTooLarge,
     StreamReset,
 )
+from ..http2.frames import ErrorCode
 from ..http2.requests import Request
 from ..rpc import Kind
 from .answers import HEAD, failed, http_only
@@ -71,6 +73,7 @@ class Conversation:
             RequestTooLarge: self._on_too_large,
             DataReceived: self._on_data,
             StreamReset: self._on_reset,
+            CallsGivenUp: self._on_given_up,
             Drained: self._on_drained,
             PingAnswered: _ignore,
             ConnectionEnded: _ignore,
@@ -169,6 +172,12 @@ class Conversation:
         if call is not None:
             self.failed += 1
             call.break_off()
+
+    def _on_given_up(self, event: CallsGivenUp) -> None:
+        """Break calls off before the rest of their requests has them served; streams still get their messages."""
+        for stream_id in event.stream_ids:
+            if isinstance(self._calls.get(stream_id), UnaryCall):
+                self._on_reset(StreamReset(stream_id, ErrorCode.CANCEL, True))
 
     def _on_drained(self, event: Drained) -> None:
         call = self._calls.get(event.stream_id)

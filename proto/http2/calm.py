@@ -1,29 +1,36 @@
-"""How much nonsense a connection is allowed: a budget that useful work earns and floods spend.
+"""How much nonsense a connection is allowed: budgets that time and useful work give back, and floods spend.
 
 Every frame that costs its sender nothing and brings nothing is charged: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, tiny
-DATA, unknown kinds, mistakes that make this side reset a stream. Answers, messages and data that was sent earn.
+DATA, unknown kinds, mistakes that make this side reset a stream. Answers, messages and data that was sent earn: a peer
+that was held up for a while opens the windows, or gives up the calls, of a thousand answers in one breath, and may.
 Time gives some back, so that what is rare is never too much, however long a connection lives.
 
-Resets have an account of their own. A consumer that cancels its long polls all day is no flood, not even one that
-cancels each in the breath that asks: one by one, they fill no read. Only what comes as a heap is charged: resets
-beyond `HEAP` of streams that the same read brought. Reads that are no heap give back.
+Calls that come with their own reset have an account of their own. Nobody serves them, so that one costs less than a
+call that is answered, and nobody gains by resetting. They come as a heap where this side was held up: callers lost
+patience meanwhile. It is bounded by time alone, at more than honest callers cancel; whoever does that all day, each in
+the breath that asks, is no flood.
 
-Whoever has spent all is told to calm down (ENHANCE_YOUR_CALM), which ends the connection.
+Nothing here depends on how bytes were cut into reads. Whoever has spent all is told to calm down (ENHANCE_YOUR_CALM),
+which ends the connection.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: What a connection begins with and never exceeds.
+#: What a connection begins with, and what time gives back at most …
 BUDGET: Final = 1_500
-#: What a second gives back.
+#: … of which a second gives so much.
 PER_SECOND: Final = 100
+#: What useful work adds at most: that of two answers on each of 4,096 streams.
+EARNED_MAX: Final = 16_384
 
 #: A frame without use.
 IDLE_FRAME: Final = 1
 #: A mistake that has this side reset a stream: it may have cost a whole request.
 MISTAKE: Final = 10
+#: What was under way on a stream when its peer reset it. There is one such fault a stream.
+LATE: Final = 0
 #: Earned by a whole request, and by a whole answer: a peer may open the windows of stream and connection for each
 #: call, and PING, …
 REQUEST: Final = 2
@@ -35,18 +42,34 @@ DATA_SENT_SHIFT: Final = 12
 #: Smaller pieces of a body that do not end it are charged: a message that they complete earns as much.
 TINY_DATA: Final = 256
 
+#: Calls that come with their reset: so many at once, and so many a second.
+STALE_CALLS: Final = 10_000
+STALE_CALLS_PER_SECOND: Final = 5_000
+
 
 class Exhausted(Exception):
-    """The budget is spent."""
+    """The budget is spent; the text says by what."""
 
 
 class Budget:
-    """What a connection may still spend. Its owner says the time before it charges."""
+    """What a connection may still spend. Its owner says the time before it charges.
 
-    __slots__ = ("_left", "_refilled_ms", "now_ms")
+    It begins with AT_ONCE, and time gives back PER_SECOND, up to AT_ONCE again. SPENT_BY is what spends it, in words.
+    """
 
-    def __init__(self, now_ms: int) -> None:
-        self._left = BUDGET
+    __slots__ = ("_at_once", "_left", "_per_second", "_refilled_ms", "_spent_by", "now_ms")
+
+    def __init__(
+        self,
+        now_ms: int,
+        at_once: int = BUDGET,
+        per_second: int = PER_SECOND,
+        spent_by: str = "frames without use",
+    ) -> None:
+        self._at_once = at_once
+        self._per_second = per_second
+        self._spent_by = spent_by
+        self._left = at_once
         self._refilled_ms = now_ms
         #: The time of what is charged now.
         self.now_ms = now_ms
@@ -54,7 +77,7 @@ class Budget:
     def earn(self, amount: int) -> None:
         """Give AMOUNT back."""
         left = self._left + amount
-        self._left = left if left < BUDGET else BUDGET
+        self._left = left if left < EARNED_MAX else EARNED_MAX
 
     def charge(self, cost: int) -> None:
         """Take COST; raise Exhausted if that is more than is left."""
@@ -62,41 +85,9 @@ class Budget:
         if self._left < 0:
             self._refill()
             if self._left < 0:
-                raise Exhausted
+                raise Exhausted(f"too many {self._spent_by}")
 
     def _refill(self) -> None:
-        back = (self.now_ms - self._refilled_ms) * PER_SECOND // 1000
-        self._refilled_ms += back * 1000 // PER_SECOND
-        self.earn(back)
-
-
-#: So many streams may be reset in the read that began them …
-HEAP: Final = 32
-#: … before each costs so much of the account, …
-_HEAPED: Final = 5
-#: … to which a read with some, but no heap of them, gives back. Servers that are held up read a heap now and then.
-_NO_HEAP: Final = 100
-
-
-class RapidResets:
-    """Counts streams that are reset in the read that began them."""
-
-    __slots__ = ("_in_read", "_left")
-
-    def __init__(self) -> None:
-        self._left = BUDGET
-        self._in_read = 0
-
-    def add(self) -> None:
-        """Count one; raise Exhausted if heaps of them have spent the account."""
-        self._in_read += 1
-        if self._in_read > HEAP:
-            self._left -= _HEAPED
-            if self._left < 0:
-                raise Exhausted
-
-    def end_read(self) -> None:
-        """Begin anew with the next read."""
-        if 0 < self._in_read <= HEAP:
-            self._left = min(BUDGET, self._left + _NO_HEAP)
-        self._in_read = 0
+        back = (self.now_ms - self._refilled_ms) * self._per_second // 1000
+        self._refilled_ms += back * 1000 // self._per_second
+        self._left += min(back, self._at_once)

@@ -18,7 +18,7 @@ is up to whoever answers. `calm.Budget` bounds nonsense, `check` what takes too 
 from __future__ import annotations
 
 from .connection_end import ConnectionEnd
-from .events import Event, StreamReset
+from .events import CallsGivenUp, Event, StreamReset
 from .frames import MAX_CONCURRENT_STREAMS, STREAM_MASK, ErrorCode, go_away, reset
 from .incoming import Incoming
 from .limits import ConnectionLimits
@@ -34,6 +34,16 @@ class Connection(ConnectionEnd[Event, Incoming]):
         #: Its end is announced.
         self._is_leaving = False
         self._announce({MAX_CONCURRENT_STREAMS: limits.streams_max})
+
+    def receive(self, data: bytes, now_ms: int) -> list[Event]:
+        """Take DATA, which came at NOW_MS, and return what it tells; nothing of streams that it begins and resets."""
+        told = super().receive(data, now_ms)
+        stale, given_up = self._incoming.stale, self._incoming.given_up
+        if stale:
+            told = [event for event in told if getattr(event, "stream_id", 0) not in stale]
+        if given_up:
+            told.insert(0, CallsGivenUp(tuple(given_up)))
+        return told
 
     # --- what takes too long
 

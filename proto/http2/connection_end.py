@@ -77,8 +77,8 @@ class ConnectionEnd(ABC, Generic[EventT, IncomingT]):
             self._incoming.read(data, now_ms)
         except ConnectionFault as fault:
             self.end(fault.code, fault.reason)
-        except calm.Exhausted:
-            self.end(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without use")
+        except calm.Exhausted as spent:
+            self.end(ErrorCode.ENHANCE_YOUR_CALM, str(spent))
         return self.events()
 
     def events(self) -> list[EventT]:

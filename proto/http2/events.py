@@ -38,6 +38,12 @@ class StreamReset(NamedTuple):
     by_peer: bool
 
 
+class CallsGivenUp(NamedTuple):
+    """Told first of what was read: the peer resets these streams further on. What comes between need not be served."""
+
+    stream_ids: tuple[int, ...]
+
+
 class Drained(NamedTuple):
     """Less waits to be written of a stream than whoever asked to be told wanted."""
 
@@ -62,6 +68,7 @@ Event: TypeAlias = (
     | RequestTooLarge
     | DataReceived
     | StreamReset
+    | CallsGivenUp
     | Drained
     | PingAnswered
     | ConnectionEnded

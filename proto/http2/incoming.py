@@ -76,9 +76,18 @@ class Incoming:
         self._credit = limits.connection_window
         self._uncredited = 0
         self._has_settings = False
-        self._rapid_resets = calm.RapidResets()
-        #: Streams above were begun by what is read now.
+        self._stale_calls = calm.Budget(
+            budget.now_ms,
+            calm.STALE_CALLS,
+            calm.STALE_CALLS_PER_SECOND,
+            "calls that were reset at once",
+        )
+        #: Streams above were begun by what is read now …
         self._read_from = 0
+        #: … which resets these of them, …
+        self.stale: set[int] = set()
+        #: … and these that were begun before.
+        self.given_up: list[int] = []
         self._half_since_ms = budget.now_ms
         self._half_count = 0
         #: No stream above this is served any more.
@@ -100,6 +109,8 @@ class Incoming:
         """Take DATA, which came at NOW_MS; raise ConnectionFault, or Exhausted."""
         self._budget.now_ms = now_ms
         self._read_from = self._table.last_id
+        if self.stale or self.given_up:
+            self.stale, self.given_up = set(), []
         blocks, handlers = self._blocks, self._handlers
         for kind, flags, stream_id, payload in self._reader.read(data):
             if not self._has_settings and (kind != SETTINGS or flags & ACK):
@@ -110,7 +121,6 @@ class Incoming:
                 handlers.get(kind, self._on_unknown)(flags, stream_id, payload)
             except StreamFault as mistake:
                 self._end_stream(mistake)
-        self._rapid_resets.end_read()
         self._note_half(now_ms)
 
     # --- what is half there
@@ -141,7 +151,8 @@ class Incoming:
         stream = self._streams.get(stream_id)
         if stream is None:
             self._table.check_over(stream_id, "DATA")
-            self._budget.charge(calm.IDLE_FRAME)
+            if size < calm.TINY_DATA:
+                self._budget.charge(calm.IDLE_FRAME)
             return
         if stream.ended_by_peer:
             raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED, "DATA behind the end")
@@ -226,7 +237,10 @@ class Incoming:
         self._table.begin(stream_id)
         check_dependency(stream_id, block.depends_on)
         if self.last_served is not None or len(self._streams) >= self._limits.streams_max:
-            raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
+            # Who has not heard of the limit makes no mistake.
+            raise StreamFault(
+                stream_id, ErrorCode.REFUSED_STREAM, "too many streams", calm.IDLE_FRAME
+            )
         self._open(block, found)
 
     def _open(self, block: Block, found: FieldList) -> None:
@@ -277,22 +291,24 @@ class Incoming:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
         if stream_id == 0 or self._table.is_idle(stream_id):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of a stream that is idle")
-        if stream_id > self._read_from:
-            self._rapid_resets.add()
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             self._budget.charge(calm.IDLE_FRAME)
             return
         self._outgoing.forget(stream)
-        self._tell(StreamReset(stream_id, WORD.unpack(payload)[0], True))
+        self._table.add_reset_by_peer(stream_id)
+        if stream_id > self._read_from:
+            self._stale_calls.now_ms = self._budget.now_ms
+            self.stale.add(stream_id)
+            self._stale_calls.charge(1)
+        else:
+            self.given_up.append(stream_id)
+            self._tell(StreamReset(stream_id, WORD.unpack(payload)[0], True))
 
     def _end_stream(self, mistake: StreamFault) -> None:
         """Break a stream off that the peer made a mistake on."""
         stream_id = mistake.stream_id
-        is_refusal = (
-            mistake.code is ErrorCode.REFUSED_STREAM
-        )  # Who has not heard of the limit makes no mistake.
-        self._budget.charge(calm.IDLE_FRAME if is_refusal else calm.MISTAKE)
+        self._budget.charge(mistake.cost)
         self._outgoing.write(reset(stream_id, mistake.code))
         self._table.add_reset(stream_id)
         stream = self._streams.pop(stream_id, None)

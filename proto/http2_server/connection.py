@@ -75,6 +75,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._brings_much = False
         self._limit: Deadline | None = None
         self._check: Deadline | None = None
+        self._check_at_ms = 0
         self._keepalive: Keepalive | None = None
         self._age: Deadline | None = None
         self._is_leaving = False
@@ -214,7 +215,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._http2.refuse_new()
         self.flush()
         if self._check is None and self.conversation.needs_check:
-            self._check = self._server.deadlines.add(now_ms + CHECK_MS, self._look)
+            self._look_later(now_ms)
 
     # --- what leaves
 
@@ -285,16 +286,21 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._limit.cancel()
             self._limit = None
 
+    def _look_later(self, now_ms: int) -> None:
+        self._check_at_ms = now_ms + CHECK_MS
+        self._check = self._server.deadlines.add(self._check_at_ms, self._look)
+
     def _look(self) -> None:
         """End what takes too long, and look again if anything still may."""
         assert self.conversation is not None
         now_ms = self._server.now_ms()
-        self.conversation.check(now_ms)
-        self.flush()
-        needs_check = self.conversation.needs_check and not self._transport.is_closing()
-        self._check = (
-            self._server.deadlines.add(now_ms + CHECK_MS, self._look) if needs_check else None
-        )
+        # Where this side was held up, what the peer has sent meanwhile is read first.
+        if now_ms - self._check_at_ms < CHECK_MS:
+            self.conversation.check(now_ms)
+            self.flush()
+        self._check = None
+        if self.conversation.needs_check and not self._transport.is_closing():
+            self._look_later(now_ms)
 
     def _ping(self) -> None:
         assert self._http2 is not None

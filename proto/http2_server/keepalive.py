@@ -1,4 +1,7 @@
-"""Asks peers that are silent whether they are there, and gives up those that do not answer."""
+"""Asks peers that are silent whether they are there, and gives up those that do not answer.
+
+Nobody is given up who was not asked: where this side was held up, silence is its own.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,14 @@ class Keepalive:
         self._ping = ping
         self._give_up = give_up
         self._heard_ms = now_ms()
+        #: The peer was asked, and nothing came since.
+        self._asked = False
         self._next = self._look_in(limits.keepalive_ms)
 
     def heard(self, now_ms: int) -> None:
         """Note that something came at NOW_MS."""
         self._heard_ms = now_ms
+        self._asked = False
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -41,9 +47,10 @@ class Keepalive:
     def _look(self) -> None:
         limits = self._limits
         silent_ms = self._now_ms() - self._heard_ms
-        if silent_ms >= limits.keepalive_ms + limits.keepalive_timeout_ms:
+        if self._asked:
             self._give_up()
         elif silent_ms >= limits.keepalive_ms:
+            self._asked = True
             self._ping()
             self._next = self._look_in(limits.keepalive_timeout_ms)
         else:

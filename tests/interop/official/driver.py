@@ -6,6 +6,7 @@ A program gets the endpoints (`host:port`) as its one argument. Each line on its
 
     producer  name, topics, transactions        a producer; with transactions it has a checker, which commits messages
                                                 that have the property check=commit, and rolls back the others
+              request_timeout_s, attempts (Java only)
     simple    name, group, topic, filter (tag | sql), expression, await_s            a simple consumer
     push      name, group, topic, filter, expression, failures                      a push consumer; the listener fails
                                                 the first FAILURES attempts of each message
@@ -18,6 +19,7 @@ A program gets the endpoints (`host:port`) as its one argument. Each line on its
     close     client
     storm     client, count, in_flight, …as send                                   → seconds, costs_us (sorted)
     drain     client, count, batch, threads                                        → seconds
+    press     client, threads, seconds, …as send                 → sent, failures (texts, with how often each)
 
 Without being asked it says `{"event": "message" | "check", "client", "message"}` when a listener or checker is called.
 """
@@ -87,6 +89,11 @@ class Driver:
             raise AssertionError(said) from None
         finally:
             del self._waiting[number]
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
 
     async def event(self, client: str, timeout_s: float = 30.0) -> Message:
         """Return the next message that CLIENT's listener or checker was called with."""

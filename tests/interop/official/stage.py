@@ -48,6 +48,11 @@ class Server:
         config = ("--config", str(self._folder / "pocketmq.yaml"))
         return ServerProcess(self._folder / "store", *config, *self._ports)
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def kill_and_start(self) -> None:
         """End it as `kill -9` does, and start it again at the same address."""
         self._process.kill()

@@ -1,6 +1,7 @@
 """Floods of frames, valid and invalid, that cost their sender nothing: by name, with the code that must end each.
 
-A flood is prepared (it may need open streams), and then sent whole: `FRAMES` frames at most.
+A flood is prepared (it may need open streams), and then sent whole: `FRAMES` frames at most, or `STALE_FRAMES` of calls
+that are reset as they come, of which one costs less than a call that is answered.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .peer import Peer
 from .stage import LATER, PLAIN, Stage
 
 FRAMES: Final = 2_100
+#: Twenty thousand calls.
+STALE_FRAMES: Final = 60_000
 
 Frames = Iterator[bytes]
 
@@ -28,6 +31,7 @@ class Flood:
     frames: Callable[[Peer], Frames]
     open: int = 0
     code: int = Code.ENHANCE_YOUR_CALM
+    most: int = FRAMES
 
     async def sent(self, peer: Peer, stage: Stage) -> None:
         """Have PEER send it."""
@@ -35,7 +39,7 @@ class Flood:
             peer.call("/test.Echo/Plain", LATER)
         await peer.flush()
         await stage.until_arrived(self.open)
-        await peer.send(*islice(self.frames(peer), FRAMES))
+        await peer.send(*islice(self.frames(peer), self.most))
 
 
 def again(frame: bytes) -> Callable[[Peer], Frames]:
@@ -160,8 +164,8 @@ FLOODS: Final = {
     "CONTINUATION of one byte": Flood(within_a_block(b"\x82")),
     "full CONTINUATION": Flood(within_a_block(b"\x82" * 16_384)),
     "RST_STREAM of a closed stream": Flood(closed_stream(frames.reset)),
-    "rapid resets of fast calls": Flood(calls_with(frames.reset, encoded=PLAIN)),
-    "rapid resets of calls that wait": Flood(calls_with(frames.reset)),
+    "rapid resets of fast calls": Flood(calls_with(frames.reset, encoded=PLAIN), most=STALE_FRAMES),
+    "rapid resets of calls that wait": Flood(calls_with(frames.reset), most=STALE_FRAMES),
     "reset by an empty window": Flood(calls_with(lambda s: frames.window_update(s, 0))),
     "reset by a window too large": Flood(calls_with(lambda s: frames.window_update(s, 2**31 - 1))),
     "reset by DATA behind the end": Flood(calls_with(lambda s: frames.data(s, b"x"))),

@@ -1,4 +1,4 @@
-"""Floods end: with GOAWAY, within 2,100 frames, and nothing of them is left."""
+"""Floods end: with GOAWAY, within the frames that floods.py says, and nothing of them is left."""
 
 from __future__ import annotations
 

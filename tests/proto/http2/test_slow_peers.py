@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from pocketmq.proto.deadlines import Deadlines
 from pocketmq.proto.http2_server import connection as shell
+from pocketmq.proto.http2_server.keepalive import Keepalive
 from pocketmq.proto.rpc import Limits
 
 from ..carriers.echo import RUN
@@ -64,6 +67,54 @@ async def test_what_is_half_sent_for_too_long_ends_the_connection(sent: bytes) -
         end = await peer.ended()
         assert end is not None
         assert end.code in (Code.PROTOCOL_ERROR, Code.ENHANCE_YOUR_CALM)
+
+
+async def test_what_waits_to_be_read_while_the_server_is_held_up_is_not_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shell, "CHECK_MS", SOON_MS)
+    async with (
+        staged(half_sent_ms=SOON_MS) as stage,
+        Peer.open(stage.port, polite=False) as peer,
+    ):
+        whole = frames.data(peer.begin(request_fields("/test.Echo/Plain")), message(bytes(60_000)))
+        await peer.send(whole[:100])
+        await turns(lambda: all(c._check is not None for c in stage.carrier._open.values()))
+
+        await peer.send(whole[100:])
+        time.sleep(4 * SOON_MS / 1000)  # noqa: ASYNC251 - nothing of what serves runs meanwhile
+
+        await peer.round_trip()
+
+
+def test_nobody_is_given_up_for_silence_who_was_not_asked() -> None:
+    now_ms, said = 0, []
+    deadlines = Deadlines(lambda _: None)
+    limits = Limits(keepalive_ms=30_000, keepalive_timeout_ms=20_000)
+
+    def held_up_until(time_ms: int) -> None:
+        nonlocal now_ms
+        now_ms = time_ms
+        for action in deadlines.take_due(now_ms):
+            action()
+
+    keepalive = Keepalive(
+        limits,
+        deadlines,
+        lambda: now_ms,
+        lambda: said.append("ping"),
+        lambda: said.append("given up"),
+    )
+    held_up_until(200_000)
+    assert said == ["ping"]
+    keepalive.heard(200_001)
+    held_up_until(220_100)
+    assert said == ["ping"]
+
+    held_up_until(300_000)
+    held_up_until(320_100)
+
+    assert said == ["ping", "ping", "given up"]
 
 
 async def test_a_block_that_grows_byte_by_byte_is_not_whole_any_later() -> None:

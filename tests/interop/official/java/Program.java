@@ -45,11 +45,11 @@ public final class Program {
     private static final class Command {
         @SerializedName("do")
         String what;
-        int id, count, number, size, batch, threads, in_flight, failures;
+        int id, count, number, size, batch, threads, in_flight, failures, attempts;
         String name, client, group, topic, filter, expression, body, tag, handle, transaction, message_group;
         String[] topics, keys;
         boolean transactions;
-        double await_s, invisible_s;
+        double await_s, invisible_s, seconds, request_timeout_s;
         long deliver_at_ms;
         Integer priority;
         Map<String, String> properties;
@@ -104,12 +104,21 @@ public final class Program {
             case "close": CLIENTS.remove(c.client).close(); return object();
             case "storm": return storm(c);
             case "drain": return drain(c);
+            case "press": return press(c);
             default: throw new IllegalArgumentException(c.what);
         }
     }
 
     private static Map<String, Object> producer(Command c) throws Exception {
-        var builder = PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(c.topics);
+        var settings = configuration;
+        if (c.request_timeout_s > 0) {
+            settings = ClientConfiguration.newBuilder().setEndpoints(configuration.getEndpoints())
+                .setRequestTimeout(seconds(c.request_timeout_s)).build();
+        }
+        var builder = PROVIDER.newProducerBuilder().setClientConfiguration(settings).setTopics(c.topics);
+        if (c.attempts > 0) {
+            builder.setMaxAttempts(c.attempts);
+        }
         if (c.transactions) { // The checker answers as the message's own property says.
             builder.setTransactionChecker(message -> {
                 say(object("event", "check", "client", c.name, "message", described(message)));
@@ -197,6 +206,31 @@ public final class Program {
             }
             return null;
         }));
+    }
+
+    /** Send from THREADS for so many SECONDS; say how many got through, and why how many did not. */
+    private static Map<String, Object> press(Command c) throws Exception {
+        Producer client = producerOf(c);
+        AtomicInteger sent = new AtomicInteger();
+        Map<String, Integer> failures = new ConcurrentHashMap<>();
+        long end = System.nanoTime() + (long) (c.seconds * 1e9);
+        together(c.threads, () -> {
+            while (System.nanoTime() < end) {
+                try {
+                    client.send(messageOf(c));
+                    sent.incrementAndGet();
+                } catch (Exception error) {
+                    Throwable cause = error;
+                    while (cause.getCause() != null) {
+                        cause = cause.getCause();
+                    }
+                    String text = cause.getClass().getSimpleName() + ": " + cause.getMessage();
+                    failures.merge(text.replaceAll("\\d+", "#"), 1, Integer::sum);
+                }
+            }
+            return null;
+        });
+        return object("sent", sent.get(), "failures", failures);
     }
 
     private static double together(int threads, Callable<Void> work) throws Exception {
