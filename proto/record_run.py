@@ -58,7 +58,7 @@ _HEAD = np.dtype(
         ("body_size", ">i4"),
     ]
 )
-_HEAD_SIZE: Final = 88
+HEAD_SIZE: Final = 88
 #: A record with an empty body, a topic of one character and no properties.
 LEAST_SIZE: Final = 92
 _PAIR = struct.Struct(">ii")
@@ -172,11 +172,11 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
     """Return the columns of the records at STARTS; never raises for what the bytes say (see `well_formed`)."""
     array = as_bytes(data)
     room = len(array)
-    if room < _HEAD_SIZE or len(starts) == 0:
+    if room < HEAD_SIZE or len(starts) == 0:
         return _no_records(starts)
-    inside = (starts >= 0) & (starts <= room - _HEAD_SIZE)
+    inside = (starts >= 0) & (starts <= room - HEAD_SIZE)
     safe = starts if inside.all() else np.where(inside, starts, 0)
-    heads = windows(array, safe, _HEAD_SIZE).view(_HEAD)[:, 0]
+    heads = heads_at(array, safe)
     sys_flag = heads["sys_flag"].astype(np.int32)
     ints = {
         name: heads[name].astype(np.int32)
@@ -187,7 +187,7 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
         for name in ("queue_offset", "log_offset", "born_ms", "store_ms", "prepared_offset")
     }
     body_size = heads["body_size"].astype(np.int64)
-    body_start = safe + _HEAD_SIZE
+    body_start = safe + HEAD_SIZE
     if (sys_flag & (SYS_BORN_V6 | SYS_STORE_V6)).any():
         body_start = _read_v6(array, safe, sys_flag, ints, longs)
         body_size = _i32(array, body_start - 4)
@@ -227,6 +227,12 @@ def parse_run(data: Buffer | Bytes, starts: Longs) -> RunColumns:
         store_ms=longs["store_ms"],
         prepared_offset=longs["prepared_offset"],
     )
+
+
+def heads_at(array: Bytes, starts: Longs) -> NDArray[np.void]:
+    """Return the heads, as of records between IPv4 hosts, at STARTS; all must lie inside ARRAY."""
+    heads: NDArray[np.void] = windows(array, starts, HEAD_SIZE).view(_HEAD)[:, 0]
+    return heads
 
 
 def _no_records(starts: Longs) -> RunColumns:
@@ -270,7 +276,7 @@ def _read_v6(
     longs["store_ms"] = _i64(array, starts + 56 + born_extra)
     ints["reconsume_times"] = _i32(array, starts + 72 + both_extra).astype(np.int32)
     longs["prepared_offset"] = _i64(array, starts + 76 + both_extra)
-    return starts + _HEAD_SIZE + both_extra
+    return starts + HEAD_SIZE + both_extra
 
 
 def _topic_place(array: Bytes, at: Longs, magic: Ints) -> tuple[Longs, Longs]:

@@ -14,6 +14,7 @@ from typing import Final
 
 from ..proto.errors import MessageTooLarge
 from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ..proto.record_run import LEAST_SIZE
 from .disk import Buffer, Disk
 from .mapped_file import MappedFile
 from .mapped_files import MappedFiles, Syncable
@@ -21,7 +22,8 @@ from .mapped_files import MappedFiles, Syncable
 #: Bytes that stay free behind every record, and the size of the blank that closes a file.
 BLANK_SIZE: Final = 8
 _BLANK: Final = struct.Struct(">ii")
-_PAIR: Final = struct.Struct(">ii")
+#: Size, magic and log offset of a record.
+_HEAD: Final = struct.Struct(">ii20xq")
 
 
 class CommitLog:
@@ -94,12 +96,13 @@ class CommitLog:
         return self.files.slice(offset, size)
 
     def record_size(self, offset: int) -> int | None:
-        """Return the total size of the record that begins at OFFSET; None if none can begin there."""
-        head = self.files.slice(offset, _PAIR.size)
+        """Return the total size of the record that begins at OFFSET, and says so; None if none can begin there."""
+        head = self.files.slice(offset, _HEAD.size)
         if head is None:
             return None
-        size, magic = _PAIR.unpack(head)
-        if magic not in (MAGIC_V1, MAGIC_V2) or self.files.slice(offset, size) is None:
+        size, magic, log_offset = _HEAD.unpack(head)
+        known = magic in (MAGIC_V1, MAGIC_V2) and log_offset == offset and size >= LEAST_SIZE
+        if not known or self.files.slice(offset, size) is None:
             return None
         return int(size)
 

@@ -97,9 +97,16 @@ class ConsumeQueue:
         entries["tags_code"] = tags_codes
         if first != self.row.end:
             assert not self.row.files.files, "a message must follow the one before it"
-            self.row.begin_at(first)
-            self.min_offset = first
+            self.begin_at(first)
         self.row.append(entries)
+
+    def begin_at(self, number: int) -> None:
+        """Have the next message of an empty queue get NUMBER.
+
+        Raises StoreFull or DiskFailure: then the queue is still empty.
+        """
+        self.row.begin_at(number)
+        self.min_offset = number
 
     def put(
         self, queue_offsets: Longs, log_offsets: Longs, sizes: Longs, tags_codes: Longs

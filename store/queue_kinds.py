@@ -1,4 +1,8 @@
-"""Which topics have batch queues: those whose attribute queue.type in topics.json is BatchCQ."""
+"""Which kind of queues a topic has.
+
+Batch queues have those whose attribute queue.type in topics.json is BatchCQ. Light queues are those of Apache's topics
+`%LMQ%name`: their entries point to records of other topics.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Final
 from .disk import Disk
 from .state_tables import parse_topics
 
+LIGHT_PREFIX: Final = "%LMQ%"
 _ATTRIBUTE: Final = "queue.type"
 _BATCH: Final = "BatchCQ"
 

@@ -30,7 +30,7 @@ from .entry_row import PRE_BLANK_SIZE
 from .health import Health
 from .log_writer import store_time_ms
 from .parts import StoreParts
-from .slices import Entries, Slices, read_entries
+from .slices import Entries, QueueName, Slices, read_entries
 
 #: Tells for tags codes of queue entries which are to be read.
 Choose: TypeAlias = Callable[[Longs], NDArray[np.bool_]]
@@ -105,10 +105,13 @@ class Reader:
         return replace(seen, lost=lost) if lost else seen
 
     def read_records(
-        self, entries: Entries, *, check_crcs: bool = True
+        self, entries: Entries, name: QueueName, *, check_crcs: bool = True
     ) -> tuple[bytes, NDArray[np.intp]]:
-        """Return the records of ENTRIES that are there, joined, and which entries these are; CHECK_CRCS: and sound."""
-        records, rows = read_entries(self.log, entries)
+        """Return the records of ENTRIES, of the queue NAME, that are there, joined, and which entries these are.
+
+        CHECK_CRCS: and sound.
+        """
+        records, rows = read_entries(self.log, entries, name)
         if not check_crcs or not len(rows):
             return records, rows
         sizes = entries.sizes[rows]
@@ -134,7 +137,7 @@ class Reader:
         if not len(entries):
             return _nothing(low, high, queue.offset_behind_hole(offset) if count else offset)
         entries = entries.up_to(max_bytes)
-        records, rows = self.read_records(entries, check_crcs=check_crcs)
+        records, rows = self.read_records(entries, _name(queue), check_crcs=check_crcs)
         return Slices(
             records=records,
             sizes=entries.sizes[rows],
@@ -168,7 +171,7 @@ class Reader:
         wanted = own[choose(entries.tags_codes[own])]
         chosen = entries.take(wanted[:max_messages]).up_to(max_bytes)
         behind = int(wanted[len(chosen)]) if len(chosen) < len(wanted) else len(entries)
-        records, rows = self.read_records(chosen, check_crcs=check_crcs)
+        records, rows = self.read_records(chosen, _name(queue), check_crcs=check_crcs)
         return Slices(
             records=records,
             sizes=chosen.sizes[rows],
@@ -197,7 +200,7 @@ class Reader:
         """Read what ENTRIES point to, but for repetitions; the first of them is none."""
         own = self._own_rows(queue, entries)
         chosen = entries.take(own).up_to(max_bytes)
-        records, rows = self.read_records(chosen, check_crcs=check_crcs)
+        records, rows = self.read_records(chosen, _name(queue), check_crcs=check_crcs)
         behind = int(own[len(chosen)]) if len(chosen) < len(own) else len(entries)
         return Slices(
             records=records,
@@ -257,7 +260,7 @@ class Reader:
         if not len(sizes):
             return _nothing(low, high, high if count else offset)
         entries = Entries(offset, log_offsets, sizes, tags_codes).up_to(max_bytes)
-        records, rows = self.read_records(entries, check_crcs=check_crcs)
+        records, rows = self.read_records(entries, _name(queue), check_crcs=check_crcs)
         last = len(entries) - 1
         return Slices(
             records=records,
@@ -376,6 +379,10 @@ class Reader:
     def _store_time(self, queue: Queue, offset: int) -> int | None:
         log_offsets = queue.entries(offset, 1)[0]
         return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
+
+
+def _name(queue: Queue) -> QueueName:
+    return QueueName(queue.topic, queue.queue)
 
 
 def _entry_sizes(queue: Queue, offset: int, count: int) -> tuple[Longs, int]:

@@ -1,29 +1,48 @@
 """Reading a queue: entries, then the records they point to, in as few copies as the log's layout allows.
 
-Entries whose records lie end to end in one file become one slice; all slices are joined in one copy. A record that
-is not where its entry says (its file is gone, or damage overwrote it), or is of a kind that queues never deliver
-(recovery turns damaged records into rolled-back ones), is left out with a warning, so that a reader gets past it:
-`next_offset` counts it as read.
+Entries whose records lie end to end in one file become one slice; all slices are joined in one copy. Then each record
+is held against its entry: size, magic, its own log offset, topic, queue and lengths must agree; bodies are not read.
+A record that is not where its entry says (its file is gone, or damage overwrote it), or is of a kind that queues never
+deliver (recovery turns damaged records into rolled-back ones), is left out with a warning, so that a reader gets past
+it: `next_offset` counts it as read.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import windows
-from ..proto.record import MAGIC_V1, MAGIC_V2, SYS_PREPARED
-from ..proto.record_run import Longs, as_bytes
+from ..proto.record import SYS_BORN_V6, SYS_PREPARED, SYS_STORE_V6
+from ..proto.record_run import (
+    HEAD_SIZE,
+    LEAST_SIZE,
+    Longs,
+    as_bytes,
+    heads_at,
+    parse_run,
+    starts_of,
+    topic_field,
+)
+from ..proto.run_check import topic_is
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import CommitLog
 from .mapped_file import MappedFile
+from .queue_kinds import LIGHT_PREFIX
 
 logger = logging.getLogger(__name__)
 
-_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("others", "V28"), ("sys_flag", ">i4")])
+#: Of fewer records each is looked at by itself: that costs less than the many calls of numpy.
+_FEW_MAX: Final = 8
+#: Size, magic, queue id, queue offset, log offset, sysFlag and body size.
+_HEAD: Final = struct.Struct(">ii4xi4xqqi44xi")
+_SHORT: Final = struct.Struct(">h")
+_V6: Final = SYS_BORN_V6 | SYS_STORE_V6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +91,26 @@ class Entries:
         return Entries(self.first, self.log_offsets[rows], self.sizes[rows], self.tags_codes[rows])
 
 
-def read_entries(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
-    """Return the records of ENTRIES that are there, joined, and which entries these are.
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """Whose records entries point to: those of a topic, and of a queue if one is named. No topic: of any (LMQ)."""
+
+    topic: str
+    queue: int | None = None
+    #: How the topic stands in a record, with its length, behind the magic that goes with it.
+    magic: int = field(init=False)
+    topic_part: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        magic, part = topic_field(self.topic)
+        object.__setattr__(self, "magic", magic)
+        object.__setattr__(self, "topic_part", part)
+
+
+def read_entries(
+    log: CommitLog, entries: Entries, name: QueueName
+) -> tuple[bytes, NDArray[np.intp]]:
+    """Return the records of ENTRIES, of the queue NAME, that are there, joined, and which entries these are.
 
     The records are copied first and looked at then: their heads are in the cache by that time.
     """
@@ -89,10 +126,11 @@ def read_entries(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.in
         found[row:end] = _add_pieces(file, entries, row, end, pieces)
         row = end
     rows = found.nonzero()[0]
+    there = entries if len(rows) == len(entries) else entries.take(rows)
     records = b"".join(pieces)
-    good = _are_records(records, entries.sizes[rows])
+    good = agreeing(records, starts_of(there.sizes), there, name)
     if not good.all():
-        records, rows = _without_bad(records, entries.sizes[rows], good), rows[good]
+        records, rows = _without_bad(records, there.sizes, good), rows[good]
         found[:] = False
         found[rows] = True
     if len(rows) < len(entries):
@@ -113,7 +151,7 @@ def _add_pieces(
     at = entries.log_offsets[begin:end] - file.start
     sizes = entries.sizes[begin:end]
     ends = at + sizes
-    inside: NDArray[np.bool_] = (sizes >= _HEAD.itemsize) & (ends <= file.position)
+    inside: NDArray[np.bool_] = (sizes >= LEAST_SIZE) & (ends <= file.position)
     for row in (inside & (sizes > RECORD_SIZE_MAX)).nonzero()[0].tolist():
         # A damaged entry may ask for all of the file: its record is believed before it is copied.
         inside[row] = int.from_bytes(file.view[at[row] : at[row] + 4]) == sizes[row]
@@ -126,17 +164,85 @@ def _add_pieces(
     return inside
 
 
-def _are_records(data: bytes, sizes: Longs) -> NDArray[np.bool_]:
-    """Tell which of the ranges with SIZES, end to end in DATA, are records that queues deliver."""
-    if not len(sizes):
-        return np.zeros(0, np.bool_)
-    starts = np.cumsum(sizes) - sizes
-    head = windows(as_bytes(data), starts, _HEAD.itemsize).view(_HEAD)[:, 0]
-    magic = head["magic"]
-    good: NDArray[np.bool_] = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-    good &= head["size"] == sizes
+def agreeing(
+    data: bytes | memoryview, starts: Longs, entries: Entries, name: QueueName
+) -> NDArray[np.bool_]:
+    """Tell which of the ranges of DATA that begin at STARTS are the records of ENTRIES, and of the queue NAME.
+
+    The ranges lie inside DATA, and have the sizes that the entries say, at least LEAST_SIZE.
+    """
+    if name.topic.startswith(LIGHT_PREFIX):
+        return _agreeing_of_any_topic(data, starts, entries)
+    if len(starts) <= _FEW_MAX:
+        columns = starts.tolist(), entries.sizes.tolist(), entries.log_offsets.tolist()
+        rows = zip(*columns, strict=True)
+        few = [_agrees(data, start, size, offset, name) for start, size, offset in rows]
+        return np.array(few, np.bool_)
+    array = as_bytes(data)
+    head = heads_at(array, starts)
+    sys_flag, body_size = head["sys_flag"], head["body_size"].astype(np.int64)
+    good: NDArray[np.bool_] = head["total_size"] == entries.sizes
+    good &= head["log_offset"] == entries.log_offsets
+    good &= head["magic"] == name.magic
     # Prepared or rolled back: what recovery made of damage.
-    good &= (head["sys_flag"] & SYS_PREPARED) == 0
+    good &= (sys_flag & (SYS_PREPARED | _V6)) == 0
+    if name.queue is not None:
+        good &= head["queue_id"] == name.queue
+    # Behind the body: the topic with its length, and the size of the properties, which reach to the record's end.
+    topic_size = len(name.topic_part)
+    tail_type = np.dtype([("topic", f"V{topic_size}"), ("properties_size", ">i2")])
+    tail_at = starts + (HEAD_SIZE + body_size)
+    room = starts + entries.sizes - tail_at - tail_type.itemsize
+    fits = (body_size >= 0) & (room >= 0)
+    tails = windows(array, np.where(fits, tail_at, 0), tail_type.itemsize).view(tail_type)[:, 0]
+    good &= fits & (tails["properties_size"] == room)
+    good &= tails["topic"] == np.frombuffer(name.topic_part, f"V{topic_size}")[0]
+    for row in (~good & ((sys_flag & _V6) != 0)).nonzero()[0].tolist():
+        good[row] = _agrees_unusual(
+            data, int(starts[row]), int(entries.sizes[row]), int(entries.log_offsets[row]), name
+        )
+    return good
+
+
+def _agrees(
+    data: bytes | memoryview, start: int, size: int, log_offset: int, name: QueueName
+) -> bool:
+    there, magic, queue, _, own_offset, sys_flag, body_size = _HEAD.unpack_from(data, start)
+    if there != size or own_offset != log_offset or sys_flag & SYS_PREPARED or body_size < 0:
+        return False
+    if sys_flag & _V6:
+        return _agrees_unusual(data, start, size, log_offset, name)
+    topic_at = start + _HEAD.size + body_size
+    properties_at = topic_at + len(name.topic_part) + _SHORT.size
+    end = start + size
+    if magic != name.magic or properties_at > end or name.queue not in (None, queue):
+        return False
+    if data[topic_at : properties_at - _SHORT.size] != name.topic_part:
+        return False
+    (properties_size,) = _SHORT.unpack_from(data, properties_at - _SHORT.size)
+    return bool(properties_at + properties_size == end)
+
+
+def _agrees_unusual(
+    data: bytes | memoryview, start: int, size: int, log_offset: int, name: QueueName
+) -> bool:
+    """Tell the same of a record with an IPv6 host."""
+    place = np.array([start])
+    entry = Entries(0, np.array([log_offset]), np.array([size]), np.zeros(1, np.int64))
+    if not _agreeing_of_any_topic(data, place, entry)[0]:
+        return False
+    columns = parse_run(data, place)
+    same_queue = name.queue in (None, int(columns.queue_id[0]))
+    return same_queue and bool(topic_is(data, columns, name.topic)[0])
+
+
+def _agreeing_of_any_topic(
+    data: bytes | memoryview, starts: Longs, entries: Entries
+) -> NDArray[np.bool_]:
+    columns = parse_run(data, starts)
+    good: NDArray[np.bool_] = columns.well_formed & (columns.sizes == entries.sizes)
+    good &= columns.log_offset == entries.log_offsets
+    good &= (columns.sys_flag & SYS_PREPARED) == 0
     return good
 
 

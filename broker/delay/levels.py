@@ -33,7 +33,7 @@ from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.message_store import MessageStore
-from ...store.slices import Entries
+from ...store.slices import Entries, QueueName
 from ..appends import Appends
 from ..timers import Timers
 from .deliveries import TRY_AGAIN, Deliveries
@@ -49,6 +49,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 RETRY_MS: Final = 100
 #: When it is tried again after a bug.
 _BUG_RETRY_MS: Final = 10_000
+_LEVELS: Final = QueueName(SCHEDULE_TOPIC)
 #: The delay of a level that there is no more is not known: no time in its queue counts as one of a wrong clock.
 _ANY_DELAY_MS: Final = 1 << 50
 
@@ -327,7 +328,7 @@ class LevelDeliveries:
         if not len(sizes):
             return _Chunk(b"", parse_run(b"", _nothing()), passed, self._delivered_last)
         entries = Entries(passed[0][0].offset, log_offsets, sizes, np.zeros_like(sizes))
-        records, rows = self._store.read_records(entries)
+        records, rows = self._store.read_records(entries, _LEVELS)
         columns = parse_run(records, starts_of(sizes[rows]))
         return _Chunk(records, columns, passed, int(log_offsets[-1]))
 

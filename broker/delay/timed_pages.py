@@ -14,7 +14,7 @@ import numpy as np
 from ...proto.record_run import Longs, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
-from ...store.slices import Entries
+from ...store.slices import Entries, QueueName
 from ...store.timers.entry import TimerBatch
 from .delivered_note import DeliveredNote
 from .horizon import NO_ROWS, LoadedSlot, Rows, noted
@@ -22,6 +22,7 @@ from .timed_records import TimedRecords, unique_hashes_of
 
 logger = logging.getLogger(__name__)
 
+_TIMERS: Final = QueueName(TIMER_TOPIC)
 PAGE_MESSAGES: Final = 2_000
 PAGE_BYTES: Final = 2 * 1024 * 1024
 #: Looking up a slot costs about as much as so many messages.
@@ -115,7 +116,7 @@ class SlotLoader:
         """Return the records of ROWS that are there, and which rows these are."""
         sizes = rows["size"].astype(np.int64)
         none = np.zeros(len(rows), np.int64)
-        data, found = self._store.read_records(Entries(0, rows["log_offset"], sizes, none))
+        data, found = self._store.read_records(Entries(0, rows["log_offset"], sizes, none), _TIMERS)
         columns = parse_run(data, starts_of(sizes[found]))
         return data, TimedRecords(data, columns), rows[found]
 

@@ -1,15 +1,17 @@
 """Do the entries of a queue agree with the records that the log holds?
 
-They agree if every record that has a place in the queue has its entry there, with its log offset and size. An entry
-between those may point to what the log no longer holds (a file of it is missing), or repeat a neighbour (the record
-between is damaged, see ConsumeQueue.put). Pure but for reading maps; arrays throughout.
+They agree if every record that has a place in the queue has its entry there, with its log offset and size. Any other
+entry, also of a queue of which the log holds no sound record, may point to what the log no longer holds (a file of it
+is missing), or repeat a neighbour (the record between is damaged, see ConsumeQueue.put). Pure but for reading maps;
+arrays throughout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,9 @@ from ...proto.record_run import Longs, RunColumns
 from ..batch_consume_queue import BatchConsumeQueue
 from ..commit_log import CommitLog
 from ..consume_queue import ConsumeQueue
+from ..entry_row import PRE_BLANK_SIZE
+
+_STRANGERS: Final = "entries point to records that are damaged or of other queues"
 
 Rows = NDArray[np.intp]
 Entries = NDArray[Any]
@@ -59,8 +64,21 @@ class QueueRecords:
                 yield file, self.rows[number][chosen].astype(np.intp)
 
 
-def plain_fault(queue: ConsumeQueue, records: QueueRecords, log: CommitLog) -> str | None:
-    """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end."""
+def plain_fault(
+    queue: ConsumeQueue, records: QueueRecords, log: CommitLog, read_from: int
+) -> str | None:
+    """Return how the entries of QUEUE contradict RECORDS; None if there is nothing but missing ones at its end.
+
+    RECORDS are all that the LOG holds from log offset READ_FROM on.
+    """
+    if not records.files:
+        nothing = np.zeros(0, np.int64)
+        files = queue.files.files
+        strange = (
+            _has_strangers(queue.row.all_of(one), nothing, (-1, -1), log, read_from)
+            for one in files
+        )
+        return _STRANGERS if any(strange) else None
     numbers, offsets, sizes = records.joined()
     if not (numbers[1:] > numbers[:-1]).all():
         return None  # Numbered anew, or numbers given twice: ConsumeQueue.put decides.
@@ -77,8 +95,8 @@ def plain_fault(queue: ConsumeQueue, records: QueueRecords, log: CommitLog) -> s
             int(offsets[low - 1]) if low else -1,
             int(offsets[high]) if high < len(offsets) else -1,
         )
-        if _has_strangers(entries, places, edges, log):
-            return "entries point to records that are damaged or of other queues"
+        if _has_strangers(entries, places, edges, log, read_from):
+            return _STRANGERS
         claimed[low:high] = True
     lacking = np.flatnonzero(~claimed)
     if not len(lacking):
@@ -90,16 +108,17 @@ def plain_fault(queue: ConsumeQueue, records: QueueRecords, log: CommitLog) -> s
     return None
 
 
-def _has_strangers(entries: Entries, own: Longs, edges: tuple[int, int], log: CommitLog) -> bool:
+def _has_strangers(
+    entries: Entries, own: Longs, edges: tuple[int, int], log: CommitLog, read_from: int
+) -> bool:
     """Is there an entry that is none of OWN, points to log bytes, and repeats neither of the OWN around it?
 
-    EDGES are the log offsets of the queue's records before and behind this file; −1 for none. Entries in front of the
-    queue's first record are of records that are gone.
+    EDGES are the log offsets of the queue's records before and behind this file; −1 for none. Only what lies at log
+    offset READ_FROM or behind it is known.
     """
     others = np.ones(len(entries), np.bool_)
     others[own] = False
-    if edges[0] < 0:
-        others[: int(own[0]) if len(own) else len(entries)] = False
+    others[: bisect_left(range(len(entries)), read_from, key=_offset_in(entries))] = False
     rows = np.flatnonzero(others)
     if not len(rows):
         return False
@@ -108,8 +127,14 @@ def _has_strangers(entries: Entries, own: Longs, edges: tuple[int, int], log: Co
     )
     place = np.searchsorted(own, rows)
     offsets = entries["log_offset"][rows].astype(np.int64)
-    strange = offsets[(offsets != around[place]) & (offsets != around[place + 1])]
-    return any(log.files.index_of(offset) is not None for offset in strange.tolist())
+    strange = (offsets != around[place]) & (offsets != around[place + 1])
+    strange &= entries["size"][rows] != PRE_BLANK_SIZE
+    return any(log.files.index_of(offset) is not None for offset in offsets[strange].tolist())
+
+
+def _offset_in(entries: Entries) -> Callable[[int], int]:
+    offsets = entries["log_offset"]
+    return lambda row: int(offsets[row])
 
 
 def batch_fault(queue: BatchConsumeQueue, records: QueueRecords) -> str | None:

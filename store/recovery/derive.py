@@ -1,10 +1,12 @@
 """Bringing queues and index into line with the log: what they lack is derived again, what contradicts it goes.
 
-A queue is compared entry by entry with the records that the log holds (agreement.py). One that disagrees, or lacks a
-file in the middle, is made again as a whole; one that is only too short is continued. Of the index, damaged files and
-all behind them are made again, and all behind a missing one.
+A queue is compared entry by entry with the records that the log holds (agreement.py), also one of which the log holds
+none. One that disagrees, or lacks a file in the middle, is made again as a whole; one that is only too short is
+continued. Light queues (%LMQ%) point to records of other topics, and are left as they are. Of the index, damaged files
+and all behind them are made again, and all behind a missing one.
 
-Numbers of damaged records are not given again: where one was the last of its queue, the entry before it is repeated.
+Numbers of damaged records are not given again: where one was the last of its queue, the entry before it is repeated,
+or the queue stays empty and goes on behind it.
 
 After an unclean stop nothing that is newer than what was verified need be whole on the device. So the index is cut back
 to that and completed, and the newest entry of each queue, of which only the beginning may be there, is made again.
@@ -28,6 +30,7 @@ from ..dispatch import by_queue
 from ..index_check import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
+from ..queue_kinds import LIGHT_PREFIX
 from .agreement import QueueRecords, batch_fault, plain_fault
 from .report import Finding, Kind, RecoveryReport
 from .scan import ScannedFile
@@ -38,6 +41,7 @@ Name = tuple[str, int]
 
 #: So many repeated entries at most stand at the end of a queue for damaged records.
 _PAD_MAX: Final = 1000
+_NO_RECORDS: Final = QueueRecords()
 
 
 class ContradictionFound(Exception):
@@ -64,6 +68,8 @@ class Derivation:
         self._redone = 0
         self._records: dict[Name, QueueRecords] = {}
         self._voided: dict[Name, int] = {}
+        #: Where queues ended that are made again.
+        self._ends: dict[Name, int] = {}
 
     def derive(self, voided: Iterable[Record]) -> None:
         """Do all of it; VOIDED are records that were damaged.
@@ -83,8 +89,9 @@ class Derivation:
             self._collect(number, scanned)
         if not self._report.clean:
             self._drop_newest()
-        for name, found in self._records.items():
-            self._check_queue(name, found)
+        for one in list(self._queues):
+            name = one.topic, one.queue
+            self._check_queue(one, self._records.get(name, _NO_RECORDS))
         self._dispatch(self._index_begin())
         self._pad()
         self._queues.correct_min_offsets(self._parts.log.min_offset)
@@ -123,12 +130,13 @@ class Derivation:
     def _queue(self, name: Name) -> Queue | None:
         return self._queues.get(*name) or self._queues.get_batch(*name)
 
-    def _check_queue(self, name: Name, found: QueueRecords) -> None:
-        queue = self._queue(name)
-        if queue is None or not queue.files.files:
+    def _check_queue(self, queue: Queue, found: QueueRecords) -> None:
+        read_from = self._parts.log.min_offset if self._known is None else self._known.log_end
+        is_older = not found.files and queue.max_log_end <= read_from
+        if is_older or not queue.files.files or queue.topic.startswith(LIGHT_PREFIX):
             return
         if isinstance(queue, ConsumeQueue):
-            fault = plain_fault(queue, found, self._parts.log)
+            fault = plain_fault(queue, found, self._parts.log, read_from)
         else:
             fault = batch_fault(queue, found)
         if fault is None:
@@ -137,6 +145,8 @@ class Derivation:
             raise ContradictionFound
         count = sum(map(len, found.numbers))
         self._note(Kind.REBUILT, queue.files.folder, f"{fault}: made again from the log", count)
+        self._ends[queue.topic, queue.queue] = queue.max_offset
+        self._keep_number(queue.topic, queue.queue, queue.max_offset - 1)
         queue.destroy()
 
     def _dispatch(self, index_from: int) -> None:
@@ -168,10 +178,13 @@ class Derivation:
     def _pad(self) -> None:
         for name, newest in self._voided.items():
             queue = self._queues.get(*name)
-            if queue is None or not queue.files.files or queue.max_offset <= queue.min_offset:
+            if queue is None:
                 continue
+            if not queue.files.files and name in self._ends:
+                end = self._ends[name]
+                queue.begin_at(newest + 1 if newest - end < _PAD_MAX else end)
             count = newest + 1 - queue.max_offset
-            if 0 < count <= _PAD_MAX:
+            if 0 < count <= _PAD_MAX and queue.max_offset > queue.min_offset:
                 last = queue.entries(queue.max_offset - 1, 1)
                 queue.append(queue.max_offset, *(np.repeat(column, count) for column in last))
 

@@ -8,6 +8,9 @@ entry and no key in either broker.
     other bytes                  are covered by voids of topic `VOID`, whose bodies they are
     from there to the file's end a blank closes the file
 
+Covered bytes may hold heads of records whose bodies are torn, and queue entries that an Apache broker goes by may point
+to them: no magic is left in them, so that nobody takes them for records.
+
 What is overwritten is saved first: `<root>/pocketmq/broken/log-<offset>` holds the bytes as they were.
 """
 
@@ -33,7 +36,7 @@ from ...proto.record import (
 )
 from ..disk import Disk
 from ..mapped_file import MappedFile
-from .scan import Damage
+from .scan import MAGIC_PATTERN, Damage
 
 VOID_TOPIC: Final = b"VOID"
 _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
@@ -60,12 +63,15 @@ class LogRepair:
         if damage.is_framed:
             self._roll_back(file, damage.start)
             return
+        _unmake_heads(file, damage.start, damage.end)
         for start, end in _pieces(damage.start, damage.end):
             self._cover(file, start, end, store_ms)
 
     def close_file(self, file: MappedFile, at: int) -> None:
         """End FILE at AT with a blank."""
-        self.keep(file, at, file.mapping.data_end(at, file.size))
+        end = file.mapping.data_end(at, file.size)
+        self.keep(file, at, end)
+        _unmake_heads(file, at, end)
         file.put(at, _BLANK.pack(file.size - at, MAGIC_BLANK))
 
     def keep(self, file: MappedFile, start: int, end: int) -> None:
@@ -111,6 +117,12 @@ class LogRepair:
         )
         file.put(body_end, tail)
         file.put(start, head)
+
+
+def _unmake_heads(file: MappedFile, start: int, end: int) -> None:
+    """Overwrite every magic of a record in [START, END) of FILE."""
+    for match in list(MAGIC_PATTERN.finditer(file.view, start, end)):
+        file.put(match.start(), VOID_TOPIC)
 
 
 def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -23,7 +23,7 @@ from ...proto.run_check import crc_mismatches
 from ..commit_log import BLANK_SIZE
 from ..mapped_file import MappedFile
 
-_MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]", re.DOTALL)
+MAGIC_PATTERN: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]", re.DOTALL)
 _PAIR = struct.Struct(">ii")
 _LONG = struct.Struct(">q")
 _MAGIC_AT: Final = 4
@@ -173,7 +173,7 @@ class FileScan:
         """Return the position behind AT of the next sound record; None if none follows in the file."""
         end = self._file.mapping.data_end(at, self._file.size)
         position = at + RECORD_SIZE_LEAST + _MAGIC_AT
-        while (match := _MAGIC.search(self._view, position, end)) is not None:
+        while (match := MAGIC_PATTERN.search(self._view, position, end)) is not None:
             found = match.start() - _MAGIC_AT
             if self._is_sound(found):
                 return found

@@ -26,10 +26,11 @@ from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import Ints, Longs, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ..parts import StoreParts
-from ..slices import Entries, read_entries
+from ..slices import Entries, QueueName, read_entries
 from .entry import TimerBatch
 from .store import TimerStore
 
+_TIMERS: Final = QueueName(TIMER_TOPIC)
 _MESSAGES: Final = 4096
 _BYTES: Final = 8 << 20
 #: Times beyond the year 6400 are damage; sums with such a time must not overflow.
@@ -106,7 +107,7 @@ def _messages(parts: StoreParts, end: int) -> Iterator[_Messages]:
             continue
         entries = entries.up_to(_BYTES)
         offset += len(entries)
-        records, rows = read_entries(parts.log, entries)
+        records, rows = read_entries(parts.log, entries, _TIMERS)
         if len(rows):
             yield _parsed(records, entries.log_offsets[rows], entries.sizes[rows], offset)
 

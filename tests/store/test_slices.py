@@ -10,9 +10,11 @@ import pytest
 
 from pocketmq.proto.topics import RECORD_SIZE_MAX
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.slices import Entries, read_entries
+from pocketmq.store.slices import Entries, QueueName, read_entries
 
 from ..runs import bodies_of, make_run, open_store
+
+NAME = QueueName("T", 0)
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_adjacent_and_scattered_records_join_to_the_same_bytes(store: MessageSto
             store.append(make_run("U", 0, [b"u"]))
     entries = entries_of(store)
 
-    records, rows = read_entries(store.log, entries)
+    records, rows = read_entries(store.log, entries, NAME)
 
     assert len(rows) == len(entries)
     assert records == b"".join(
@@ -85,7 +87,7 @@ def test_entries_that_make_no_sense_are_left_out(store: MessageStore) -> None:
         np.zeros(5, np.int64),
     )
 
-    records, rows = read_entries(store.log, nonsense)
+    records, rows = read_entries(store.log, nonsense, NAME)
 
     assert rows.tolist() == [0, 1]
     assert len(records) == good.sizes.sum()
@@ -102,7 +104,7 @@ def test_a_damaged_entry_that_asks_for_far_too_much_is_not_copied(
     sizes[1] = RECORD_SIZE_MAX + 1
 
     records, rows = read_entries(
-        store.log, Entries(entries.first, entries.log_offsets, sizes, entries.tags_codes)
+        store.log, Entries(entries.first, entries.log_offsets, sizes, entries.tags_codes), NAME
     )
 
     assert rows.tolist() == [0, 2, 3]
