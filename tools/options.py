@@ -38,6 +38,62 @@ def json_option(what: str) -> Callable[[Function], Function]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what}, for programs.")
 
 
+class TakesStores(click.Command):
+    """A command that takes stores as words and by --store alike: a `stores_argument` or a `store_argument`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words, stores = stores_taken_out(args)
+        return super().parse_args(ctx, [*words, *stores])
+
+
+def stores_taken_out(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return ARGS without the options --store, and what these say."""
+    words: list[str] = []
+    stores: list[str] = []
+    rest = iter(args)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*words, word, *rest], stores
+        if name != "--store":
+            words.append(word)
+        elif equals:
+            stores.append(value)
+        else:
+            following = next(rest, None)
+            if following is None:
+                return [*words, word], stores  # click says what is missing.
+            stores.append(following)
+    return words, stores
+
+
+store_option = click.option(
+    "--store",
+    "_stores_by_option",
+    metavar="STORE",
+    multiple=True,
+    expose_value=False,
+    help="The same as naming it without --store.",
+)
+
+
+def stores_argument(function: Function) -> Function:
+    """Add any number of STOREs: folders, patterns, URLs."""
+    return click.argument("stores", nargs=-1, metavar="[STORE]…")(store_option(function))
+
+
+def store_argument(function: Function) -> Function:
+    """Add one STORE, a folder of this machine."""
+    return click.argument("store", type=StoreFolder())(store_option(function))
+
+
+def chosen_stores(stores: Sequence[str]) -> Sequence[str]:
+    """Return STORES; UsageError without any."""
+    if not stores:
+        raise click.UsageError("Give a STORE: a folder, a pattern over many brokers, or a URL.")
+    return stores
+
+
 class StoreFolder(click.Path):
     """An argument that names one local store: a folder that `stores/locations.py` takes for one."""
 

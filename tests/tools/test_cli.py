@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -21,6 +22,8 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.tools import cli
 from pocketmq.tools.lazy_group import LazyGroup
+
+from ..recorded import recorded_store
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,3 +174,43 @@ def test_verbs_are_completed_without_being_imported(monkeypatch: pytest.MonkeyPa
     found = cli.cli.shell_complete(click.Context(cli.cli), "se")
 
     assert [item.value for item in found] == ["serve", "send"]
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        (["inspect"], ["checkpoint"]),
+        (["doctor"], []),
+        (["lag"], ["--group", "G_failing", "--json"]),
+        (["lookup", "--key", "nothing"], []),
+        (["why", "TopicTest/0/0"], ["--json"]),
+    ],
+    ids=lambda words: words[0] if words else "",
+)
+def test_a_store_is_a_word_or_an_option(
+    before: list[str], behind: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(recorded_store("consumption", tmp_path / "store"))
+
+    def told(*named: str) -> tuple[int, str]:
+        code = cli.run([*before, *named, *behind])
+        return code, "".join(capsys.readouterr())
+
+    as_word = told(store)
+
+    assert as_word[1]
+    assert told("--store", store) == as_word
+    assert told(f"--store={store}") == as_word
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["inspect", "doctor", "lag", "lookup", "why", "export", "repair", "fork", "diff", "spark lag",
+     "spark audit", "spark tags", "spark export", "spark replay"],
+)  # fmt: skip
+def test_every_verb_that_takes_stores_says_so_alike(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*verb.split(), "--help"]) == 0
+
+    assert "--store STORE" in capsys.readouterr().out

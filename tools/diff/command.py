@@ -14,7 +14,13 @@ import click
 
 from ...proto.clock import SystemClock
 from ...store.os_disk import allow_many_files
-from ..options import StoreFolder, broker_settings, broker_settings_option
+from ..options import (
+    StoreFolder,
+    TakesStores,
+    broker_settings,
+    broker_settings_option,
+    store_option,
+)
 from ..output import print_json
 from .messages import Compared, QueueComparison, QueueDifference
 from .side import Bounds, Side
@@ -51,9 +57,10 @@ def compare(
     return Difference(queues, [] if topics else compare_tables(a.config, b.config))
 
 
-@click.command()
+@click.command(cls=TakesStores)
 @click.argument("a", type=StoreFolder())
 @click.argument("b", type=StoreFolder())
+@store_option
 @click.option("--topic", "topics", multiple=True, help="Compare this topic alone; repeatable.")
 @click.option("--times", is_flag=True, help="Compare the times of birth and storing, too.")
 @click.option("--hosts", is_flag=True, help="Compare the hosts of birth and storing, too.")

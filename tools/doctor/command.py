@@ -12,15 +12,15 @@ import click
 
 from ...proto.clock import SystemClock
 from ...store.os_disk import OsDisk, allow_many_files
-from ..options import StoreFolder, broker_settings, broker_settings_option
+from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
 from ..stores.sizes import settings_of
 from .diagnosis import diagnose
 from .text import print_diagnosis
 
 
-@click.command()
-@click.argument("store", type=StoreFolder())
+@click.command(cls=TakesStores)
+@store_argument
 @click.option(
     "--what-if",
     type=click.Choice(("crash",)),

@@ -12,7 +12,7 @@ import click
 
 from ...store.os_disk import allow_many_files
 from ..instants import past_instant_of
-from ..options import json_option
+from ..options import TakesStores, chosen_stores, json_option, stores_argument
 from ..output import print_json
 from ..stores.locations import locate
 from ..stores.scan.bad_records import BadRecords
@@ -22,8 +22,8 @@ from ..stores.schemas import schema_of
 from .parquet import COMPRESSIONS, PartitionedFiles, Written
 
 
-@click.command()
-@click.argument("stores", nargs=-1, required=True, metavar="STORE…")
+@click.command(cls=TakesStores)
+@stores_argument
 @click.option("--to", "target", required=True, metavar="DIR", help="A new or empty folder.")
 @click.option("--from", "begin", metavar="TIME", help="Stored at TIME or later.")
 @click.option("--until", metavar="TIME", help="Stored before TIME.")
@@ -53,7 +53,7 @@ def export(*, stores: tuple[str, ...], target: str, as_json: bool, **options: An
     TIME is as 2026-12-24T18:00:00, with Z or +01:00 if it is not local time, or Unix milliseconds.
     """
     allow_many_files()
-    locations = locate(stores, broker_name=options["broker_name"])
+    locations = locate(chosen_stores(stores), broker_name=options["broker_name"])
     scan = Scan(_scan_options(options), _conditions(options))
     scan.options.schema()
     files = PartitionedFiles(Path(target), options["compression"])

@@ -14,14 +14,14 @@ from ...proto.clock import SystemClock
 from ...proto.instant import format_instant
 from ...store.os_disk import allow_many_files
 from ..instants import past_instant_of
-from ..options import StoreFolder, broker_settings, broker_settings_option
+from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
 from .forking import Forked, make_fork
 from .moment import END_OF_TIME_MS
 
 
-@click.command()
-@click.argument("store", type=StoreFolder())
+@click.command(cls=TakesStores)
+@store_argument
 @click.option(
     "--at",
     "at_time",

@@ -24,7 +24,12 @@ from ...proto.clock import SystemClock
 from ...store.apache.settings import ApacheSettings
 from ...store.os_disk import OsDisk
 from ..lazy_group import LazyGroup
-from ..options import StoreFolder, broker_settings, broker_settings_option
+from ..options import (
+    broker_settings,
+    broker_settings_option,
+    store_argument,
+    stores_taken_out,
+)
 from ..stores.recoveries import RECOVERIES
 from .output import Inspected
 
@@ -53,7 +58,8 @@ class Views(LazyGroup):
     """Views of a store. Options may stand before and behind STORE."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._options_first(args))
+        words, stores = stores_taken_out(args)
+        return super().parse_args(ctx, self._options_first([*stores, *words]))
 
     def _options_first(self, args: Sequence[str]) -> list[str]:
         """Return ARGS with the options between STORE and a view in front of STORE, where click reads them."""
@@ -92,7 +98,7 @@ class Views(LazyGroup):
     invoke_without_command=True,
     subcommand_metavar="[VIEW [ARGS]...]",
 )
-@click.argument("store", type=StoreFolder())
+@store_argument
 @broker_settings_option
 @click.option(
     "--recovery",

@@ -24,11 +24,13 @@ from ...store.os_disk import allow_many_files
 from ..options import (
     DEFAULT_NAMESERVER,
     NAMESERVER_VARIABLE,
+    TakesStores,
     broker_name_option,
     broker_settings,
     broker_settings_option,
     json_option,
     recovery_option,
+    stores_argument,
     watch_interval_ms,
     watch_options,
 )
@@ -46,8 +48,8 @@ from .verdicts import Verdict
 _WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Verdict.STALLED})
 
 
-@click.command()
-@click.argument("stores", nargs=-1, metavar="[STORE]…")
+@click.command(cls=TakesStores)
+@stores_argument
 @click.option(
     "--nameserver",
     metavar="HOST:PORT[,…]",

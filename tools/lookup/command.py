@@ -12,35 +12,35 @@ from typing import Any
 import click
 
 from ..instants import past_instant_of
-from ..options import broker_settings, json_option, nameserver_option
+from ..options import (
+    TakesStores,
+    broker_settings,
+    json_option,
+    nameserver_option,
+    stores_argument,
+)
 from .question import Question
 
 
-@click.command()
+@click.command(cls=TakesStores)
+@stores_argument
 @click.option("--key", help="A key, or an id that the producer gave. Live brokers need --topic.")
 @click.option("--tag", help="A tag; needs --topic. Not every broker indexes tags.")
 @click.option("--id", "message_id", help="A message id, of either kind; --topic makes it quicker.")
 @click.option("--topic", help="The topic to look in.")
 @click.option("--queue", type=click.IntRange(0), help="The queue to look in.")
 @click.option("--offset", type=click.IntRange(0), help="A queue offset; needs --topic and --queue.")
-@click.option("--log-offset", type=click.IntRange(0), help="A place in the log; needs --store.")
+@click.option("--log-offset", type=click.IntRange(0), help="A place in the log; needs a STORE.")
 @click.option("--since", metavar="TIME", help="Stored at this time or later.")
 @click.option("--until", metavar="TIME", help="Stored at this time or before.")
 @click.option("--count", type=click.IntRange(1), help="At most so many: 32, for an offset 1.")
-@click.option(
-    "--store",
-    "stores",
-    metavar="DIR|GLOB|URL",
-    multiple=True,
-    help="Read the files of these stores, and ask no broker. May be repeated.",
-)
-@click.option("--scan", is_flag=True, help="With --store: read the whole log, not the index.")
+@click.option("--scan", is_flag=True, help="With a STORE: read the whole log, not the index.")
 @click.option(
     "--set",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="With --store: sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
+    help="With a STORE: sizes by Apache's names (maxHashSlotNum=500), where the files do not tell them.",
 )
 @json_option("a message a line, with everything known of it")
 @nameserver_option
@@ -55,8 +55,9 @@ def lookup(
     nameserver: str,
     **asked: Any,
 ) -> None:
-    """Find messages by key, tag, id, offset or time.
+    """Find messages by key, tag, id, offset or time: of live brokers, or in the files of each STORE.
 
+    STORE is the folder of a store, a URL (s3://bucket/store), or a pattern over many brokers ("/data/broker-*/store").
     Times are ISO 8601 (without a zone: local time) or Unix milliseconds. A range of time narrows --key and --tag too.
     """
     question = Question(

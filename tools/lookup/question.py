@@ -90,7 +90,7 @@ class Question:
 
     def _check_live(self) -> None:
         if self.log_offset is not None or self.scan:
-            raise click.UsageError("--log-offset and --scan read files: give --store.")
+            raise click.UsageError("--log-offset and --scan read files: give a STORE.")
         if not self._is_placed and self.topic is None:
             what = (
                 "--key" if self.key is not None else "--tag" if self.tag is not None else "A time"

@@ -13,15 +13,15 @@ import click
 from ...proto.clock import SystemClock
 from ...store.os_disk import allow_many_files
 from ..doctor.text import reason_lines
-from ..options import StoreFolder, broker_settings, broker_settings_option
+from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
 from .repairing import Repaired, make_repaired_copy
 
 _LINES_MAX = 30
 
 
-@click.command()
-@click.argument("store", type=StoreFolder())
+@click.command(cls=TakesStores)
+@store_argument
 @click.option("--to", "target", metavar="DIR", required=True, help="A new or empty folder.")
 @broker_settings_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")

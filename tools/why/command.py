@@ -1,4 +1,4 @@
-"""`pocketmq why MESSAGE --store DIR`: the life of one message from the files alone.
+"""`pocketmq why MESSAGE STORE`: the life of one message from the files alone.
 
 Exit codes: 0 a story was told, 3 the store has nothing of the message (or only knows that it is gone), 2 wrong usage.
 """
@@ -20,7 +20,7 @@ from ...store.os_disk import OsDisk
 from ..lookup.found import Found
 from ..lookup.log_files import Absence
 from ..lookup.search import StoreSearch
-from ..options import broker_settings, json_option
+from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
 from ..output import print_json
 from ..stores.locations import StoreLocation, locate
 from .copies import messages_of, real_topic
@@ -35,16 +35,9 @@ _WIDTH = 160
 _NOT_FOUND = 3
 
 
-@click.command()
+@click.command(cls=TakesStores)
 @click.argument("message")
-@click.option(
-    "--store",
-    "stores",
-    metavar="DIR|GLOB|URL",
-    multiple=True,
-    required=True,
-    help="The store of the broker that has it; may be repeated.",
-)
+@stores_argument
 @click.option("--topic", help="MESSAGE is a key of messages of this topic.")
 @click.option(
     "--count",
@@ -69,7 +62,7 @@ def why(
     as_json: bool,
     **asked_for: Any,
 ) -> None:
-    """Tell the life of MESSAGE: an id of either kind, TOPIC/QUEUE/OFFSET, or with --topic a key.
+    """Tell the life of MESSAGE by the files of each STORE; it is an id, TOPIC/QUEUE/OFFSET, or with --topic a key.
 
     When it was stored, what it waited for, who read it before when, how often it failed, where it ended. The files are
     read as they are: the store may be live, stopped or damaged.
@@ -78,7 +71,7 @@ def why(
     given = broker_settings(settings)
     told: list[tuple[Story, StoreLocation]] = []
     answers: list[Found] = []
-    for place in locate(stores, settings=given):
+    for place in locate(chosen_stores(stores), settings=given):
         found, stories = _told(place, given, asked)
         answers.append(found)
         told += [(story, place) for story in stories]

@@ -151,7 +151,7 @@ def test_what_only_files_tell_needs_a_store(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["lookup", *arguments]) == 2
-    assert "give --store" in capsys.readouterr().err
+    assert "give a STORE" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_store_is_refused(

@@ -7,14 +7,21 @@ from typing import Any
 import click
 
 from ....proto.clock import SystemClock
-from ...options import broker_settings, broker_settings_option, json_option
+from ...options import (
+    TakesStores,
+    broker_settings,
+    broker_settings_option,
+    chosen_stores,
+    json_option,
+    stores_argument,
+)
 from .audit import audit as faults_of
-from .options import OUT, STORE, chosen_stores, running, with_options
+from .options import OUT, running, with_options
 from .outputs import check_out, show, write
 
 
-@click.command()
-@with_options(STORE, broker_settings_option, OUT)
+@click.command(cls=TakesStores)
+@with_options(stores_argument, broker_settings_option, OUT)
 @json_option("a kind of fault of a queue a line")
 @click.pass_context
 def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given: Any) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from ....proto.errors import ConfigError
+from ...options import TakesStores, chosen_stores
 from .export import export as write_messages
-from .options import chosen_stores, running, with_options
+from .options import running, with_options
 from .reading_options import READING, reading_of
 
 
-@click.command()
+@click.command(cls=TakesStores)
 @with_options(*READING)
 @click.option("--to", required=True, metavar="FOLDER", help="Where the files go: a path or a URL.")
 @click.option(

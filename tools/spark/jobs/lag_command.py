@@ -16,18 +16,20 @@ from ...lag.rows import LagRow
 from ...lag.snapshots import Progress, Snapshot, compare
 from ...lag.verdicts import Facts, Verdict
 from ...options import (
+    TakesStores,
     broker_name_option,
     broker_settings,
     broker_settings_option,
     json_option,
     recovery_option,
+    stores_argument,
     watch_interval_ms,
     watch_options,
 )
 from ..opening import Opening
 from .lag import cluster_lag
 from .lag import lag as lag_rows
-from .options import OUT, STORE, running, with_options
+from .options import OUT, running, with_options
 from .outputs import check_out, write
 from .stores import LeftOut
 
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@click.command()
-@with_options(STORE, broker_name_option, broker_settings_option, recovery_option, OUT)
+@click.command(cls=TakesStores)
+@with_options(stores_argument, broker_name_option, broker_settings_option, recovery_option, OUT)
 @click.option("--nameserver", metavar="HOST:PORT[,…]", help="Ask the brokers of this cluster.")
 @watch_options
 @json_option("a row a line")
@@ -46,7 +48,9 @@ def lag(*, as_json: bool, master: str, conf: tuple[str, ...], **given: Any) -> N
     The rows are those of `pocketmq lag`, one task a store. Stores may be live, stopped, copied or damaged.
     """
     if bool(given["stores"]) == bool(given["nameserver"]):
-        raise click.UsageError("Give --store, or --nameserver.")
+        raise click.UsageError(
+            "Give a STORE or --nameserver: files are read, or brokers are asked."
+        )
     interval_ms = watch_interval_ms(given["watch"], given["times"])
     check_out(given["out"])
     settings = broker_settings(given["settings"])

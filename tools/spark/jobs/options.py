@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-STORE: Final = click.option(
-    "--store",
-    "stores",
-    metavar="GLOB",
-    multiple=True,
-    help='A store: folder, URL (s3://bucket/store) or pattern ("/data/broker-*/store"); may be repeated.',
-)
 OUT: Final = click.option(
     "--out",
     metavar="FORM:PLACE",
@@ -80,10 +73,3 @@ def parse_conf(conf: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"--conf {setting}: write it as KEY=VALUE")
         found[name] = value
     return found
-
-
-def chosen_stores(stores: Sequence[str]) -> Sequence[str]:
-    """Return STORES; UsageError without any."""
-    if not stores:
-        raise click.UsageError("Give --store.")
-    return stores

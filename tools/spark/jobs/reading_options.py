@@ -8,9 +8,8 @@ from typing import Any, Final
 import click
 
 from ...instants import past_instant_of
-from ...options import broker_settings, broker_settings_option
+from ...options import broker_settings, broker_settings_option, stores_argument
 from ...stores.scan.bad_records import POLICIES
-from .options import STORE
 from .reading import Reading
 
 TOPIC: Final = click.option(
@@ -29,7 +28,7 @@ BAD_RECORDS: Final = click.option(
 )
 #: The options of every job that reads messages.
 READING: Final[tuple[Callable[[Any], Any], ...]] = (
-    STORE,
+    stores_argument,
     broker_settings_option,
     TOPIC,
     SINCE,

@@ -6,15 +6,16 @@ from typing import Any
 
 import click
 
-from ...options import nameserver_option
-from .options import chosen_stores, running, with_options
+from ...options import TakesStores, chosen_stores, nameserver_option
+from .options import running, with_options
 from .reading_options import READING, reading_of
 from .replay import REPLAYED_FROM
 from .replay import replay as send
 
 
 @click.command(
-    epilog=f"Each message says where it stood, in its property {REPLAYED_FROM}: repeats are told by that."
+    cls=TakesStores,
+    epilog=f"Each message says where it stood, in its property {REPLAYED_FROM}: repeats are told by that.",
 )
 @with_options(*READING)
 @click.option("--to", metavar="TOPIC", help="Send all to TOPIC.  [default: each to its own]")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ....proto.clock import SystemClock
-from ...options import json_option
+from ...options import TakesStores, chosen_stores, json_option
 from . import reports
-from .options import OUT, chosen_stores, running, with_options
+from .options import OUT, running, with_options
 from .outputs import check_out, show, write
 from .reading_options import READING, reading_of
 
@@ -22,7 +22,7 @@ _TOP = click.option(
 )
 
 
-@click.command("dead-letters")
+@click.command("dead-letters", cls=TakesStores)
 @with_options(*READING, OUT)
 @json_option("a dead letter a line")
 def dead_letters(**given: Any) -> None:
@@ -30,7 +30,7 @@ def dead_letters(**given: Any) -> None:
     _report(reports.dead_letters, given, "there are no dead letters")
 
 
-@click.command()
+@click.command(cls=TakesStores)
 @with_options(*READING, OUT)
 @_TOP
 @json_option("a topic and tag a line")
@@ -39,7 +39,7 @@ def tags(**given: Any) -> None:
     _report(reports.tags, given, "there are no messages")
 
 
-@click.command()
+@click.command(cls=TakesStores)
 @with_options(*READING, OUT)
 @_TOP
 @json_option("a topic and key a line")
@@ -48,7 +48,7 @@ def keys(**given: Any) -> None:
     _report(reports.keys, given, "no message has a key")
 
 
-@click.command()
+@click.command(cls=TakesStores)
 @with_options(*READING, OUT)
 @json_option("a topic and minute a line")
 def rates(**given: Any) -> None:
