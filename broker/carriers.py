@@ -39,6 +39,8 @@ def carrier_of(
     """Return the carrier of TABLE that CONFIG asks for: it shows CERTIFICATES to TLS, and PAGE to plain HTTP."""
     limits = Limits(
         receive_bytes_max=2 * config.run_bytes_max,
+        half_sent_bytes_server=config.held_bytes_max,
+        queue_bytes_server=config.held_bytes_max,
         connections_max=config.connections_max,
         connection_age_ms=config.connection_age_ms,
         connection_age_grace_ms=config.connection_age_grace_ms,

@@ -40,6 +40,9 @@ class BrokerConfig:
     direct_port: int = 0
     #: Connections at once; further ones are closed.
     connections_max: int = 10_000
+    #: Bytes of requests that are not whole, on all connections together; and as many of answers that wait for peers.
+    #: Beyond, the calls of whoever holds most for longest fail.
+    held_bytes_max: int = 256 * _MIB
     #: A connection that is so old is asked to come anew, and has so long to end what is open; age 0: it may grow old.
     #: With grpcio it always may.
     connection_age_ms: int = 7 * 86_400_000
@@ -193,6 +196,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):[1-9][0-9]{0,
 _LEAST: Final = {
     "broker_id": 0,
     "connections_max": 1,
+    "held_bytes_max": _MIB,
     "connection_age_ms": 0,
     "connection_age_grace_ms": 0,
     "registration_interval_ms": 1_000,

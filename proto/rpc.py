@@ -306,9 +306,10 @@ class Limits:
     request_ms: int = 60_000
     #: Bytes of requests that are not whole or wait for their reader, on one connection and on all.
     half_sent_bytes_connection: int = 128 * 1024 * 1024
-    half_sent_bytes_server: int = 512 * 1024 * 1024
-    #: Bytes of answers that wait for one connection's peer.
+    half_sent_bytes_server: int = 256 * 1024 * 1024
+    #: Bytes of answers that wait for one connection's peer, and for those of all.
     connection_queue_bytes_max: int = 256 * 1024 * 1024
+    queue_bytes_server: int = 256 * 1024 * 1024
     #: An answer whose peer takes nothing of it for so long is broken off.
     stalled_ms: int = 120_000
     #: Connections open at once; further ones are closed.

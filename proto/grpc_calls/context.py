@@ -9,6 +9,7 @@ from ..deadlines import Deadline
 from ..errors import PocketMQError
 from ..http2.connection import Connection
 from .answers import GOOD, good
+from .held_answers import HeldAnswers
 from .served import Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.
@@ -46,6 +47,7 @@ class Peer(Protocol):
 
     connection: Connection
     served: Served
+    answers: HeldAnswers
     #: The caller's end of it.
     peer: str
     #: Has what was answered taken to the socket.

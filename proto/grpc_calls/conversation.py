@@ -8,8 +8,10 @@
 `touch` is told when an answer was written outside of `handle`, so that somebody takes it to the socket.
 
 Bounds: a request must be whole `Limits.request_ms` after it began, and so must every message of a stream; what is
-half sent, or waits for its reader, has `Limits.half_sent_bytes_connection` a connection and
-`Limits.half_sent_bytes_server` in all. Beyond them the call that would have more fails.
+half sent, or waits for its reader, has `Limits.half_sent_bytes_connection` a connection, and beyond that the call that
+would have more fails. On all connections it has `Limits.half_sent_bytes_server`, and answers that wait for their peers
+have `Limits.queue_bytes_server`: beyond, calls of the greatest burden fail (shares.py). A connection that waits to be
+read asks no stream for more, once it holds as much as is still free.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from ..http2.requests import Request
 from ..rpc import Kind
 from .answers import HEAD, failed, http_only
 from .context import Asked
+from .held_answers import HeldAnswers
 from .messages import MessageReader
 from .request_head import http_refusal, is_compressed, timeout_ms
 from .served import Served
@@ -42,6 +45,8 @@ from .stream_call import StreamCall
 from .unary_call import UnaryCall
 
 OpenCall = UnaryCall | StreamCall
+#: What a call takes that has begun and is not whole, besides its bytes.
+CALL_BYTES: Final = 2 * 1024
 #: What figures say of calls where there can be none yet.
 NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "calls_failed": 0}
 
@@ -50,8 +55,14 @@ class Conversation:
     """All calls of one connection."""
 
     def __init__(
-        self, connection: Connection, served: Served, peer: str, touch: Callable[[], None]
+        self,
+        connection: Connection,
+        served: Served,
+        peer: str,
+        touch: Callable[[], None],
+        break_off: Callable[[], None] | None = None,
     ) -> None:
+        """BREAK_OFF ends a connection whose peer does not read."""
         self.connection = connection
         self.served = served
         self.peer = peer
@@ -61,6 +72,11 @@ class Conversation:
         self._half: dict[OpenCall, int] = {}
         self._held: dict[OpenCall, int] = {}
         self._held_sum = 0
+        #: What is noted of it where all connections are counted.
+        self._requests_noted = 0
+        self.answers = HeldAnswers(
+            connection, served, peer, self._cut_short, break_off or self.give_up
+        )
         self.begun = 0
         self.succeeded = 0
         self.failed = 0
@@ -85,6 +101,9 @@ class Conversation:
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event)
+        if self._half or self._requests_noted:
+            self._note_requests()
+            self.served.requests.make_room(Conversation.requests_burden, Conversation.shed_requests)
 
     # --- events
 
@@ -189,7 +208,7 @@ class Conversation:
     def complete(self, call: OpenCall) -> None:
         """Note that the request of CALL is whole."""
         self._half.pop(call, None)
-        if self._held:
+        if self._requests_noted:
             self._hold(call, 0)
 
     def gathered(self, call: OpenCall) -> None:
@@ -207,26 +226,70 @@ class Conversation:
             raise _too_much(
                 self._held_sum, limits.half_sent_bytes_connection, "half_sent_bytes_connection"
             )
-        if self.served.half_sent > limits.half_sent_bytes_server:
-            raise _too_much(
-                self.served.half_sent, limits.half_sent_bytes_server, "half_sent_bytes_server"
-            )
 
     def _hold(self, call: OpenCall, held: int) -> None:
-        change = held - self._held.pop(call, 0)
+        self._held_sum += held - self._held.pop(call, 0)
         if held:
             self._held[call] = held
-        self._held_sum += change
-        self.served.half_sent += change
+        self._note_requests()
+
+    def _note_requests(self) -> None:
+        size = self._held_sum + CALL_BYTES * len(self._half)
+        if size != self._requests_noted:
+            self._requests_noted = size
+            self.served.requests.hold(self, size)
 
     def forget(self, call: OpenCall) -> None:
         """Let go of CALL, which is over."""
         self._calls.pop(call.stream_id, None)
         self.complete(call)
+        if isinstance(call, StreamCall):
+            self.answers.forget(call)
 
     def too_late(self, path: str) -> PocketMQError:
         """Return how calls of PATH end whose time is over."""
         return RequestTimeout(f"{path} was not answered within the caller's deadline", method=path)
+
+    # --- what is taken from it where all connections have too much
+
+    def requests_burden(self) -> int:
+        """Return the sum of all `burdens`."""
+        return sum(self.burdens().values())
+
+    def burdens(self) -> dict[OpenCall, int]:
+        """Return calls by the bytes that they hold, times the time for which they have not been whole."""
+        now_ms = self.served.now_ms()
+        # What is whole waits for its reader, which is not the peer's fault.
+        found: dict[OpenCall, int] = dict(self._held)
+        for call, since_ms in self._half.items():
+            found[call] = (self._held.get(call, 0) + CALL_BYTES) * (now_ms - since_ms + 1)
+        return found
+
+    def shed_requests(self) -> None:
+        """End calls whose requests are held, until all connections have room again."""
+        requests = self.served.requests
+        burdens = self.burdens()
+        for call in sorted(burdens, key=burdens.__getitem__, reverse=True):
+            if requests.held <= requests.goal:
+                return
+            call.expire(
+                Overloaded(
+                    f"requests that are half sent, or wait for their reader, have {requests.bytes_max} bytes on all"
+                    " connections together, and all are in use; this one has waited for its rest longest, or is the"
+                    " largest: send it at once, or less",
+                    field="half_sent_bytes_server",
+                    limit=requests.bytes_max,
+                )
+            )
+
+    def _cut_short(self, stream_id: int, error: PocketMQError) -> None:
+        """End the answer on STREAM_ID with ERROR instead of what waits of it."""
+        call = self._calls.get(stream_id)
+        if isinstance(call, StreamCall):
+            call.overflow(error)
+        else:
+            self.connection.cut_short(stream_id, failed(error))
+        self.touch()
 
     # --- time
 
@@ -248,6 +311,7 @@ class Conversation:
                         limit=limit_ms,
                     )
                 )
+        self._note_requests()
 
     # --- figures
 
@@ -285,6 +349,7 @@ class Conversation:
         self.failed += len(self._calls)
         for call in list(self._calls.values()):
             call.break_off()
+        self.answers.drop()
 
 
 def _too_much(size: int, limit: int, field: str) -> Overloaded:

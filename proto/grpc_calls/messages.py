@@ -76,6 +76,10 @@ class MessageReader:
         """Has a message begun that is not whole?"""
         return self.held > 0 or self._flag is not None
 
+    def drop(self) -> None:
+        """Let go of what is there of a message: nobody waits for it."""
+        self._clear()
+
     def _keep(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self.held += len(piece)

@@ -12,6 +12,7 @@ from ..deadlines import Deadlines
 from ..pages import Page
 from ..rpc import Kind, Limits, Method, MethodTable
 from .page_calls import PageCalls
+from .shares import Shares
 
 
 class ServedMethod:
@@ -52,7 +53,14 @@ class Served:
         self.deadlines = deadlines
         self.now_ms = now_ms
         self.spawn = spawn
-        #: Bytes of messages that have begun and are not whole, or wait for their reader, on all connections.
-        self.half_sent = 0
+        #: Bytes of requests that have begun and are not whole, or wait for their reader, on all connections, …
+        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server)
+        #: … and of answers that wait for their peers.
+        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server)
         #: A stop has begun: streams are to end.
         self.stopping = False
+
+    @property
+    def half_sent(self) -> int:
+        """Bytes of requests that are held."""
+        return self.requests.held

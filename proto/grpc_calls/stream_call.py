@@ -150,6 +150,10 @@ class StreamCall(RequestContext, Stream):
                 connection.hold(self.stream_id)
                 connection.tell_below(self.stream_id, queue_bytes)
                 return
+            if self._conversation.answers.is_full:
+                connection.hold(self.stream_id)
+                self._conversation.answers.wait(self)
+                return
             data = self._arrived.popleft()
             self._waiting_bytes -= len(data)
             busy = receiver.on_message(self._method.decode(data))
@@ -252,9 +256,9 @@ class StreamCall(RequestContext, Stream):
             self._send_head()
         connection.send_data(self.stream_id, with_prefix(message.SerializeToString()))
         if self.queued_bytes > limits.queue_bytes_max:
-            self._overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
+            self.overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
         elif connection.queued > limits.connection_queue_bytes_max:
-            self._overflow(
+            self.overflow(
                 not_read(
                     connection.queued,
                     limits.connection_queue_bytes_max,
@@ -267,7 +271,7 @@ class StreamCall(RequestContext, Stream):
         self._has_head = True
         self._conversation.connection.send_headers(self.stream_id, HEAD)
 
-    def _overflow(self, error: PocketMQError) -> None:
+    def overflow(self, error: PocketMQError) -> None:
         """End with ERROR instead of what waits."""
         self._conversation.connection.drop_body(self.stream_id)
         self.fail(error)
@@ -317,6 +321,7 @@ class StreamCall(RequestContext, Stream):
         self._no_deadline()
         self._arrived.clear()
         self._waiting_bytes = 0
+        self._reader.drop()  # Now, not when cycles of references are looked for.
         self._conversation.forget(self)
         self._release_drained()
         if self._busy is not None:

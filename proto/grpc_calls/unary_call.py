@@ -165,6 +165,7 @@ class UnaryCall(RequestContext, Call):
 
     def _close(self) -> None:
         self._answered = True
+        self._reader = self._message = None  # Now, not when cycles of references are looked for.
         self._no_deadline()
         self._conversation.forget(self)
 

@@ -17,6 +17,8 @@ is up to whoever answers. `calm.Budget` bounds nonsense, `check` what takes too 
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from .connection_end import ConnectionEnd
 from .events import CallsGivenUp, Event, StreamReset
 from .frames import MAX_CONCURRENT_STREAMS, STREAM_MASK, ErrorCode, go_away, reset
@@ -98,6 +100,18 @@ class Connection(ConnectionEnd[Event, Incoming]):
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._outgoing.forget(stream)
+
+    def queued_most(self) -> list[tuple[int, int]]:
+        """Return streams whose bodies wait, and how many bytes of each, the most first."""
+        found = [(stream.id, stream.queued) for stream in self._streams.values() if stream.queued]
+        return sorted(found, key=itemgetter(1), reverse=True)
+
+    def cut_short(self, stream_id: int, trailers: bytes) -> None:
+        """Drop what waits of the answer's body, and end it with a block of TRAILERS instead."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.forget(stream)
+            self._outgoing.finish(stream, trailers)
 
     # --- its end
 

@@ -102,6 +102,11 @@ class ConnectionEnd(ABC, Generic[EventT, IncomingT]):
         self._outgoing.paused = paused
 
     @property
+    def is_paused(self) -> bool:
+        """Are bodies held back?"""
+        return self._outgoing.paused
+
+    @property
     def queued(self) -> int:
         """Bytes of bodies that wait to be taken."""
         return self._outgoing.queued
@@ -173,6 +178,12 @@ class ConnectionEnd(ABC, Generic[EventT, IncomingT]):
             self._events.append(StreamReset(stream.id, code, by_peer=False))
         self._streams.clear()
         self._events.append(ConnectionEnded(code, reason))
+
+    def drop(self) -> None:
+        """Let go of all that waits to be written: the connection is gone."""
+        for stream in self._streams.values():
+            self._outgoing.forget(stream)
+        self._streams.clear()
 
     @abstractmethod
     def _last_of_peer(self) -> int:

@@ -62,17 +62,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def __init__(self, server: Server, number: int) -> None:
         """NUMBER is its own; 0: there is no room for it."""
-        self._server = server
-        self._number = number
+        self._server, self._number = server, number
         self._transport: Any = None
         self._wire: Wire
         self._take: Callable[[bytes], None] = self._on_first_bytes
         self._first = b""
         self._http2: Connection | None = None
         self.conversation: Conversation | None = None
-        self._is_handling = False
-        self._is_dirty = False
-        self._brings_much = False
+        self._is_handling = self._is_dirty = self._brings_much = False
         self._limit: Deadline | None = None
         self._check: Deadline | None = None
         self._check_at_ms = 0
@@ -127,9 +124,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for deadline in (self._limit, self._check, self._age):
-            if deadline is not None:
-                deadline.cancel()
+        for deadline in filter(None, (self._limit, self._check, self._age)):
+            deadline.cancel()
         if self._keepalive is not None:
             self._keepalive.stop()
         if self.conversation is not None:
@@ -182,7 +178,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         server = self._server
         now_ms = server.now_ms()
         self._http2 = Connection(server.connection_limits, now_ms)
-        self.conversation = Conversation(self._http2, server.served, self.peer, self.touch)
+        self.conversation = Conversation(
+            self._http2, server.served, self.peer, self.touch, partial(self.abort, "not reading")
+        )
         self._unlimit()
         self._keepalive = Keepalive(
             server.limits,
@@ -248,6 +246,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 conversation.handle(events, self._server.now_ms())
             elif not http2.has_more:
                 break
+        unsent = self._wire.unsent if http2.is_paused else 0
+        conversation.answers.note(unsent, self._wire.bytes_written)
         if http2.ended or (self._is_leaving and http2.is_done):
             self._linger(http2.end_code.name.lower() if http2.ended else self._leaving_because)
 

@@ -22,6 +22,12 @@ class Wire:
         """Has TLS begun?"""
         return self._tls is not None
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and have not left this host."""
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
     def secure(self, context: ssl.SSLContext) -> None:
         """Begin TLS: the handshake is what comes next."""
         self._tls = TlsSession(context)

@@ -15,15 +15,19 @@ from pocketmq.proto.http2.field_encoder import FieldEncoder
 from pocketmq.proto.http2.frame_reader import FrameReader
 from pocketmq.proto.http2.frames import (
     DATA,
+    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
     PREFACE,
     RST_STREAM,
+    WINDOW_MAX,
     WORD,
     ErrorCode,
     frame,
     settings,
+    window_update,
 )
 from pocketmq.proto.http2.limits import ConnectionLimits
 from pocketmq.proto.rpc import Limits, MethodTable
@@ -40,9 +44,9 @@ class Server:
         self.served = Served([table], limits, self.deadlines, lambda: self.now_ms, _no_tasks)
         self.talks: list[Talk] = []
 
-    def talk(self, **limits: Any) -> Talk:
-        """Return a new connection whose HTTP/2 has LIMITS."""
-        self.talks.append(Talk(self, ConnectionLimits(**limits)))
+    def talk(self, peer: str = "10.0.0.9:1", **limits: Any) -> Talk:
+        """Return a new connection of PEER whose HTTP/2 has LIMITS."""
+        self.talks.append(Talk(self, ConnectionLimits(**limits), peer))
         return self.talks[-1]
 
     def pass_time(self, by_ms: int) -> None:
@@ -61,10 +65,11 @@ def _no_tasks(work: Coroutine[Any, Any, None]) -> None:
 class Talk:
     """One connection."""
 
-    def __init__(self, server: Server, limits: ConnectionLimits) -> None:
+    def __init__(self, server: Server, limits: ConnectionLimits, peer: str) -> None:
         self._server = server
+        self._written = 0
         self._connection = Connection(limits, server.now_ms)
-        self.conversation = Conversation(self._connection, server.served, "peer", lambda: None)
+        self.conversation = Conversation(self._connection, server.served, peer, lambda: None)
         self._encoder = FieldEncoder()
         self._decoder = FieldDecoder()
         self._reader = FrameReader(1 << 24)
@@ -79,6 +84,12 @@ class Talk:
         """Have DATA come from the peer."""
         now_ms = self._server.now_ms
         self.conversation.handle(self._connection.receive(data, now_ms), now_ms)
+        self.conversation.answers.note(0, self._written)
+
+    def open_windows(self) -> None:
+        """Have the server send all there is."""
+        more = WINDOW_MAX - DEFAULT_WINDOW
+        self.write(settings({INITIAL_WINDOW_SIZE: WINDOW_MAX}) + window_update(0, more))
 
     def begin(self, path: str, *more: tuple[str, str]) -> int:
         """Begin a call of PATH whose fields say MORE; return its stream."""
@@ -103,6 +114,7 @@ class Talk:
     def read(self) -> None:
         """Take what the server has written."""
         while data := self._connection.take():
+            self._written += len(data)
             for kind, flags, stream_id, payload in self._reader.read(data):
                 if kind == DATA:
                     self.bodies[stream_id] = self.bodies.get(stream_id, b"") + payload
@@ -115,6 +127,7 @@ class Talk:
                     self.ends[stream_id] = {"reset": code.name}
             now_ms = self._server.now_ms
             self.conversation.handle(self._connection.events(), now_ms)
+            self.conversation.answers.note(0, self._written)
 
     def status(self, stream_id: int) -> str:
         """Return the gRPC status of STREAM_ID, "reset" if it was broken off, "" while it is open."""

@@ -127,17 +127,70 @@ async def test_what_is_half_sent_is_bounded_on_a_connection(methods: Methods) ->
     assert other.status(other.ask("/t.T/Ask", b"")) == "0"
 
 
-async def test_what_is_half_sent_is_bounded_on_all_connections_together(methods: Methods) -> None:
-    world = server(methods, half_sent_bytes_server=2 * MIB + 1_000)
+async def test_what_is_half_sent_longest_gives_way_to_who_comes(methods: Methods) -> None:
+    world = server(methods, half_sent_bytes_server=4 * MIB)
     talks = [world.talk() for _ in range(3)]
     streams = [(talk, talk.begin("/t.T/Talk")) for talk in talks]
     for talk, stream_id in streams:
         talk.send(stream_id, BIG_RUN[:-1])
+        world.pass_time(1_000)
+    newcomer = world.talk()
+    stream_id = newcomer.begin("/t.T/Ask")
+    newcomer.send(stream_id, BIG_RUN, ends=True)
+    whole = newcomer.status(stream_id)
 
-    assert [talk.status(stream_id) for talk, stream_id in streams] == ["", "", RESOURCE_EXHAUSTED]
+    assert whole == "0"
+    assert [talk.status(stream_id) for talk, stream_id in streams] == [RESOURCE_EXHAUSTED, "", ""]
+    assert "send it at once" in talks[0].ends[streams[0][1]]["grpc-message"]
     for talk in talks:
         talk.conversation.lost()
     assert world.served.half_sent == 0
+
+
+async def test_many_connections_of_one_host_are_one_burden(methods: Methods) -> None:
+    world = server(methods, half_sent_bytes_server=2 * MIB)
+    crowd = [world.talk(peer=f"10.0.0.1:{port}") for port in range(1, 31)]
+    halves = [(talk, talk.begin("/t.T/Ask")) for talk in crowd]
+    alone = world.talk(peer="10.0.0.2:1")
+    slow = alone.begin("/t.T/Ask")
+    world.pass_time(1_000)  # The crowd was no sooner there.
+    alone.send(slow, BIG_RUN[: MIB // 8])
+    for talk, stream_id in halves:
+        talk.send(stream_id, BIG_RUN[: MIB // 14])
+
+    assert alone.status(slow) == ""
+    ended = [talk for talk, stream_id in halves if talk.status(stream_id) == RESOURCE_EXHAUSTED]
+    assert 2 <= len(ended) <= 10
+    alone.send(slow, BIG_RUN[MIB // 8 :], ends=True)
+    assert alone.status(slow) == "0"
+
+
+async def test_heads_without_bodies_count(methods: Methods) -> None:
+    world = server(methods, half_sent_bytes_server=MIB)
+    talks = [world.talk() for _ in range(10)]
+    for talk in talks:
+        for _ in range(200):
+            talk.begin("/t.T/Ask")
+    assert sum(talk.open_calls for talk in talks) <= 512
+
+
+async def test_requests_that_wait_for_their_reader_give_way_last(methods: Methods) -> None:
+    world = server(methods, half_sent_bytes_server=4 * MIB, queue_bytes=1_000)
+    busy, slow = world.talk(), world.talk()
+    waiting = busy.begin("/t.T/Talk")
+    # Its answers are not read, so that the next request waits, and is whole.
+    busy.send(waiting, with_prefix(RUN(queue=MIB).SerializeToString()))
+    busy.send(waiting, BIG_RUN + BIG_RUN)
+    half = slow.begin("/t.T/Ask")
+    slow.send(half, BIG_RUN[: MIB // 2])
+    world.pass_time(5_000)
+    other = world.talk()
+    stream_id = other.begin("/t.T/Ask")
+    other.send(stream_id, with_prefix(bytes(2 * MIB))[: -MIB // 4])
+
+    assert busy.status(waiting) == ""
+    assert slow.status(half) == RESOURCE_EXHAUSTED
+    assert other.status(stream_id) == ""
 
 
 async def test_answers_that_nobody_reads_are_bounded_on_a_connection(methods: Methods) -> None:
@@ -152,8 +205,53 @@ async def test_answers_that_nobody_reads_are_bounded_on_a_connection(methods: Me
 
     stream_id = talk.begin("/t.T/Talk")
     talk.send(stream_id, with_prefix(run))
-    assert talk.status(stream_id) == RESOURCE_EXHAUSTED
+    assert talk.status(stream_id) == ""
+    assert methods.ears[0].runs == 0  # It waits until the answers are taken.
     assert talk.queued <= 3 * MIB + 100
+
+
+async def test_answers_that_nobody_reads_give_way_to_those_that_are_read(methods: Methods) -> None:
+    world = server(methods, queue_bytes_server=8 * MIB)
+    run = RUN(queue=MIB).SerializeToString()
+    hostile = [world.talk() for _ in range(10)]
+    asked = []
+    for talk in hostile:
+        asked += [(talk, talk.ask("/t.T/Ask", run)) for _ in range(2)]
+        world.pass_time(100)
+    assert sum(talk.queued for talk in hostile) <= 8 * MIB
+    assert world.served.answers.held <= 8 * MIB
+
+    honest = world.talk()
+    honest.open_windows()
+    assert honest.status(honest.ask("/t.T/Ask", RUN(queue=5 * MIB).SerializeToString())) == "0"
+    for talk in hostile:
+        talk.open_windows()
+    ends = [talk.status(stream_id) for talk, stream_id in asked]
+    assert set(ends) == {"0", RESOURCE_EXHAUSTED}
+    assert "read faster" in next(
+        end["grpc-message"]
+        for talk in hostile
+        for end in talk.ends.values()
+        if "grpc-message" in end
+    )
+    for talk in [*hostile, honest]:
+        talk.conversation.lost()
+    assert world.served.answers.held == 0
+
+
+async def test_a_stream_that_is_not_read_waits_where_little_is_free(methods: Methods) -> None:
+    world = server(methods, queue_bytes_server=8 * MIB)
+    talk = world.talk()
+    run = with_prefix(RUN(queue=MIB).SerializeToString())
+    streams = [talk.begin("/t.T/Talk") for _ in range(20)]
+    for stream_id in streams:
+        talk.send(stream_id, run)
+
+    assert sum(ear.runs for ear in methods.ears) == 4
+    talk.open_windows()
+    assert {talk.status(stream_id) for stream_id in streams} == {""}
+    assert sum(ear.runs for ear in methods.ears) == 20
+    assert world.served.answers.held == 0
 
 
 async def test_an_answer_that_nobody_takes_is_broken_off(methods: Methods) -> None:
