@@ -5,6 +5,7 @@ Entry, 20 bytes, big-endian; entry N of the queue, N being the message's queue o
     0   8   log offset of the record
     8   4   size of the record
     12  8   tags code: Java's hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
+            (or the address of both, see queue_extension.py)
 
 Files hold 300,000 entries by default, in consumequeue/<topic>/<queue>/. A queue whose first message is not number 0
 (its older ones were deleted) has pre-blank entries in front, see entry_row.py. Source: store-format.md §3.
@@ -24,6 +25,7 @@ from ..proto.record_run import Longs
 from .disk import Disk
 from .entry_row import EntryRow
 from .mapped_files import MappedFiles
+from .queue_extension import QueueExtension
 
 ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 #: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
@@ -63,6 +65,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue = queue
         self.row = row
+        self._extension = QueueExtension(row.files.disk, row.files.folder)
         self.min_offset = row.first
 
     @classmethod
@@ -185,7 +188,7 @@ class ConsumeQueue:
         return (
             entries["log_offset"].astype(np.int64),
             entries["size"].astype(np.int64),
-            entries["tags_code"].astype(np.int64),
+            self._extension.resolved(entries["tags_code"].astype(np.int64)),
         )
 
     def offset_behind_hole(self, offset: int) -> int:

@@ -148,7 +148,8 @@ class ConsumeQueues:
         for one in (*plain.values(), *batch.values()):
             one.destroy()
             self._deleted += one.files.take_dirty()
-        for folder in (self._config.queue_folder, self._config.batch_queue_folder):
+        queue_folder = self._config.queue_folder
+        for folder in (queue_folder, f"{queue_folder}_ext", self._config.batch_queue_folder):
             self._disk.delete_folder(os.path.join(folder, topic))
 
     # --- to the device -------------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
+from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
+from ...store.queue_extension import ADDRESS_MAX
 from ...store.slices import Entries, QueueName
 from ..appends import Appends
 from ..timers import Timers
@@ -110,6 +112,10 @@ class _Level:
             self.log_offsets, self.sizes, self.due_ms = map(
                 np.concatenate, zip(*parts, strict=True)
             )
+            for row in np.flatnonzero(self.due_ms <= ADDRESS_MAX).tolist():
+                # A Java broker's extension of the entry is gone: as Apache, go by the record.
+                stored_ms = store_time_ms(store.log, int(self.log_offsets[row]))
+                self.due_ms[row] = 0 if stored_ms is None else stored_ms + self.delay_ms
 
     def _correct(self, low: int, high: int) -> None:
         if not low <= self.offset <= high:

@@ -18,6 +18,7 @@ from ...proto.run_check import topic_is
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.config import parse_delay_levels
 from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.queue_extension import ADDRESS_MAX
 from .log_walk import LogWalk
 from .queue_entries import Entries
 from .store_files import QueueFolder, StoreFiles
@@ -40,8 +41,6 @@ ENTRY_NOTES: Final = {
     PRE_BLANK: "a place in front of the queue's beginning",
     REPEATED: "repeats the entry behind it: its own record is lost",
 }
-#: Below this a tags code is the address of an extended entry.
-_EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
 _LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 _INNER_BASE: Final = "INNER_BASE"
 
@@ -85,7 +84,8 @@ class EntryCheck:
         if not len(columns):
             return codes
         codes[entries["tags_code"] != self.tags_codes(folder.topic, found)] = WRONG_TAGS
-        codes[entries["tags_code"] <= _EXT_ADDRESS_MAX] = FINE
+        # Where the extension of an entry is gone, readers ask the record.
+        codes[entries["tags_code"] <= ADDRESS_MAX] = FINE
         codes[entries["size"] != columns.sizes] = WRONG_SIZE
         if not folder.topic.startswith(_LIGHT_QUEUE_PREFIX):
             same = (columns.queue_id == folder.queue_id) & topic_is(

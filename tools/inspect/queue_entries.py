@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Mapping
 from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.queue_extension import QueueExtension
 from .store_files import FileRow, QueueFolder, RowFile, StoreFiles
 
 Entries = NDArray[Any]
@@ -50,6 +51,7 @@ class QueueEntries:
         self._type: np.dtype[np.void] = source.ENTRY
         self.row: FileRow = files.row(folder.path)
         self._log_offsets: NDArray[np.int64] | None = None
+        self._extension = QueueExtension(files.disk, folder.path)
 
     def of(self, file: RowFile) -> Entries:
         """Return all places for entries in FILE."""
@@ -107,7 +109,7 @@ class QueueEntries:
             inside = (numbers >= start) & (numbers < start + len(places))
             found[inside] = places[numbers[inside] - start]
             there |= inside
-        entries = found.view(self._type)
+        entries = self._resolved(found.view(self._type))
         return entries, there & (entries["size"] > 0)
 
     def _file_of(self, number: int) -> int:
@@ -130,7 +132,12 @@ class QueueEntries:
             entries = self.of(file)
             low, high = max(first, start), min(end, start + len(entries))
             for at in range(low, high, _ENTRIES_AT_ONCE):
-                yield at, entries[at - start : min(high, at + _ENTRIES_AT_ONCE) - start]
+                part = entries[at - start : min(high, at + _ENTRIES_AT_ONCE) - start]
+                yield at, self._resolved(part)
+
+    def _resolved(self, entries: Entries) -> Entries:
+        """Return ENTRIES with the tags codes that stand beside them, where a Java broker extended them."""
+        return entries if self.folder.is_batch else self._extension.resolve(entries)
 
 
 class _Probe:

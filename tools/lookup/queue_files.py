@@ -18,6 +18,7 @@ import numpy as np
 from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Disk
 from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.queue_extension import QueueExtension
 from .file_row import FileRow
 from .log_files import LogFiles
 
@@ -44,6 +45,7 @@ class QueueFiles(FileRow):
         self.is_batch = is_batch
         self._entry_type = batch_consume_queue.ENTRY if is_batch else consume_queue.ENTRY
         self._entry_size = self._entry_type.itemsize
+        self._extension = QueueExtension(disk, folder)
 
     # --- by place in the row -------------------------------------------------------------------------------------
 
@@ -102,7 +104,11 @@ class QueueFiles(FileRow):
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return the entry that holds QUEUE_OFFSET; None if the files have none."""
         if not self.is_batch:
-            return self._at(queue_offset) if queue_offset >= 0 else None
+            found = self._at(queue_offset) if queue_offset >= 0 else None
+            if found is not None:
+                (code,) = self._extension.resolved(np.array([found.tags_code], np.int64)).tolist()
+                found = found._replace(tags_code=code)
+            return found
         behind = self._first_from(lambda entry: entry.queue_offset > queue_offset)
         found = self._at(behind - 1)
         if found is None or not 0 <= queue_offset - found.queue_offset < found.messages:

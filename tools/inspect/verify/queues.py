@@ -18,6 +18,7 @@ from ....proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
 from ....proto.record_run import Bytes, Longs, RunColumns
 from ....proto.topics import SCHEDULE_TOPIC
 from ....store.dispatch import by_queue
+from ....store.queue_extension import ADDRESS_MAX
 from ..entry_check import (
     BEHIND_END,
     GONE,
@@ -47,7 +48,6 @@ _KINDS: Final = {
     WRONG_TAGS: "tagsCodeWrong",
     REPEATED: "entryRepeated",
 }
-_EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
 
 
 class CheckedQueue:
@@ -113,7 +113,7 @@ class QueuePass:
         entries, there = queue.entries.gather(numbers)
         placed = there & (entries["log_offset"] == columns.log_offset[rows])
         stored = entries["tags_code"]
-        same_tags = (stored == codes) | (stored <= _EXT_ADDRESS_MAX)
+        same_tags = (stored == codes) | (stored <= ADDRESS_MAX)
         matched = placed & (entries["size"] == columns.sizes[rows]) & same_tags
         # An entry is matched by the record that it points to, once; what is not counted is looked at later.
         inside = (numbers >= queue.bounds.first) & (numbers < queue.bounds.end)

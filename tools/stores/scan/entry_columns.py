@@ -10,6 +10,7 @@ They end at the first entry that is not valid.
 
 from __future__ import annotations
 
+import posixpath
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ import numpy as np
 from ....store import batch_consume_queue, consume_queue
 from ....store.disk import Disk
 from ....store.entry_row import PRE_BLANK_SIZE, EntryArray
+from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
 from .arrow_ranges import Constant
 from .conditions import Conditions, Span, combined
@@ -125,8 +127,14 @@ class QueueColumns:
 
     def batches(self, disk: Disk, part: QueuePart, rows_max: int) -> Iterator[pyarrow.RecordBatch]:
         """Yield the entries of PART that are wanted, at most ROWS_MAX in a batch."""
+        extension = None
+        if "tagsCode" in self.schema.names and not part.is_batch:
+            extension = QueueExtension(disk, posixpath.dirname(part.file.path))
         for piece in part.split(min(READ_BYTES, rows_max * part.entry_type.itemsize)):
-            batch = self._batch(piece, read_entries(disk, piece))
+            entries = read_entries(disk, piece)
+            if extension is not None:
+                entries = extension.resolve(entries)
+            batch = self._batch(piece, entries)
             if batch.num_rows:
                 yield batch
 
