@@ -35,6 +35,7 @@
     │   ├── SubscriptionMismatch     members of one group want different things
     │   ├── MemberFenced             another member took its place, or its session is over: join again
     │   ├── GroupInUse               members are on, and would undo what was asked for
+    │   ├── TopicInUse               queues that were to go hold messages
     │   ├── InvalidReceiptHandle     no delivery that lasts: it is over, finished otherwise, or never was
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
     │   ├── NotServed                this server does not offer what was asked for
@@ -296,6 +297,12 @@ class InvalidReceiptHandle(BrokerError):
 
 class GroupInUse(BrokerError):
     """Members of the group are on: they would undo what was asked for."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class TopicInUse(BrokerError):
+    """Queues of the topic that were to go hold messages: nobody could read them."""
 
     status = "FAILED_PRECONDITION"
 

@@ -37,6 +37,7 @@ from .output import print_json, print_table
     is_flag=True,
     help="Though members are on: they lose their queues, take them anew, and go on from there.",
 )
+@click.option("--create", is_flag=True, help="Make the group if it does not exist.")
 @json_option("a queue a line")
 @nameserver_option
 def reset_offset(
@@ -45,24 +46,29 @@ def reset_offset(
     topic: str,
     queues: tuple[str, ...],
     dry_run: bool,
-    force: bool,
     as_json: bool,
     nameserver: str,
-    **places: Any,
+    **asked: Any,
 ) -> None:
-    """Have group NAME go on elsewhere in TOPIC. Refused while members are on, unless it is forced."""
-    target = _target(**places)
+    """Have group NAME go on elsewhere in TOPIC. Refused while members are on, unless it is forced.
+
+    A group that does not exist is exit code 3, unless it is to be made.
+    """
+    allowed = {"force": asked.pop("force"), "create": asked.pop("create")}
+    target = _target(**asked)
     wanted = [_queue(topic, text) for text in queues]
     with Admin(nameserver) as admin:
-        moves = admin.reset_offsets(
-            name, topic, target, queues=wanted, force=force, dry_run=dry_run
-        )
+        moves = admin.reset_offsets(name, topic, target, queues=wanted, dry_run=dry_run, **allowed)
     if as_json:
         for move in moves:
             print_json(_document(move) | {"dry_run": dry_run})
         return
     titles = ["broker", "queue", "from", "to", "skipped", "repeated"]
-    rows = [[document[title] for title in titles] for document in map(_document, moves)]
+    documents = [_document(move) for move in moves]
+    rows = [
+        ["-" if document[title] is None else document[title] for title in titles]
+        for document in documents
+    ]
     print_table(titles, rows)
     skipped, repeated = sum(m.skipped for m in moves), sum(m.repeated for m in moves)
     would = "would skip" if dry_run else "skips"
@@ -94,7 +100,7 @@ def _document(move: OffsetMove) -> dict[str, Any]:
         "topic": move.queue.topic,
         "broker": move.queue.broker,
         "queue": move.queue.number,
-        "from": move.from_offset,
+        "from": move.from_offset if move.from_offset >= 0 else None,
         "to": move.to_offset,
         "min_offset": move.min_offset,
         "max_offset": move.max_offset,

@@ -47,28 +47,38 @@ def create(
 @topic.command()
 @click.argument("name")
 @click.option("--type", "kind", type=_TYPES, metavar=_METAVAR)
-@click.option("--queues", type=_QUEUES, help="On each broker.")
+@click.option("--queues", type=_QUEUES, help="On each broker, to read and to write.")
+@click.option("--read-queues", type=_QUEUES, help="Queues 0 to N-1 are read.")
+@click.option("--write-queues", type=_QUEUES, help="Queues 0 to N-1 get new messages.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="What clients may do.")
+@click.option("--force", is_flag=True, help="Though queues that nobody could read hold messages.")
 @json_option("the topic")
 @nameserver_option
 def update(
     name: str,
     *,
     kind: str | None,
-    queues: int | None,
     permission: str | None,
+    force: bool,
     as_json: bool,
     nameserver: str,
+    **queues: int | None,
 ) -> None:
-    """Change what is given of topic NAME."""
-    if kind is None and queues is None and permission is None:
-        raise click.UsageError("Give what is to change: --type, --queues or --permission.")
+    """Change what is given of topic NAME.
+
+    To have fewer queues, write to fewer (--write-queues) until what the others hold was read, then read from fewer.
+    """
+    if kind is None and permission is None and not any(queues.values()):
+        raise click.UsageError(
+            "Give what is to change: --type, --queues, --read-queues, --write-queues or --permission."
+        )
     with Admin(nameserver) as admin:
         made = admin.update_topic(
             name,
             type=kind and kind.upper(),
-            queues=queues,
             permission=None if permission is None else _PERMISSIONS[permission],
+            force=force,
+            **queues,
         )
     _show(made, as_json, "updated")
 

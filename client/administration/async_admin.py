@@ -13,6 +13,7 @@ from ...proto.clock import Clock, SystemClock
 from ...proto.errors import (
     InvalidArgument,
     TopicExists,
+    TopicInUse,
     TopicNotFound,
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -91,24 +92,36 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         )
         return await self._visible(made)
 
-    async def update_topic(
+    async def update_topic(  # noqa: PLR0913  a topic has these settings; all are named
         self,
         name: str,
         *,
         queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
         type: str | None = None,
         permission: int | None = None,
         order: bool | None = None,
         attributes: Mapping[str, str] | None = None,
+        force: bool = False,
     ) -> TopicDescription:
-        """Change what is given of topic NAME, on each broker that has it; return it once the change shows."""
+        """Change what is given of topic NAME, on each broker that has it; return it once the change shows.
+
+        QUEUES are those to read and to write, unless READ_QUEUES or WRITE_QUEUES say otherwise: a topic shrinks in two
+        steps, fewer to write, then, when the others are read, fewer to read. Raises TopicInUse if queues that could not
+        be read any more hold messages, unless it is FORCEd.
+        """
         made: dict[str, pb.TopicReply] = {}
         addresses = await self._brokers.addresses()
-        for broker, reply in (await self._described(name)).items():
+        described = await self._described(name)
+        readable = queues if read_queues is None else read_queues
+        if readable is not None and not force:
+            _check_hides_nothing(name, readable, described)
+        for broker, reply in described.items():
             config = reply.topic
             changes = {
-                "read_queues": queues,
-                "write_queues": queues,
+                "read_queues": readable,
+                "write_queues": queues if write_queues is None else write_queues,
                 "type": type,
                 "permission": permission,
                 "order": order,
@@ -237,3 +250,24 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
     async def close(self) -> None:
         """Disconnect."""
         await self._session.close()
+
+
+def _check_hides_nothing(
+    topic: str, readable: int, described: Mapping[str, pb.DescribeTopicReply]
+) -> None:
+    """Raise TopicInUse if queues of TOPIC from number READABLE on hold messages."""
+    counts = {
+        f"{broker}:{one.queue}": one.max_offset - one.min_offset
+        for broker, reply in described.items()
+        for one in reply.queues
+        if one.queue >= readable and one.max_offset > one.min_offset
+    }
+    if counts:
+        names = ", ".join(list(counts)[:8]) + (" …" if len(counts) > 8 else "")
+        raise TopicInUse(
+            f"{sum(counts.values()):,} messages in {len(counts)} queues of topic {topic!r} ({names}) could not be read"
+            f" with {readable} queues: write to fewer and read from all until they are read, or force it",
+            topic=topic,
+            limit=readable,
+            messages=sum(counts.values()),
+        )

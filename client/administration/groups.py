@@ -333,12 +333,18 @@ class GroupAdmin(DeadLetterAdmin):
         queues: Collection[Queue | int] = (),
         force: bool = False,
         dry_run: bool = False,
+        create: bool = False,
     ) -> list[OffsetMove]:
         """Have GROUP go on at TARGET in QUEUES of TOPIC (numbers are those of every broker; none: all of them).
 
-        Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupInUse while members are on;
-        with FORCE they lose their queues in the same step, and go on at the new offsets once they have them again.
+        Returns what moves, from where to where; with DRY_RUN nothing does. Raises GroupNotFound for a group that never
+        was, unless it is to be CREATEd; and GroupInUse while members are on: with FORCE they lose their queues in the
+        same step, and go on at the new offsets once they have them again.
         """
+        if not create and all(one.name != group for one in await self.groups()):
+            states = await self._states(group)
+            if not coordinating(states):
+                raise _not_found(group)
         if not force and not dry_run:
             await self._check_unused(group)
         positions = await self.group_offsets(group, topic)

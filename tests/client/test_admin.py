@@ -16,6 +16,7 @@ from pocketmq.proto.errors import (
     RequestTimeout,
     RouteNotFound,
     TopicExists,
+    TopicInUse,
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -104,6 +105,21 @@ async def test_a_topic_is_changed_listed_described_and_deleted() -> None:
     assert (changed.write_queues, changed.permission) == (4, 4)
     assert [(topic.name, topic.brokers) for topic in listed] == [("orders", ("a", "b"))]
     assert len(described.queues) == 8
+
+
+async def test_queues_that_hold_messages_go_by_force_only() -> None:
+    cluster = cluster_of_two()
+
+    async with admin(cluster) as managing:
+        await managing.create_topic("orders", queues=4)
+        cluster.brokers["127.0.0.1:2"].queues["orders", 3] = [b"a record"] * 5
+        with pytest.raises(TopicInUse, match=r"5 messages in 1 queues .*b:3"):
+            await managing.update_topic("orders", queues=2)
+        written = await managing.update_topic("orders", queues=2, read_queues=4)
+        forced = await managing.update_topic("orders", queues=2, force=True)
+
+    assert (written.read_queues, written.write_queues) == (4, 2)
+    assert (forced.read_queues, forced.write_queues) == (2, 2)
 
 
 async def test_groups_are_made_listed_and_deleted() -> None:

@@ -78,6 +78,20 @@ def test_a_group_that_exists_is_changed(call: Shell) -> None:
     assert group["retry_max_times"] == 4
 
 
+def test_a_topic_does_not_lose_queues_that_hold_messages(call: Shell) -> None:
+    call("topic", "create", "Shrinking", "--queues", "4")
+    call("send", "Shrinking", *(f"m{number}" for number in range(8)), "--queue", "3")
+
+    refused = call("topic", "update", "Shrinking", "--queues", "2")
+    (written,) = call("topic", "update", "Shrinking", "--write-queues", "2", "--json").documents
+    (forced,) = call("topic", "update", "Shrinking", "--queues", "2", "--force", "--json").documents
+
+    assert refused.code == 5
+    assert "8 messages in 1 queues" in refused.err
+    assert (written["read_queues"], written["write_queues"]) == (4, 2)
+    assert (forced["read_queues"], forced["write_queues"]) == (2, 2)
+
+
 def test_a_group_is_described_and_has_its_offsets_set(call: Shell) -> None:
     call("topic", "create", "Behind", "--queues", "2")
     call("send", "Behind", *(f"m{number}" for number in range(6)))
@@ -113,6 +127,10 @@ def test_what_cannot_be_described_or_set_is_said(call: Shell) -> None:
     assert call(*reset, "--to-time", "once").code == 2
     assert call(*reset, "--to-last", "--queue", "x").code == 2
     assert call(*reset, "--to-last", "--queue", "7").code == 3
+    typo = ["group", "reset-offset", "idel", "--topic", "Idle", "--to-last"]
+    assert (call(*typo).code, call(*typo, "--dry-run").code) == (3, 3)
+    assert "idel" not in call("group", "list").out
+    assert call(*typo, "--create").code == 0
     (one,) = call(*reset, "--to-last", "--queue", "broker-a:1", "--json").documents
     assert (one["queue"], one["to"], one["dry_run"]) == (1, 0, False)
     (described,) = call("group", "describe", "idle", "--interval", "0s", "--json").documents
