@@ -62,7 +62,7 @@ def update(
     force: bool,
     as_json: bool,
     nameserver: str,
-    **queues: int | None,
+    **queues: Any,
 ) -> None:
     """Change what is given of topic NAME.
 
