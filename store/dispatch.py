@@ -100,6 +100,24 @@ class Dispatcher:
             )
         return placed
 
+    def tags_codes(
+        self,
+        data: Buffer | Bytes,
+        columns: RunColumns,
+        topic: str,
+        properties: PropertyRanges | None = None,
+    ) -> Longs:
+        """Return the tags code, or what stands in its place, of each of the records, of plain queues of TOPIC.
+
+        PROPERTIES are those of the records, if they are known.
+        """
+        array = as_bytes(data)
+        properties = properties or PropertyRanges(array, columns)
+        codes = tags_codes(array, properties)
+        if topic == SCHEDULE_TOPIC:
+            self._set_delivery_times(array, columns, properties, slice(None), codes)
+        return codes
+
     def has_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
         """Has any of the records a key that the index holds?"""
         kept = columns.take(np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK))
@@ -133,9 +151,7 @@ class Dispatcher:
         properties: PropertyRanges,
     ) -> Placed:
         """Enter new records of one queue."""
-        codes = tags_codes(array, properties)
-        if topic == SCHEDULE_TOPIC:
-            self._set_delivery_times(array, columns, properties, slice(None), codes)
+        codes = self.tags_codes(array, columns, topic, properties)
         offsets, sizes, first = columns.log_offset, columns.sizes, columns.queue_offset
         rows = _queued(columns)
         if rows is not None:

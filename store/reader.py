@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from .damage import Damages
 from .entry_row import PRE_BLANK_SIZE
 from .health import Health
 from .log_writer import store_time_ms
+from .lost_entries import LostEntries
 from .parts import StoreParts
 from .slices import Entries, QueueName, Slices, read_entries
 
@@ -43,6 +44,13 @@ ENTRIES_MAX: Final = 10_000
 _LOOKUP_TRIES: Final = 3
 
 
+class _Checks(NamedTuple):
+    """What a record is held against: the CRC of its body, and the number that its place in the queue gives it."""
+
+    crcs: bool
+    numbers: bool = True
+
+
 class Reader:
     """The reading half of a store, whose PARTS these are; a store that was closed is not read (StoreClosed)."""
 
@@ -51,6 +59,7 @@ class Reader:
         self.health = health
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
         self.damages = Damages(parts, health)
+        self.lost_entries = LostEntries(parts, health)
 
     def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
@@ -94,24 +103,31 @@ class Reader:
                 min_offset=low,
                 max_offset=high,
             )
-        count = min(max_messages, high - offset, ENTRIES_MAX)
         if isinstance(found, BatchConsumeQueue):
+            count = min(max_messages, high - offset, ENTRIES_MAX)
             return self._read_batches(found, offset, count, max_bytes, check_crcs)
-        if choose is not None:
-            seen = self._read_chosen(found, offset, max_messages, max_bytes, choose, check_crcs)
-        else:
-            seen = self._read_plain(found, offset, count, max_bytes, check_crcs)
+        seen = self._read_plain(found, offset, max_messages, max_bytes, choose, _Checks(check_crcs))
+        if seen.next_offset - offset == len(seen) + seen.turned_down:
+            return seen
+        self.lost_entries.find(found, offset, seen.next_offset)
+        checks = _Checks(check_crcs, numbers=False)
+        seen = self._read_plain(found, offset, max_messages, max_bytes, choose, checks)
         lost = seen.next_offset - offset - len(seen) - seen.turned_down
         return replace(seen, lost=lost) if lost else seen
 
     def read_records(
-        self, entries: Entries, name: QueueName, *, check_crcs: bool = True
+        self,
+        entries: Entries,
+        name: QueueName,
+        *,
+        check_crcs: bool = True,
+        numbers: Longs | None = None,
     ) -> tuple[bytes, NDArray[np.intp]]:
         """Return the records of ENTRIES, of the queue NAME, that are there, joined, and which entries these are.
 
-        CHECK_CRCS: and sound.
+        CHECK_CRCS: and sound. NUMBERS, if given, are the queue offsets that the records must say.
         """
-        records, rows = read_entries(self.log, entries, name)
+        records, rows = read_entries(self.log, entries, name, numbers)
         if not check_crcs or not len(rows):
             return records, rows
         sizes = entries.sizes[rows]
@@ -125,19 +141,29 @@ class Reader:
         return b"".join(records[begin:end] for begin, end in good), rows[~bad]
 
     def _read_plain(
-        self, queue: ConsumeQueue, offset: int, count: int, max_bytes: int, check_crcs: bool
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        choose: Choose | None,
+        checks: _Checks,
     ) -> Slices:
+        """Read a plain queue as CHECKS say, and do not count what is lost."""
+        if choose is not None:
+            return self._read_chosen(queue, offset, max_messages, max_bytes, choose, checks)
+        count = min(max_messages, queue.max_offset - offset, ENTRIES_MAX)
         low, high = queue.min_offset, queue.max_offset
         entries = Entries(offset, *queue.entries(offset, count))
         if len(entries) and self._may_repeat(entries):
             offset = self._behind_repetitions(queue, offset)
             entries = Entries(offset, *queue.entries(offset, min(count, high - offset)))
             if len(entries):
-                return self._read_once(queue, entries, max_bytes, check_crcs)
+                return self._read_once(queue, entries, max_bytes, checks)
         if not len(entries):
             return _nothing(low, high, queue.offset_behind_hole(offset) if count else offset)
         entries = entries.up_to(max_bytes)
-        records, rows = self.read_records(entries, _name(queue), check_crcs=check_crcs)
+        records, rows = self._read_own(queue, entries, np.arange(len(entries)), checks)
         return Slices(
             records=records,
             sizes=entries.sizes[rows],
@@ -155,7 +181,7 @@ class Reader:
         max_messages: int,
         max_bytes: int,
         choose: Choose,
-        check_crcs: bool,
+        checks: _Checks,
     ) -> Slices:
         """Read what CHOOSE wants of the next entries; it is asked of no repetition."""
         low, high = queue.min_offset, queue.max_offset
@@ -171,7 +197,7 @@ class Reader:
         wanted = own[choose(entries.tags_codes[own])]
         chosen = entries.take(wanted[:max_messages]).up_to(max_bytes)
         behind = int(wanted[len(chosen)]) if len(chosen) < len(wanted) else len(entries)
-        records, rows = self.read_records(chosen, _name(queue), check_crcs=check_crcs)
+        records, rows = self._read_own(queue, chosen, wanted, checks)
         return Slices(
             records=records,
             sizes=chosen.sizes[rows],
@@ -195,12 +221,12 @@ class Reader:
         )
 
     def _read_once(
-        self, queue: ConsumeQueue, entries: Entries, max_bytes: int, check_crcs: bool
+        self, queue: ConsumeQueue, entries: Entries, max_bytes: int, checks: _Checks
     ) -> Slices:
         """Read what ENTRIES point to, but for repetitions; the first of them is none."""
         own = self._own_rows(queue, entries)
         chosen = entries.take(own).up_to(max_bytes)
-        records, rows = self.read_records(chosen, _name(queue), check_crcs=check_crcs)
+        records, rows = self._read_own(queue, chosen, own, checks)
         behind = int(own[len(chosen)]) if len(chosen) < len(own) else len(entries)
         return Slices(
             records=records,
@@ -211,6 +237,13 @@ class Reader:
             min_offset=queue.min_offset,
             max_offset=queue.max_offset,
         )
+
+    def _read_own(
+        self, queue: ConsumeQueue, entries: Entries, places: Longs, checks: _Checks
+    ) -> tuple[bytes, NDArray[np.intp]]:
+        """Read ENTRIES, those at PLACES behind their first number."""
+        numbers = entries.first + places[: len(entries)] if checks.numbers else None
+        return self.read_records(entries, _name(queue), check_crcs=checks.crcs, numbers=numbers)
 
     def _behind_repetitions(self, queue: ConsumeQueue, offset: int) -> int:
         """Return the first number from OFFSET on that is no repetition; that of a hole, or the end, is none."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import windows
-from ..proto.record import SYS_BORN_V6, SYS_PREPARED, SYS_STORE_V6
+from ..proto.record import QUEUE_OFFSET_AT, SYS_BORN_V6, SYS_PREPARED, SYS_STORE_V6
 from ..proto.record_run import (
     HEAD_SIZE,
     LEAST_SIZE,
@@ -108,10 +108,11 @@ class QueueName:
 
 
 def read_entries(
-    log: CommitLog, entries: Entries, name: QueueName
+    log: CommitLog, entries: Entries, name: QueueName, numbers: Longs | None = None
 ) -> tuple[bytes, NDArray[np.intp]]:
     """Return the records of ENTRIES, of the queue NAME, that are there, joined, and which entries these are.
 
+    NUMBERS, if given, are the queue offsets that the records must say.
     The records are copied first and looked at then: their heads are in the cache by that time.
     """
     pieces: list[memoryview] = []
@@ -128,7 +129,8 @@ def read_entries(
     rows = found.nonzero()[0]
     there = entries if len(rows) == len(entries) else entries.take(rows)
     records = b"".join(pieces)
-    good = agreeing(records, starts_of(there.sizes), there, name)
+    wanted = None if numbers is None else numbers[rows]
+    good = agreeing(records, starts_of(there.sizes), there, name, wanted)
     if not good.all():
         records, rows = _without_bad(records, there.sizes, good), rows[good]
         found[:] = False
@@ -164,19 +166,37 @@ def _add_pieces(
     return inside
 
 
+def numbers_at(data: bytes | memoryview, starts: Longs) -> Longs:
+    """Return the queue offsets that the records at STARTS, which lie inside DATA, say."""
+    said = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+    found: Longs = said[starts + QUEUE_OFFSET_AT].astype(np.int64)
+    return found
+
+
 def agreeing(
-    data: bytes | memoryview, starts: Longs, entries: Entries, name: QueueName
+    data: bytes | memoryview,
+    starts: Longs,
+    entries: Entries,
+    name: QueueName,
+    numbers: Longs | None = None,
 ) -> NDArray[np.bool_]:
     """Tell which of the ranges of DATA that begin at STARTS are the records of ENTRIES, and of the queue NAME.
 
-    The ranges lie inside DATA, and have the sizes that the entries say, at least LEAST_SIZE.
+    NUMBERS, if given, are the queue offsets that they must say. The ranges lie inside DATA, and have the
+    sizes that the entries say, at least LEAST_SIZE.
     """
     if name.topic.startswith(LIGHT_PREFIX):
-        return _agreeing_of_any_topic(data, starts, entries)
+        return _agreeing_of_any_topic(
+            data, starts, entries
+        )  # They say the numbers of another queue.
     if len(starts) <= _FEW_MAX:
         columns = starts.tolist(), entries.sizes.tolist(), entries.log_offsets.tolist()
         rows = zip(*columns, strict=True)
-        few = [_agrees(data, start, size, offset, name) for start, size, offset in rows]
+        said = [None] * len(starts) if numbers is None else numbers.tolist()
+        few = [
+            _agrees(data, start, size, offset, name, number)
+            for (start, size, offset), number in zip(rows, said, strict=True)
+        ]
         return np.array(few, np.bool_)
     array = as_bytes(data)
     head = heads_at(array, starts)
@@ -188,6 +208,7 @@ def agreeing(
     good &= (sys_flag & (SYS_PREPARED | _V6)) == 0
     if name.queue is not None:
         good &= head["queue_id"] == name.queue
+    in_order = True if numbers is None else head["queue_offset"] == numbers
     # Behind the body: the topic with its length, and the size of the properties, which reach to the record's end.
     topic_size = len(name.topic_part)
     tail_type = np.dtype([("topic", f"V{topic_size}"), ("properties_size", ">i2")])
@@ -201,14 +222,22 @@ def agreeing(
         good[row] = _agrees_unusual(
             data, int(starts[row]), int(entries.sizes[row]), int(entries.log_offsets[row]), name
         )
+    good &= in_order
     return good
 
 
 def _agrees(
-    data: bytes | memoryview, start: int, size: int, log_offset: int, name: QueueName
+    data: bytes | memoryview,
+    start: int,
+    size: int,
+    log_offset: int,
+    name: QueueName,
+    number: int | None,
 ) -> bool:
-    there, magic, queue, _, own_offset, sys_flag, body_size = _HEAD.unpack_from(data, start)
+    there, magic, queue, said, own_offset, sys_flag, body_size = _HEAD.unpack_from(data, start)
     if there != size or own_offset != log_offset or sys_flag & SYS_PREPARED or body_size < 0:
+        return False
+    if number not in (None, said):
         return False
     if sys_flag & _V6:
         return _agrees_unusual(data, start, size, log_offset, name)

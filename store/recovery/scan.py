@@ -104,11 +104,20 @@ class ScannedFile:
 
 
 class FileScan:
-    """Scans one file from position AT on; records before it are taken as read."""
+    """Scans one file from position AT up to END (None: its own); records before it are taken as read."""
 
-    def __init__(self, file: MappedFile, *, at: int = 0, check_crc: bool, oldest_ms: int) -> None:
+    def __init__(
+        self,
+        file: MappedFile,
+        *,
+        at: int = 0,
+        end: int | None = None,
+        check_crc: bool,
+        oldest_ms: int,
+    ) -> None:
         """OLDEST_MS is the store time of the newest record before."""
         self._file = file
+        self._end = file.size if end is None else end
         self._view = file.view
         self._at = at
         self._check_crc = check_crc
@@ -135,7 +144,7 @@ class FileScan:
 
     def _read_run(self, at: int) -> int:
         """Read sound records from AT on; return where the first stands that is no record."""
-        starts, end = walk(self._view, at, self._file.size)
+        starts, end = walk(self._view, at, self._end)
         if not len(starts):
             return at
         columns = parse_run(self._view, starts)
@@ -164,14 +173,14 @@ class FileScan:
         return columns.take(~wrong)
 
     def _is_blank(self, at: int) -> bool:
-        if at + BLANK_SIZE > self._file.size:
+        if at + BLANK_SIZE > self._end:
             return False
         size, magic = _PAIR.unpack_from(self._view, at)
         return bool(magic == MAGIC_BLANK and at + size == self._file.size)
 
     def _next_sound(self, at: int) -> int | None:
         """Return the position behind AT of the next sound record; None if none follows in the file."""
-        end = self._file.mapping.data_end(at, self._file.size)
+        end = self._file.mapping.data_end(at, self._end)
         position = at + RECORD_SIZE_LEAST + _MAGIC_AT
         while (match := MAGIC_PATTERN.search(self._view, position, end)) is not None:
             found = match.start() - _MAGIC_AT
@@ -181,7 +190,7 @@ class FileScan:
         return None
 
     def _is_sound(self, at: int) -> bool:
-        if at + _HEAD_SIZE > self._file.size:
+        if at + _HEAD_SIZE > self._end:
             return False
         if _LONG.unpack_from(self._view, at + _LOG_OFFSET_AT)[0] != self._file.start + at:
             return False

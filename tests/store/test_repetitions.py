@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.proto.record import decode_record
+from pocketmq.proto.record import SYS_FLAG_AT, SYS_ROLLBACK, decode_record
 from pocketmq.store.consume_queue import ConsumeQueue
 from pocketmq.store.message_store import MessageStore
 
@@ -15,13 +15,20 @@ from ..runs import make_run, open_store
 
 
 def store_of(path: Path, entries: list[int], shift: int = 0) -> MessageStore:
-    """Return a store whose queue T/0 has, as its entry n, that of record ENTRIES[n]; it says the number n + SHIFT."""
+    """Return a store whose queue T/0 has, as its entry n, that of record ENTRIES[n]; it says the number n + SHIFT.
+
+    Records that no entry points to are lost.
+    """
     store = open_store(path)
     store.append(make_run("Before", 0, [b"x"]))
     count = max(entries) + 1 + shift
     store.append(make_run("T", 0, [b"%d" % number for number in range(count)]))
     queue = store.queues.get("T", 0)
     assert queue is not None
+    for number, log_offset in enumerate(queue.entries(0, count)[0].tolist()):
+        file = store.log.files.file_at(log_offset)
+        if file is not None and number - shift not in entries:
+            file.put(log_offset - file.start + SYS_FLAG_AT, SYS_ROLLBACK.to_bytes(4))
     columns = [column[shift:] for column in queue.entries(0, count)]
     queue.destroy()
     queue.append(0, *(column[np.array(entries)] for column in columns))

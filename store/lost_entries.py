@@ -1,0 +1,184 @@
+"""Queue entries that contradict the log, found while the store is open, and making them again.
+
+Whoever reads a queue and misses messages has the numbers around them looked at, once, a block at a time. An entry there
+that points to no record of its queue, or to one with another number, is looked for in the log: its record can only lie
+between those of the entries around it. What is found is written into the queue and told. A record that is not found is
+damaged, or gone: its entry stays. Repetitions (ConsumeQueue.put) are such, and so are the entries of queues that an
+Apache broker numbered anew.
+
+Bounded: at most SEARCHED_BYTES_MAX of the log are looked through for a gap; a wider one is told, and waits for a start
+that reads the whole log. Batch queues and light ones are left to that as well. Not thread-safe: the store's owner calls
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proto.errors import DiskFailure, StoreFull
+from ..proto.record import SYS_PREPARED
+from ..proto.record_run import LEAST_SIZE, Longs, RunColumns
+from ..proto.run_check import topic_is
+from .consume_queue import ENTRY, ConsumeQueue
+from .entry_row import PRE_BLANK_SIZE
+from .health import Health
+from .mapped_file import MappedFile
+from .parts import StoreParts
+from .queue_kinds import LIGHT_PREFIX
+from .recovery.scan import FileScan
+from .slices import Entries, QueueName, agreeing, numbers_at
+
+logger = logging.getLogger(__name__)
+
+SEARCHED_BYTES_MAX: Final = 16 << 20
+#: Entries that are looked at together, and how many around them may tell where their records can lie.
+_BLOCK: Final = 1024
+_AROUND: Final = 64
+#: So many blocks are known to have been looked at; beyond it all are forgotten.
+_BLOCKS_MAX: Final = 10_000
+
+
+class LostEntries:
+    """Makes entries of the store of PARTS again. `count`: those since it was opened."""
+
+    def __init__(self, parts: StoreParts, health: Health) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._health = health
+        self._looked_at: set[tuple[str, int, int]] = set()
+        self.count = 0
+
+    def find(self, queue: ConsumeQueue, first: int, end: int) -> None:
+        """Look at the entries [FIRST, END) of QUEUE, from which a message was missed, and make again what can be.
+
+        Raises nothing of the disk's: a failure is the store's (Health), on a full disk the entries stay as they are.
+        """
+        if queue.topic.startswith(LIGHT_PREFIX):
+            return
+        for block in range(first // _BLOCK, -(-end // _BLOCK)):
+            key = queue.topic, queue.queue, block
+            if key in self._looked_at:
+                continue
+            if (block + 1) * _BLOCK <= queue.max_offset:
+                if len(self._looked_at) >= _BLOCKS_MAX:
+                    self._looked_at.clear()
+                self._looked_at.add(key)
+            try:
+                self._look_at(queue, block * _BLOCK, (block + 1) * _BLOCK)
+            except StoreFull as error:
+                logger.warning("queue entries stay as they are", extra={"reason": error.message})
+            except DiskFailure as error:
+                self._health.fail(error)
+
+    def _look_at(self, queue: ConsumeQueue, first: int, end: int) -> None:
+        seen = _seen(queue, first - _AROUND, end + _AROUND)
+        if seen is None:
+            return
+        agrees, said = self._judge(seen, QueueName(queue.topic, queue.queue))
+        good = agrees & (said == seen.numbers)
+        wrong = ~good & (seen.sizes != PRE_BLANK_SIZE)
+        edges = np.flatnonzero(np.diff(wrong, prepend=False, append=False))
+        for begin, stop in edges.reshape(-1, 2).tolist():
+            numbers = int(seen.numbers[begin]), int(seen.numbers[stop - 1]) + 1
+            before, behind = np.flatnonzero(good[:begin]), np.flatnonzero(good[stop:])
+            is_between = len(before) and len(behind)
+            # Towards an end of the queue records with other numbers may be those of a broker that numbered anew.
+            if not (numbers[0] < end and numbers[1] > first) or (
+                not is_between and agrees[begin:stop].any()
+            ):
+                continue
+            low, high = self._log.min_offset, self._log.max_offset
+            if len(before):
+                low = int(seen.log_offsets[before[-1]] + seen.sizes[before[-1]])
+            if len(behind):
+                high = int(seen.log_offsets[stop + behind[0]])
+            self._search(queue, numbers, low, high)
+
+    def _judge(self, seen: _Seen, name: QueueName) -> tuple[NDArray[np.bool_], Longs]:
+        """Tell which entries point to records of the queue, and what numbers these say."""
+        agrees = np.zeros(len(seen.numbers), np.bool_)
+        said = np.zeros(len(seen.numbers), np.int64)
+        for file in self._log.files.files:
+            at = seen.log_offsets - file.start
+            (rows,) = (
+                (at >= 0) & (seen.sizes >= LEAST_SIZE) & (at + seen.sizes <= file.position)
+            ).nonzero()
+            if len(rows):
+                entries = Entries(0, seen.log_offsets[rows], seen.sizes[rows], rows)
+                agrees[rows] = agreeing(file.view, at[rows], entries, name)
+                said[rows] = numbers_at(file.view, at[rows])
+        return agrees, said
+
+    def _search(self, queue: ConsumeQueue, numbers: tuple[int, int], low: int, high: int) -> None:
+        """Make the entries NUMBERS, [first, end), again from the records of log offsets [LOW, HIGH)."""
+        place = {"topic": queue.topic, "queue": queue.queue, "queue_offset": numbers[0]}
+        if high - low > SEARCHED_BYTES_MAX:
+            logger.error(
+                "queue entries contradict the log, their records are not looked for: delete pocketmq/verified.json"
+                " and start again, then all of the log is read",
+                extra={**place, "count": numbers[1] - numbers[0], "size_bytes": high - low},
+            )
+            return
+        for file in self._log.files.files:
+            if file.start < high and low < file.start + file.position:
+                begin = max(low - file.start, 0)
+                end = min(high - file.start, file.position)
+                self._enter(queue, numbers, file, self._records(queue, file, begin, end))
+
+    def _records(self, queue: ConsumeQueue, file: MappedFile, begin: int, end: int) -> RunColumns:
+        """Return the records of QUEUE in [BEGIN, END) of FILE."""
+        found = FileScan(file, at=begin, end=end, check_crc=False, oldest_ms=0).scan().columns
+        own = (found.queue_id == queue.queue) & ((found.sys_flag & SYS_PREPARED) == 0)
+        return found.take(own & topic_is(file.data, found, queue.topic))
+
+    def _enter(
+        self,
+        queue: ConsumeQueue,
+        numbers: tuple[int, int],
+        file: MappedFile,
+        found: RunColumns,
+    ) -> None:
+        """Write the entries NUMBERS that FOUND in FILE are the records of, where they say something else."""
+        own = (found.queue_offset >= numbers[0]) & (found.queue_offset < numbers[1])
+        found = found.take(own)
+        if not len(found) or self._health.state not in ("open", "full", "read-only"):
+            return
+        entries = np.empty(len(found), ENTRY)
+        entries["log_offset"], entries["size"] = found.log_offset, found.sizes
+        entries["tags_code"] = self._parts.dispatcher.tags_codes(file.data, found, queue.topic)
+        for row, number in enumerate(found.queue_offset.tolist()):
+            if queue.row.read(number, 1).tobytes() == entries[row].tobytes():
+                continue
+            queue.row.replace(number, entries[row : row + 1])
+            self.count += 1
+            logger.warning(
+                "queue entry contradicted the log: made again",
+                extra={
+                    "topic": queue.topic,
+                    "queue": queue.queue,
+                    "queue_offset": number,
+                    "log_offset": int(entries["log_offset"][row]),
+                },
+            )
+
+
+class _Seen(NamedTuple):
+    """Entries of a queue, one array each, in order; those of missing files are left out."""
+
+    numbers: Longs
+    log_offsets: Longs
+    sizes: Longs
+
+
+def _seen(queue: ConsumeQueue, first: int, end: int) -> _Seen | None:
+    at, end = max(first, queue.min_offset), min(end, queue.max_offset)
+    parts: list[_Seen] = []
+    while at < end:
+        log_offsets, sizes, _ = queue.entries(at, end - at)
+        parts.append(_Seen(at + np.arange(len(sizes)), log_offsets, sizes))
+        at = at + len(sizes) if len(sizes) else queue.offset_behind_hole(at)
+    return _Seen(*map(np.concatenate, zip(*parts, strict=True))) if parts else None
