@@ -13,7 +13,7 @@ import logging
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from random import Random
+from random import Random, SystemRandom
 
 from .. import __version__
 from ..proto.clock import Clock
@@ -112,9 +112,10 @@ class Broker:
         CLOCK is the messages' time: what is stored when, falls due, is tried again, expires. WALL is the time of the
         machine and of those who are connected: flushing, heartbeats, how long a fetch waits; None: CLOCK as well.
         They differ where messages live by a clock that somebody moves while clients go on in real time. NETWORK is how
-        others are reached.
+        others are reached. RANDOM makes what nobody may guess, too: give one only where all is to happen again.
         """
-        return cls(config, store_config, disk, clock, wall or clock, random or Random(), network)
+        chance = random or SystemRandom()
+        return cls(config, store_config, disk, clock, wall or clock, chance, network)
 
     @property
     def store(self) -> MessageStore:

@@ -3,23 +3,23 @@
     p or r    from the topic that was asked for, or from the group's retry topic
     queue - offset - serial    hexadecimal
 
-The serial is the delivery's: it rises with each one from a random start, so that no two have the same, over restarts
-too, whatever became of the journal. To a client a handle is a text that it hands back.
+The serial is the delivery's: 64 bits of chance, so that nobody names a delivery that was not its own, and no two of a
+message have the same, over restarts too, whatever became of the journal. To a client a handle is a text that it hands
+back; it is as good as the journal's memory of its serial, of whichever version of ours the journal is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
-from random import Random
+import struct
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from ...proto.errors import InvalidReceiptHandle
 
 _KINDS: Final = {"p": False, "r": True}
 _SHOWN_MAX: Final = 80
-#: A serial fits 64 bits, for as many deliveries as there will ever be.
-_SERIAL_BITS: Final = 60
+#: Serials that are drawn at once: a draw costs more than a serial.
+_DRAWN: Final = 512
 
 
 class Handle(NamedTuple):
@@ -56,6 +56,8 @@ def finished(text: str) -> InvalidReceiptHandle:
     )
 
 
-def serials_from(random: Random) -> Iterator[int]:
-    """Return serials, from a random start on."""
-    return count(random.getrandbits(_SERIAL_BITS))
+def serials_from(random_bytes: Callable[[int], bytes]) -> Iterator[int]:
+    """Yield serials, of what RANDOM_BYTES returns: so many bytes that nobody can foretell. None is 0."""
+    form = struct.Struct(f"<{_DRAWN}Q")
+    while True:
+        yield from filter(None, form.unpack(random_bytes(form.size)))

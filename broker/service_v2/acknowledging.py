@@ -189,7 +189,7 @@ def _status_of_all(good: int, failed: dict[int, v2.Status]) -> v2.Status:
         if good:
             return OK
         raise Refused(
-            v2.INTERNAL_SERVER_ERROR,
+            v2.BAD_REQUEST,
             "no entry: give the receipt handle of at least one message",
             field="entries",
         )

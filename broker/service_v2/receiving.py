@@ -200,7 +200,7 @@ def _asked(request: v2.ReceiveMessageRequest, stream: Stream, client: str) -> As
     batch = request.batch_size
     if batch < 0:
         raise Refused(
-            v2.INTERNAL_SERVER_ERROR,
+            v2.BAD_REQUEST,
             f"batch_size is {batch}: must be 1 to {BATCH_MAX}",
             field="batch_size",
             limit=BATCH_MAX,

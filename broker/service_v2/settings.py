@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from ...proto.errors import GroupNotFound, InvalidArgument, PocketMQError
+from ...proto.errors import GroupNotFound, InvalidArgument
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.state_tables import GroupConfig
@@ -48,10 +48,6 @@ _CONSUMERS: Final = frozenset(
 _LITE: Final = frozenset({v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 
 
-class TypeMismatch(PocketMQError):
-    """A client whose type is not that of its settings."""
-
-
 class SettingsRules:
     """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own."""
 
@@ -60,7 +56,7 @@ class SettingsRules:
         self._retry_delays_ms = retry_delays_ms
 
     def check(self, settings: v2.Settings) -> None:
-        """Raise InvalidArgument or TypeMismatch for SETTINGS that no client may have."""
+        """Raise InvalidArgument for SETTINGS that no client may have."""
         size = settings.ByteSize()
         if size > SETTINGS_BYTES_MAX:
             raise InvalidArgument(
@@ -79,7 +75,7 @@ class SettingsRules:
         if settings.client_type not in (
             (v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER) if is_producer else _CONSUMERS
         ):
-            raise TypeMismatch(
+            raise InvalidArgument(
                 f"client_type is {_type_name(settings.client_type)}, but the settings are those of a"
                 f" {'producer' if is_producer else 'consumer'}: send the ones of its type",
                 field="client_type",

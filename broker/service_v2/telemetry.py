@@ -2,7 +2,7 @@
 
 Every settings message is answered with what the client keeps to, and status OK. The first answer of a stream is sent
 once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings
-end the stream: with INVALID_ARGUMENT, or INTERNAL where type and settings do not belong together. A stream without a
+end the stream with INVALID_ARGUMENT. A stream without a
 client id is told so in a command, and ends well. Commands that nobody has asked for are passed over.
 
 Python's push consumers stop reading while nothing wants their measurements: what a client does not read is bounded by
@@ -71,7 +71,7 @@ class Telemetry:
         return TelemetryStream(stream, self, who)
 
     def settle(self, session: Session, settings: v2.Settings) -> None:
-        """Keep SETTINGS for SESSION; raise InvalidArgument or TypeMismatch for bad ones."""
+        """Keep SETTINGS for SESSION; raise InvalidArgument for bad ones."""
         self._rules.check(settings)
         self.sessions.settle(session, settings)
 

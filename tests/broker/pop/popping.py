@@ -116,7 +116,7 @@ class Popping:
             offsets=self.offsets,
             leases=Leases(self.timers, now_ms),
             journal=self.journal,
-            serials=serials_from(self.random),
+            serials=serials_from(self.random.randbytes),
             bury=retries.bury,
             in_flight_max=self.config.pop_in_flight_max,
             bytes_max=self.config.fetch_bytes_max,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pocketmq.broker.pop.handles import decode_handle, encode_handle
 from pocketmq.proto.errors import InvalidReceiptHandle
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, seen
@@ -81,3 +82,14 @@ async def test_another_group_is_not_told_anything(broker: Popping) -> None:
     with pytest.raises(InvalidReceiptHandle):
         broker.ack(one, group="stranger")
     assert len(broker.pops._tables) == 1
+
+
+async def test_nobody_names_a_delivery_by_a_handle_of_its_neighbour(broker: Popping) -> None:
+    broker.send(b"1", b"2")
+    one, two = broker.pop()
+    known, other = decode_handle(one.handle), decode_handle(two.handle)
+    for guessed in range(known.serial - 300, known.serial + 300):
+        guess = encode_handle(False, other.queue, other.offset, max(guessed, 1))
+
+        with pytest.raises(InvalidReceiptHandle):
+            broker.pops.acknowledge(GROUP, TOPIC, guess)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from random import Random
+from itertools import islice, pairwise
+from pathlib import Path
+from random import Random, SystemRandom
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.broker.broker import Broker
+from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.pop.handles import Handle, decode_handle, encode_handle, serials_from
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import InvalidReceiptHandle
+from pocketmq.store.config import StoreConfig
+from pocketmq.store.os_disk import OsDisk
 
 NATURALS = st.integers(0, (1 << 63) - 1)
 
@@ -36,8 +42,20 @@ def test_what_is_no_handle_is_refused(text: str) -> None:
         decode_handle(text)
 
 
-def test_serials_rise_from_where_chance_says() -> None:
-    one, other = (list(islice(serials_from(Random(seed)), 3)) for seed in (1, 2))
+def test_a_serial_says_nothing_of_another() -> None:
+    found = list(islice(serials_from(Random(1).randbytes), 5_000))
 
-    assert one == list(range(one[0], one[0] + 3))
-    assert one[0] != other[0]
+    assert len(set(found)) == len(found)
+    assert 0 not in found
+    assert max(found) < 1 << 64
+    for known in (found, [b - a for a, b in pairwise(found)]):
+        counts = [sum(serial >> bit & 1 for serial in known) for bit in range(63)]
+        assert all(2_300 < count < 2_700 for count in counts), "each bit is one as often as not"
+
+
+def test_a_broker_takes_its_serials_from_the_machine(tmp_path: Path) -> None:
+    """Whoever sees numbers of a Mersenne Twister knows those to come."""
+    store = StoreConfig(path=str(tmp_path))
+    built = Broker.build(BrokerConfig(), store, disk=OsDisk(), clock=VirtualClock())
+
+    assert isinstance(built._random, SystemRandom)

@@ -97,6 +97,8 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
     "faults have their own codes": [
         ("send-36", _code("INTERNAL_SERVER_ERROR", "BAD_REQUEST")),
         ("send-95", "grpc status: UNKNOWN → INVALID_ARGUMENT"),
+        ("ack-20 receive-31", _code("INTERNAL_SERVER_ERROR", "BAD_REQUEST")),
+        ("telemetry-22", "grpc status: INTERNAL → INVALID_ARGUMENT"),
         ("receive-38", _code("INTERNAL_SERVER_ERROR", "ILLEGAL_FILTER_EXPRESSION")),
         ("receive-52", _code("INTERNAL_SERVER_ERROR", "FORBIDDEN")),
         (

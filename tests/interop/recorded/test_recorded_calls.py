@@ -69,6 +69,7 @@ NOT_CALLED = {
 }
 #: Codes of Apache's that our broker does not answer in these calls, and why.
 NOT_GIVEN = {
+    "INTERNAL_SERVER_ERROR": "nothing of what is recorded is a fault of ours",
     "UNRECOGNIZED_CLIENT_TYPE": "clients without settings are served",
     "TOO_MANY_REQUESTS": "receive-45 is not called again",
     "UNAUTHORIZED": "special is not called again",
