@@ -20,7 +20,7 @@ def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Ite
     yield from _process(status)
     yield from _traffic(parts, connections)
     yield from _tables(parts, status)
-    yield from _store(status)
+    yield from _store(parts, status)
 
 
 def _process(status: pb.BrokerStatusReply) -> Iterator[Figure]:
@@ -52,6 +52,11 @@ def _traffic(parts: Parts, connections: int) -> Iterator[Figure]:
             sends.failed,
         ),
         ("fetches", "Fetches that were asked for.", fetches.asked),
+        (
+            "lost_messages",
+            "Messages that groups stepped over, each once a group: damaged, or gone with a file.",
+            parts.filters.counts.lost,
+        ),
     ]
     for name, what, value in rows:
         yield Figure("counter", f"pocketmq_broker_{name}_total", what, value)
@@ -82,12 +87,18 @@ def _tables(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
         yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _store(status: pb.BrokerStatusReply) -> Iterator[Figure]:
+def _store(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
     yield Figure(
         "counter",
         "pocketmq_store_appended_bytes_total",
         "Bytes that the log has ever had.",
         status.max_log_offset,
+    )
+    yield Figure(
+        "counter",
+        "pocketmq_store_damaged_records_total",
+        "Records that were found damaged and set aside since the broker started.",
+        parts.store.damages.count,
     )
     rows: list[tuple[str, str, float]] = [
         ("log_begin_bytes", "Log offset of the oldest byte that is kept.", status.min_log_offset),

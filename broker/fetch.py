@@ -2,8 +2,9 @@
 
 A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there or its time is over; each append to the
 queue lets it try again. Long waits of one length end in bunches, up to 1/64 later than asked for. The records are
-slices of the log, joined once; nothing is decoded here. A fetch with a filter is another kind, see
-filters/filtered_fetch.py.
+slices of the log, joined once; nothing is decoded here, and bodies are compared with their CRCs only where the request
+says so: our own clients do that themselves, and ask again when they find a wrong one. A fetch with a filter is another
+kind, see filters/filtered_fetch.py.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import FIXED_SIZE_V4
 from ..store.message_store import MessageStore
+from ..store.slices import Slices
 from .config import BrokerConfig
 from .fetch_replies import Done, Limits, failed, never_written
 from .filters.choice import choice_of
+from .filters.counts import Counts
 from .filters.filtered_fetch import FilteredFetch
 from .filters.filters import Filters
 from .offsets import Offsets
@@ -81,7 +84,7 @@ class Fetches:
         limits = self._limits(request)
         choice = choice_of(request.filter) if request.HasField("filter") else None
         if choice is None:
-            return _Fetch(request, limits, self._store, done)
+            return _Fetch(request, limits, self._store, self._filters.counts, done)
         return FilteredFetch(request, limits, choice, self._store, self._filters, done)
 
     def _check(self, request: pb.FetchRequest) -> None:
@@ -117,15 +120,22 @@ def _together(deadline_ms: int, wait_ms: int) -> int:
 class _Fetch:
     """One fetch: an operation of the purgatory."""
 
-    __slots__ = ("_done", "_limits", "_log_offset_enough", "_request", "_store")
+    __slots__ = ("_counts", "_done", "_limits", "_log_offset_enough", "_request", "_seen", "_store")
 
     def __init__(
-        self, request: pb.FetchRequest, limits: Limits, store: MessageStore, done: Done
+        self,
+        request: pb.FetchRequest,
+        limits: Limits,
+        store: MessageStore,
+        counts: Counts,
+        done: Done,
     ) -> None:
         self._request = request
         self._limits = limits
         self._store = store
+        self._counts = counts
         self._done = done
+        self._seen: Slices | None = None
         #: While the log ends before it there cannot be enough: a try that failed is not repeated in vain.
         self._log_offset_enough = 0
 
@@ -144,18 +154,37 @@ class _Fetch:
             growth = min(missing_bytes, missing_messages * FIXED_SIZE_V4)
             self._log_offset_enough = self._store.max_log_offset + growth
             return False
-        self._done(reply)
+        self._answer(reply)
         return True
 
     def on_deadline(self) -> None:
-        self._done(self._read())
+        self._answer(self._read())
+
+    def _answer(self, reply: pb.FetchReply) -> None:
+        request, seen = self._request, self._seen
+        if reply.lost_count and request.group and seen is not None:
+            self._counts.add(
+                (request.group, request.topic, request.queue),
+                request.offset,
+                seen.next_offset,
+                stepped=0,
+                wanted=seen.queue_offsets,
+                queue_end=seen.max_offset,
+                lost=seen.lost,
+            )
+        self._done(reply)
 
     def _read(self) -> pb.FetchReply:
         request = self._request
         messages, size = self._limits
         try:
-            found = self._store.read_queue(
-                request.topic, request.queue, request.offset, messages, size
+            found = self._seen = self._store.read_queue(
+                request.topic,
+                request.queue,
+                request.offset,
+                messages,
+                size,
+                check_crcs=request.check_crcs,
             )
         except QueueNotFound:
             return never_written(request)
@@ -167,4 +196,5 @@ class _Fetch:
             next_offset=found.next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
+            lost_count=found.lost,
         )

@@ -206,6 +206,7 @@ def assemble(
     producers = _producers(config, store, now_ms)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), now_ms, random)
     pop_parts = _pop_parts(config, store, offsets, retries, (timers, wall_timers), random)
+    pop_parts.counts = filters.counts
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
     clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)

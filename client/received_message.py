@@ -4,7 +4,8 @@ A fetch brings records end to end. `FetchedRun` walks and parses them at once wi
 `ReceivedMessage` is that run and an index. A column of the run becomes a Python list when the first message is asked
 for it, so that fields which nobody reads cost nothing, and a field that everybody reads costs a list access.
 
-Cost: 0.4 µs a message to walk, parse and make, 0.2 µs to read a body. A message keeps the whole run in memory.
+Cost: 0.4 µs a message to walk, parse and make, 0.3 µs to compare 128 bytes with their CRC, 0.2 µs to read a body. A
+message keeps the whole run in memory.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..proto.properties import (
 )
 from ..proto.record import SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import parse_run, walk
+from ..proto.run_check import crc_mismatches
 from .delays import INSTANT_MAX_MS
 
 #: Of Apache's timer wheel, at its coarsest, which is the default.
@@ -60,20 +62,46 @@ def _ints(column: NDArray[np.int32] | NDArray[np.int64]) -> list[int]:
 
 
 class FetchedRun:
-    """Records of one fetch or look-up from BROKER, end to end in DATA. DECODE makes values of (topic, body)."""
+    """Records of one fetch or look-up from BROKER, end to end in DATA. DECODE makes values of (topic, body).
 
-    def __init__(self, broker: str, data: bytes, decode: Decode = _as_is) -> None:
+    Raises CorruptRecord for what are no records, and with CHECK_CRCS for a body that does not fit its CRC; its detail
+    `sound_bytes` tells how many bytes of DATA, whole records, are sound in front of that.
+    """
+
+    def __init__(
+        self, broker: str, data: bytes, decode: Decode = _as_is, *, check_crcs: bool = True
+    ) -> None:
         self.broker = broker
         self.data = data
         self.decode = decode
         starts, end = walk(data)
-        self.columns = parse_run(data, starts)
-        if end != len(data) or not self.columns.well_formed.all():
+        self.columns = columns = parse_run(data, starts)
+        good = columns.well_formed
+        if end != len(data) or not good.all():
+            sound = end if good.all() else int(starts[int(good.argmin())])
             raise CorruptRecord(
-                f"broker {broker} sent {len(data)} bytes of records which do not parse beyond byte {end}",
+                f"broker {broker} sent {len(data)} bytes of records which do not parse beyond byte {sound}",
                 field="records",
                 broker=broker,
+                sound_bytes=sound,
             )
+        if check_crcs and len(columns):
+            wrong = crc_mismatches(data, columns)
+            if wrong.any():
+                raise self._wrong(int(wrong.argmax()))
+
+    def _wrong(self, index: int) -> CorruptRecord:
+        message = ReceivedMessage(self, index)
+        return CorruptRecord(
+            f"the body of message {message.queue_offset:,} of {message.stored_topic}, queue {message.queue} of broker"
+            f" {self.broker}, does not fit its CRC: read it again, or step over it (seek)",
+            field="bodyCRC",
+            topic=message.stored_topic,
+            queue=message.queue,
+            broker=self.broker,
+            queue_offset=message.queue_offset,
+            sound_bytes=self.starts[index],
+        )
 
     def __len__(self) -> int:
         return len(self.columns)

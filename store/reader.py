@@ -21,7 +21,7 @@ from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
 from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
 from ..proto.record_run import Longs
-from ..proto.run_check import is_sound, unsound
+from ..proto.run_check import is_sound
 from .batch_consume_queue import BatchConsumeQueue
 from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
@@ -127,18 +127,9 @@ class Reader:
 
         CHECK_CRCS: and sound. NUMBERS, if given, are the queue offsets that the records must say.
         """
-        records, rows = read_entries(self.log, entries, name, numbers)
-        if not check_crcs or not len(rows):
-            return records, rows
-        sizes = entries.sizes[rows]
-        bad = unsound(records, sizes)
-        if not bad.any():
-            return records, rows
-        for row in rows[bad].tolist():
-            self.damages.found(int(entries.log_offsets[row]), int(entries.sizes[row]))
-        ends = np.cumsum(sizes)
-        good = zip((ends - sizes)[~bad].tolist(), ends[~bad].tolist(), strict=True)
-        return b"".join(records[begin:end] for begin, end in good), rows[~bad]
+        if check_crcs:
+            return self.damages.sound_records(entries, name, numbers)
+        return read_entries(self.log, entries, name, numbers)
 
     def _read_plain(
         self,

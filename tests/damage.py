@@ -1,7 +1,28 @@
-"""Random damage to the files of a store, from a seed."""
+"""Damage to the files of a store: at random from a seed, or one bit of one record."""
 
 import random
 from pathlib import Path
+
+from pocketmq.store.message_store import MessageStore
+
+#: Where the body of a record between IPv4 hosts begins.
+BODY_AT = 88
+
+
+def flip(store: MessageStore, log_offset: int, at: int = BODY_AT) -> None:
+    """Change one bit of the record at LOG_OFFSET in its file, as the device might: STORE, which is open, sees it."""
+    file = store.log.files.file_at(log_offset)
+    assert file is not None
+    flip_file(Path(file.path), log_offset - file.start + at)
+
+
+def flip_file(path: Path, at: int) -> None:
+    """Change one bit of the byte AT of PATH."""
+    with open(path, "r+b") as raw:
+        raw.seek(at)
+        byte = raw.read(1)[0]
+        raw.seek(at)
+        raw.write(bytes((byte ^ 0x10,)))
 
 
 def damage(store: Path, rng: random.Random, files_max: int = 4) -> None:

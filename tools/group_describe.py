@@ -92,6 +92,7 @@ def document(found: GroupReport) -> dict[str, Any]:
                 "holder": one.holder or None,
                 "assigned_to": one.assigned_to or None,
                 "stepped_over": one.filtered_count,
+                "lost": one.lost_count,
             }
             for one in found.queues
         ],
@@ -150,6 +151,7 @@ _QUEUE_TITLES: Final = [
     "finished/s",
     "catches up",
     "stepped over",
+    "lost",
     "holder",
 ]
 
@@ -170,6 +172,7 @@ def _queue_row(one: GroupQueue) -> list[object]:
         "-" if one.finished_per_s is None else f"{one.finished_per_s:.1f}",
         _in(one.lag, one.catches_up_s, one.finished_per_s),
         one.filtered_count,
+        one.lost_count,
         holder,
     ]
 

@@ -1,4 +1,5 @@
-"""How many messages of a queue a group's filters stepped over. In memory: a broker that starts counts from 0.
+"""How many messages of a queue a group stepped over: its filters did not want them, or they are lost (damaged, or gone
+with a file). In memory: a broker that starts counts from 0.
 
 Fetches of a group may look at the same messages twice, after a rebalance for instance. Each is counted once: of each
 queue it is known up to where it was counted, and only what lies behind that counts. A group that goes back counts
@@ -22,14 +23,19 @@ COUNTED_MAX: Final = 10_000
 class _Counted:
     up_to: int = 0
     count: int = 0
+    lost: int = 0
 
 
 class Counts:
-    """Counts by group, topic and queue. Not thread-safe: the event loop owns it."""
+    """Counts by group, topic and queue. Not thread-safe: the event loop owns it.
+
+    lost: lost messages that groups stepped over, each once a group.
+    """
 
     def __init__(self, limit: int = COUNTED_MAX) -> None:
         self._limit = limit
         self._counted: OrderedDict[tuple[str, str, int], _Counted] = OrderedDict()
+        self.lost = 0
 
     def add(
         self,
@@ -40,15 +46,13 @@ class Counts:
         stepped: int,
         wanted: Longs,
         queue_end: int,
+        lost: int = 0,
     ) -> None:
-        """Note that of the messages [BEGIN, END) of KEY (group, topic, queue) STEPPED were stepped over.
+        """Note that of the messages [BEGIN, END) of KEY (group, topic, queue) STEPPED were not wanted, LOST are lost.
 
-        WANTED: queue offsets of those that were not; QUEUE_END: where the queue ends.
+        WANTED: queue offsets of the others; QUEUE_END: where the queue ends.
         """
-        counted = self._counted.setdefault(key, _Counted())
-        self._counted.move_to_end(key)
-        if len(self._counted) > self._limit:
-            self._counted.popitem(last=False)
+        counted = self._of(key)
         if (
             counted.up_to > queue_end
         ):  # The topic was deleted and made again: its queues began anew.
@@ -57,14 +61,37 @@ class Counts:
             return
         if begin < counted.up_to:
             new = end - counted.up_to - int((wanted >= counted.up_to).sum())
-            stepped = min(stepped, max(0, new))
+            lost = min(lost, max(0, new))
+            stepped = min(stepped, max(0, new - lost))
         counted.up_to = end
         counted.count += stepped
+        counted.lost += lost
+        self.lost += lost
+
+    def lose(self, key: tuple[str, str, int]) -> None:
+        """Note that a message of KEY that was delivered before is lost, and does not come again."""
+        self._of(key).lost += 1
+        self.lost += 1
+
+    def _of(self, key: tuple[str, str, int]) -> _Counted:
+        counted = self._counted.setdefault(key, _Counted())
+        self._counted.move_to_end(key)
+        if len(self._counted) > self._limit:
+            self._counted.popitem(last=False)
+        return counted
 
     def of_group(self, group: str) -> list[pb.FilteredCount]:
-        """Return what GROUP stepped over, by topic and queue; queues of which it wanted all are left out."""
+        """Return what GROUP stepped over, by topic and queue; queues of which it got all are left out."""
         return [
-            pb.FilteredCount(topic=topic, queue=queue, group=name, count=counted.count)
-            for (name, topic, queue), counted in sorted(self._counted.items())
-            if name == group and counted.count
+            pb.FilteredCount(
+                topic=topic,
+                queue=queue,
+                group=name,
+                count=counted.count,
+                lost_count=counted.lost,
+            )
+            for (name, topic, queue), counted in sorted(
+                self._counted.items(), key=lambda item: item[0]
+            )
+            if name == group and (counted.count or counted.lost)
         ]

@@ -47,7 +47,7 @@ class FilteredFetch:
         self._done = done
         self._next = request.offset
         self._found: list[bytes] = []
-        self._found_bytes = self._found_count = self._stepped = 0
+        self._found_bytes = self._found_count = self._stepped = self._lost = 0
         self._looked = False
         #: Is there a record that does not fit in any more?
         self._is_full = False
@@ -99,6 +99,7 @@ class FilteredFetch:
                 min(limits.messages - self._found_count, self._choice.records_max),
                 min(room_bytes, LOOKED_AT_BYTES_MAX),
                 self._choice.candidates,
+                check_crcs=request.check_crcs,
             )
         except QueueNotFound:
             return never_written(request)
@@ -123,6 +124,7 @@ class FilteredFetch:
                 stepped=stepped,
                 wanted=seen.queue_offsets[wanted],
                 queue_end=seen.max_offset,
+                lost=seen.lost,
             )
         if count:
             found = _kept(seen, wanted)
@@ -130,6 +132,7 @@ class FilteredFetch:
             self._found_bytes += len(found)
             self._found_count += count
         self._stepped += stepped
+        self._lost += seen.lost
         self._next = seen.next_offset
 
     def _answer(self, error: pb.FetchReply | None) -> None:
@@ -146,6 +149,7 @@ class FilteredFetch:
                 min_offset=low,
                 max_offset=high,
                 filtered_count=self._stepped,
+                lost_count=self._lost,
             )
         )
 

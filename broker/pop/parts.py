@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from ...store.message_store import MessageStore
 from ...store.run import Appended
+from ..filters.counts import Counts
 from ..offsets import Offsets
 from .asked import Delivery
 from .changes import PopJournal
@@ -43,6 +44,8 @@ class PopParts:
     bytes_max: int
     #: Lets those who wait for something of (group, topic) try again.
     wake: Callable[[tuple[str, str]], object] = lambda key: None
+    #: Counts what groups step over.
+    counts: Counts = field(default_factory=Counts)
     in_flight: int = 0
 
 

@@ -18,11 +18,15 @@ LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 
 
 class Scanned(NamedTuple):
-    """FOUND are (offset, record); everything below NEXT_OFFSET was looked at; END is where the queue ends."""
+    """FOUND are (offset, record); everything below NEXT_OFFSET was looked at; END is where the queue ends.
+
+    LOST: messages that were looked at and are damaged, or gone with a file.
+    """
 
     found: Sequence[tuple[int, bytes]]
     next_offset: int
     end: int
+    lost: int = 0
 
 
 def scan(
@@ -44,14 +48,16 @@ def scan(
         return Scanned((), offset, end)
     if choice is None:
         seen = store.read_queue(topic, queue, offset, room, room_bytes)
-        return Scanned(_pairs(seen), seen.next_offset, end)
+        return Scanned(_pairs(seen), seen.next_offset, end, seen.lost)
+    lost = 0
     count, stop = room, offset + choice.records_max
     bytes_max = min(room_bytes, LOOKED_AT_BYTES_MAX)
     while True:
         seen = store.read_queue(topic, queue, offset, count, bytes_max, choice.candidates)
         found, offset = _wanted(seen, choice, room)
+        lost += seen.lost
         if found or offset >= min(end, stop):
-            return Scanned(found, offset, end)
+            return Scanned(found, offset, end, lost)
         count = min(count * _GROWTH, choice.records_max)
 
 

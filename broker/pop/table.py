@@ -21,6 +21,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from ...proto.errors import InvalidReceiptHandle, InvalidRecord, Overloaded, PocketMQError
 from ...proto.record import log_offset_and_times
 from .asked import Asked, Delivery
@@ -153,6 +155,16 @@ class Table(Holdings):
         if scanned.next_offset == queue.next_offset:
             return False
         self._check_room(bool(taken))
+        if scanned.lost:
+            self.parts.counts.add(
+                queue.key,
+                queue.next_offset,
+                scanned.next_offset,
+                stepped=0,
+                wanted=np.array([offset for offset, _ in scanned.found], np.int64),
+                queue_end=scanned.end,
+                lost=scanned.lost,
+            )
         queue.next_offset = scanned.next_offset
         for offset, data in scanned.found:
             entry = queue.entries[offset] = Entry(queue, offset)
@@ -212,10 +224,15 @@ class Table(Holdings):
         return deliveries
 
     def read(self, entry: Entry) -> bytes | None:
-        """Return the record of ENTRY; None if it is gone."""
+        """Return the record of ENTRY; None if it is gone, or damaged: then it counts as lost."""
+        store, key = self.parts.store, entry.queue.key
         if entry.log_offset >= 0:
-            return self.parts.store.read_at(entry.log_offset)
-        return read_one(self.parts.store, self.topic, entry.queue.key.queue, entry.offset)
+            data = store.read_at(entry.log_offset)
+        else:
+            data = read_one(store, self.topic, key.queue, entry.offset)
+        if data is None and entry.offset >= store.queue_bounds(self.topic, key.queue)[0]:
+            self.parts.counts.lose(key)
+        return data
 
     def read_again(self, entry: Entry) -> bytes | None:
         """Return the record of ENTRY, which was due and is to be delivered; it is due again if it cannot be read."""

@@ -128,6 +128,7 @@ class PullConsumers:
             min_bytes=1,
             max_wait_ms=wait_ms,
             filter=filter_of(request.filter_expression),
+            check_crcs=True,
         )
 
     # --- offsets

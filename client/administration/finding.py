@@ -128,6 +128,7 @@ class Finding:
                 offset=offset,
                 max_messages=1024,
                 max_bytes=_FETCH_BYTES,
+                check_crcs=True,
             )
             fetched = await connection.fetch(fetch, self._timeout_ms)
             if fetched.records:

@@ -59,6 +59,8 @@ class GroupQueue:
     assigned_to: str
     #: Messages that filters stepped over, since the broker started.
     filtered_count: int
+    #: Messages that the group stepped over because the broker has them damaged, or not any more; likewise.
+    lost_count: int = 0
 
     @property
     def lag(self) -> int:
@@ -183,10 +185,10 @@ def queues_of(
     """Return how the group stands in each queue, by one look or two."""
     holders: dict[Queue, str] = {}
     assigned: dict[Queue, str] = {}
-    filtered: dict[Queue, int] = {}
+    filtered: dict[Queue, pb.FilteredCount] = {}
     for broker, state in states.items():
         holders |= {Queue(one.topic, broker, one.queue): one.member_id for one in state.leases}
-        filtered |= {Queue(one.topic, broker, one.queue): one.count for one in state.filtered}
+        filtered |= {Queue(one.topic, broker, one.queue): one for one in state.filtered}
     chosen = states.get(coordinating(states))
     for share in chosen.shares if chosen is not None else ():
         assigned |= {_queue(one): share.member_id for one in share.queues}
@@ -212,7 +214,8 @@ def queues_of(
                 arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
                 holder=holders.get(queue, ""),
                 assigned_to=assigned.get(queue, ""),
-                filtered_count=filtered.get(queue, 0),
+                filtered_count=filtered[queue].count if queue in filtered else 0,
+                lost_count=filtered[queue].lost_count if queue in filtered else 0,
             )
         )
     return tuple(found)

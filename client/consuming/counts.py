@@ -13,6 +13,8 @@ class Counts:
     handed_out: int = 0
     #: Messages that a filter stepped over at the broker.
     filtered: int = 0
+    #: Messages that the broker could not give any more: damaged in its store, or gone with a file.
+    lost: int = 0
     #: Queues' offsets that brokers have taken.
     commits: int = 0
     commits_failed: int = 0

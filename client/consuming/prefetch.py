@@ -54,7 +54,7 @@ class Prefetch:
         self._held_bytes = 0
         self._entries: deque[_Entry] = deque()
         self._latest: dict[Queue, _Entry] = {}
-        self._errors: deque[PocketMQError] = deque()
+        self._errors: deque[tuple[PocketMQError, Stretch | None]] = deque()
         self._news: deque[Rebalanced] = deque()
         self._ready = Alarm(clock, tasks)
         self._room = asyncio.Event()
@@ -91,6 +91,7 @@ class Prefetch:
 
     def drop(self, stretch: Stretch) -> None:
         """Take out what is here of STRETCH."""
+        self._errors = deque(one for one in self._errors if one[1] is not stretch)
         kept = deque(entry for entry in self._entries if entry.stretch is not stretch)
         if len(kept) < len(self._entries):
             self._entries = kept
@@ -103,10 +104,10 @@ class Prefetch:
         self._entries.appendleft(_Entry(*batch, 0))
         self._ready.ring()
 
-    def fail(self, error: PocketMQError) -> None:
-        """Have the application meet ERROR, once, after the runs that are here."""
+    def fail(self, error: PocketMQError, stretch: Stretch | None = None) -> None:
+        """Have the application meet ERROR, once, after the runs that are here, unless STRETCH, which met it, ends."""
         if not self._errors:
-            self._errors.append(error)
+            self._errors.append((error, stretch))
         self._ready.ring()
 
     def tell(self, kind: str, queue: Queue) -> Rebalanced:
@@ -133,7 +134,7 @@ class Prefetch:
         if self._news:
             return self._news.popleft()
         if not self._entries:
-            raise self._errors.popleft()
+            raise self._errors.popleft()[0]
         entry = self._entries.popleft()
         queue = entry.stretch.queue
         if self._latest.get(queue) is entry:
@@ -177,4 +178,4 @@ class PrefetchSink:
 
     def fail(self, error: PocketMQError) -> None:
         """Have the application meet ERROR."""
-        self._prefetch.fail(error)
+        self._prefetch.fail(error, self._stretch)

@@ -9,9 +9,10 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue, find_queue
-from ..received_message import FetchedRun, ReceivedMessage
+from ..received_message import ReceivedMessage
 from ..serialization import value_decoder
 from .parts import ConsumerParts
+from .queue_reader import fetch_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,16 @@ async def pull_once(pull: Pull, parts: ConsumerParts) -> Pulled:
         group=parts.group,
     )
     connection = session.connections.to(session.routes.address(place.broker))
-    reply = await connection.fetch(request, pull.wait_ms + config.request_timeout_ms)
+    reply, run = await fetch_run(
+        connection,
+        request,
+        pull.wait_ms + config.request_timeout_ms,
+        broker=place.broker,
+        decode=value_decoder(config.value_deserializer),
+        check_crcs=config.check_crcs,
+    )
+    parts.counts.lost += reply.lost_count
     messages: MessageBatch = NO_MESSAGES
-    if reply.records:
-        run = FetchedRun(place.broker, reply.records, value_decoder(config.value_deserializer))
+    if run is not None:
         messages = MessageBatch(run, run.first_at_or_after(pull.offset))
     return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)

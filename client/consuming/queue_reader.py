@@ -5,6 +5,10 @@ lease lost                              the source is told, and reading ends
 offset out of range                     on at the nearest offset that is there, with a warning
 retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
 any other                               the same, and the application meets the error
+
+A body that does not fit its CRC is never handed out (`fetch_run`): the broker is asked to compare what it has, and sets
+aside what is damaged in its store; those messages are counted as lost. Where the broker's bytes are sound and arrive
+wrong again, the application gets what is in front of them, and then meets CorruptRecord: it is the last kind of above.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from datetime import datetime
 from typing import Protocol
 
 from ...proto.errors import (
+    CorruptRecord,
     Disconnected,
     LeaseLost,
     NotReadable,
@@ -28,7 +33,7 @@ from ...proto.topics import retry_topic
 from ..config import Start
 from ..connections import BROKER, Connection
 from ..queue import Queue
-from ..received_message import FetchedRun
+from ..received_message import Decode, FetchedRun
 from ..serialization import value_decoder
 from .held_queue import HeldQueue
 from .parts import ConsumerParts
@@ -145,12 +150,20 @@ class QueueReader:
         )
         timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
         sent_ms = self._session.clock.now_ms()
-        reply = await self._connection().fetch(request, timeout_ms)
+        reply, run = await fetch_run(
+            self._connection(),
+            request,
+            timeout_ms,
+            broker=queue.broker,
+            decode=self._decode,
+            check_crcs=config.check_crcs,
+        )
         self._supply.source.fetched(self.held, sent_ms)
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
-        if reply.records:
-            run = FetchedRun(queue.broker, reply.records, self._decode)
+        if reply.lost_count:
+            self._note_lost(offset, reply)
+        if run is not None:
             self._sink.put(queue, run, run.first_at_or_after(offset), reply.next_offset)
         elif reply.next_offset > offset:
             self._sink.skip(queue, reply.next_offset)
@@ -158,6 +171,18 @@ class QueueReader:
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
+
+    def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
+        self._counts.lost += reply.lost_count
+        logger.warning(
+            "messages are lost: the broker has them damaged, or not any more",
+            extra={
+                "queue": str(self._queue),
+                "count": reply.lost_count,
+                "from": offset,
+                "to": reply.next_offset,
+            },
+        )
 
     def _nearest(self, error: OffsetOutOfRange) -> int:
         assert self._offset is not None
@@ -210,6 +235,48 @@ def start_ms(start: Start) -> int | None:
     if isinstance(start, str):
         return None
     return round(start.timestamp() * 1000) if isinstance(start, datetime) else start
+
+
+async def fetch_run(
+    connection: Connection,
+    request: pb.FetchRequest,
+    timeout_ms: int,
+    *,
+    broker: str,
+    decode: Decode,
+    check_crcs: bool,
+) -> tuple[pb.FetchReply, FetchedRun | None]:
+    """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
+
+    If there is a wrong body (CHECK_CRCS), or what is no record, the broker is asked once more, to compare what it has.
+    If it is wrong again, the messages in front of it are returned; CorruptRecord if there are none.
+    """
+    reply = await connection.fetch(request, timeout_ms)
+    if not reply.records:
+        return reply, None
+    try:
+        return reply, FetchedRun(broker, reply.records, decode, check_crcs=check_crcs)
+    except CorruptRecord as error:
+        logger.warning(
+            "wrong bytes came, the broker is asked again",
+            extra={"topic": request.topic, "queue": request.queue, "error": str(error)},
+        )
+    again = pb.FetchRequest()
+    again.CopyFrom(request)
+    again.check_crcs = True
+    reply = await connection.fetch(again, timeout_ms)
+    if not reply.records:
+        return reply, None
+    try:
+        return reply, FetchedRun(broker, reply.records, decode, check_crcs=check_crcs)
+    except CorruptRecord as error:
+        sound_bytes = int(error.details["sound_bytes"])
+        if not sound_bytes:
+            raise
+        run = FetchedRun(broker, reply.records[:sound_bytes], decode, check_crcs=check_crcs)
+        reply.next_offset = int(error.details.get("queue_offset", run.queue_offsets[-1] + 1))
+        reply.filtered_count = reply.lost_count = 0  # Who goes on there counts them.
+        return reply, run
 
 
 async def queue_bounds(

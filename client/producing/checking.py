@@ -196,11 +196,15 @@ class Transacting:
 
 
 def message_of(broker: str, check: pb.TransactionCheck) -> ReceivedMessage:
-    """Return the message that CHECK is about, with its real topic and queue; offsets are those of the half message."""
+    """Return the message that CHECK is about, with its real topic and queue; offsets are those of the half message.
+
+    Raises CorruptRecord for a body that does not fit its CRC.
+    """
+    FetchedRun(broker, check.record)  # Raises for a wrong body, before it is encoded again.
     half = decode_record(check.record)
     queue = half.properties.get(REAL_QUEUE_ID, "")
     record = replace(
         half, topic=check.topic, queue_id=int(queue) if queue.isdecimal() else half.queue_id
     )
-    (message,) = FetchedRun(broker, encode_record(record)).messages()
+    (message,) = FetchedRun(broker, encode_record(record), check_crcs=False).messages()
     return message

@@ -225,7 +225,7 @@ class Error(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease")
+    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease", "check_crcs")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class FetchRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_CRCS_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
     queue: int
@@ -248,7 +249,8 @@ class FetchRequest(_message.Message):
     group: str
     filter: Filter
     lease: int
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ...) -> None: ...
+    check_crcs: bool
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ..., check_crcs: _Optional[bool] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("kind", "expression")
@@ -267,7 +269,7 @@ class Filter(_message.Message):
     def __init__(self, kind: _Optional[_Union[Filter.Kind, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("fetch_id", "records", "next_offset", "min_offset", "max_offset", "error", "filtered_count")
+    __slots__ = ("fetch_id", "records", "next_offset", "min_offset", "max_offset", "error", "filtered_count", "lost_count")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +277,7 @@ class FetchReply(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FILTERED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     records: bytes
     next_offset: int
@@ -282,7 +285,8 @@ class FetchReply(_message.Message):
     max_offset: int
     error: Error
     filtered_count: int
-    def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ...) -> None: ...
+    lost_count: int
+    def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ..., lost_count: _Optional[int] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
     __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to")
@@ -961,16 +965,18 @@ class HeldLease(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., member_id: _Optional[str] = ..., token: _Optional[int] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class FilteredCount(_message.Message):
-    __slots__ = ("topic", "queue", "group", "count")
+    __slots__ = ("topic", "queue", "group", "count", "lost_count")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     group: str
     count: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., group: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    lost_count: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., group: _Optional[str] = ..., count: _Optional[int] = ..., lost_count: _Optional[int] = ...) -> None: ...
 
 class GroupStateReply(_message.Message):
     __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count")

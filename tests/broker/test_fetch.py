@@ -115,9 +115,9 @@ async def test_a_fetch_waits_for_its_bytes_and_reads_no_more_often_than_it_must(
     reads: list[int] = []
     read_queue = rig.store.read_queue
 
-    def counted(topic: str, queue: int, offset: int, messages: int, size: int) -> object:
+    def counted(topic: str, queue: int, offset: int, *rest: int, **how: bool) -> object:
         reads.append(offset)
-        return read_queue(topic, queue, offset, messages, size)
+        return read_queue(topic, queue, offset, *rest, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rig.store, "read_queue", counted)
     rig.wait(min_bytes=5_000)

@@ -11,25 +11,10 @@ from pocketmq.proto.record import SYS_ROLLBACK, SYS_TRANSACTION, decode_record
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.slices import Slices
 
+from ..damage import BODY_AT, flip, flip_file
 from ..runs import Hand, bodies_of, make_run, open_store, records_of
 
 _MINUTE_MS = 60_000
-_BODY_AT = 88
-
-
-def flip(store: MessageStore, log_offset: int, at: int = _BODY_AT + 3) -> None:
-    """Change one bit of the record at LOG_OFFSET in its file, as the device might: the map shows it."""
-    file = store.log.files.file_at(log_offset)
-    assert file is not None
-    flip_file(Path(file.path), log_offset - file.start + at)
-
-
-def flip_file(path: Path, at: int) -> None:
-    with open(path, "r+b") as raw:
-        raw.seek(at)
-        byte = raw.read(1)[0]
-        raw.seek(at)
-        raw.write(bytes((byte ^ 0x10,)))
 
 
 def filled(path: Path, *, now_ms: Hand | None = None, count: int = 10) -> MessageStore:
@@ -132,7 +117,7 @@ def test_after_a_clean_stop_it_is_found_when_it_is_read(tmp_path: Path, checked:
     at = log_offset_of(store, 4)
     store.close()
     number, place = divmod(at, 4096)
-    flip_file(tmp_path / "commitlog" / f"{number * 4096:020d}", place + _BODY_AT + 3)
+    flip_file(tmp_path / "commitlog" / f"{number * 4096:020d}", place + BODY_AT + 3)
 
     again = open_store(tmp_path)
 
@@ -151,7 +136,7 @@ def test_after_a_kill_with_verification_past_it_is_found_when_it_is_read(tmp_pat
         store.tick()
     shutil.copytree(tmp_path / "store", tmp_path / "left")
     number, place = divmod(at, 4096)
-    flip_file(tmp_path / "left/commitlog" / f"{number * 4096:020d}", place + _BODY_AT + 3)
+    flip_file(tmp_path / "left/commitlog" / f"{number * 4096:020d}", place + BODY_AT + 3)
 
     again = open_store(tmp_path / "left", now_ms=clock)
 
@@ -183,7 +168,7 @@ def test_every_single_bit_of_a_record_that_the_crc_covers_is_noticed(tmp_path: P
     at = log_offset_of(store, 4)
     file = store.log.files.file_at(at)
     assert file is not None
-    covered = [*range(_BODY_AT, _BODY_AT + 9), 9, 10, 11]
+    covered = [*range(BODY_AT, BODY_AT + 9), 9, 10, 11]
     for place in covered:
         for bit in range(8):
             whole = bytes(store.log.read(at, store.log.record_size(at) or 0) or b"")
@@ -199,7 +184,7 @@ def test_a_store_opened_for_reading_leaves_it_out_and_changes_nothing(tmp_path: 
     at = log_offset_of(store, 4)
     store.close()
     number, place = divmod(at, 4096)
-    flip_file(tmp_path / "commitlog" / f"{number * 4096:020d}", place + _BODY_AT + 3)
+    flip_file(tmp_path / "commitlog" / f"{number * 4096:020d}", place + BODY_AT + 3)
     seen = MessageStore.open(store.config, disk=store.disk, now_ms=Hand(), read_only=True)
 
     assert bodies_of(seen, "T", 0) == wanted_without(4)

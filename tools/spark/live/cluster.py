@@ -330,6 +330,7 @@ class LiveCluster:
             offset=offset,
             max_messages=min(count, self._pulling.batch_size),
             filter=wanted,
+            check_crcs=True,
         )
         connection = self._core.connections.to(address)
         try:
