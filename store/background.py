@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from ..proto.errors import StoreError, StoreFull
-from .disk import Disk
+from .disk import Disk, Mapping
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .health import Health
 from .index_file import IndexFile
@@ -40,6 +40,16 @@ class _Saved:
             self._verified.save(self._disk, self._folder)
         except StoreFull as error:  # Then the next recovery reads more; nothing is lost.
             logger.warning("not noted as verified", extra={"reason": error.message})
+
+
+class _InPlace:
+    """Seeing that what was synced is still the file of its name, as something that a flusher does behind the sync."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._mapping = mapping
+
+    def sync(self) -> None:
+        self._mapping.check()
 
 
 class Background:
@@ -110,6 +120,11 @@ class Background:
         """Begin whatever is due at NOW_MS."""
         if self._health.failure is not None:
             return
+        try:
+            self._check_in_place()
+        except StoreError as error:
+            self.group.fail(error)
+            return
         self.group.flush_up_to(self._log.max_offset)
         if self._rest_busy:
             return
@@ -124,6 +139,12 @@ class Background:
             parts += self._timers.take_parts(now_ms, self.group.flushed_offset)
         if parts:
             self._submit_rest(parts, landed)
+
+    def _check_in_place(self) -> None:
+        """Raise DiskFailure if the log's newest file was deleted, replaced or cut: nothing may be promised of it."""
+        last = self._log.files.last
+        if last is not None:
+            last.mapping.check()
 
     def _queues_due(self, now_ms: int, landed: list[Callable[[], None]]) -> list[Syncable]:
         """Return the queues' and full index files' parts; LANDED gets what to note once they are on the device."""
@@ -184,7 +205,10 @@ class Background:
 
     def _collect_log(self) -> tuple[int, list[Syncable]]:
         self._collected_ms = self._writer.last_store_ms
-        return self._log.max_offset, self._log.take_dirty()
+        parts, last = self._log.take_dirty(), self._log.files.last
+        if last is not None:
+            parts.append(_InPlace(last.mapping))
+        return self._log.max_offset, parts
 
     def _note_log(self, flushed_offset: int) -> None:
         """The log is on the device up to what was collected last: one sync is under way at a time."""

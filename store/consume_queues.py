@@ -43,9 +43,9 @@ class ConsumeQueues:
         StoreRefused for files that do not belong, and for a topic that has queues of both kinds.
         """
         table = cls(disk, config, batch_topics(disk, config.state_folder))
-        for topic, queue in _queue_folders(disk, config.queue_folder):
+        for topic, queue in queue_folders(disk, config.queue_folder):
             table._open_plain(topic, queue)
-        for topic, queue in _queue_folders(disk, config.batch_queue_folder):
+        for topic, queue in queue_folders(disk, config.batch_queue_folder):
             if topic in table._plain:
                 raise StoreRefused(
                     f'topic "{topic}" has queues in {config.queue_folder} and in {config.batch_queue_folder}:'
@@ -167,7 +167,7 @@ class ConsumeQueues:
             one.files.close()
 
 
-def _queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
+def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
     """Yield topic and queue of each folder ROOT/topic/number."""
     for topic in disk.list(root):
         if topic.is_folder:

@@ -9,7 +9,7 @@ Errors, the same for every implementation:
 - any other failed write or sync: `DiskFailure`;
 - a lock that another holds: `StoreLocked`.
 
-Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `Mapping.read` and
+Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `check`, `read` and
 `Disk.sync_folder`, which any thread may call at any time, also while the owner closes or deletes the file, and
 `Disk.write_atomically`, `exists` and `make_folders`, of a file that the owner leaves to that thread.
 """
@@ -109,6 +109,14 @@ class Mapping(Protocol):
         """Return a position in [AT, END] from which on up to END the file is one hole (reads as zeros).
 
         END itself where the file system cannot tell. Costs a system call, touches no page.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise DiskFailure if somebody else deleted the file, put another in its place, or cut it; any thread may ask.
+
+        Reading through `view` or `array` behind the end of a file that was cut ends the process (SIGBUS). Three system
+        calls at most; a mapping that was closed is fine.
         """
         ...
 

@@ -87,7 +87,8 @@ class MappedFiles:
         if entry.size != self.file_size:
             raise StoreRefused(
                 f"{path} is {entry.size:,} bytes long, but {self.what} files are configured with"
-                f" {self.file_size:,}: open the store with the size that it was written with, or move the file away",
+                f" {self.file_size:,}: open the store with the size that it was written with, or, if somebody cut the"
+                f" file, lengthen it (truncate -s {self.file_size} {path}): what is missing is then gone, no more",
                 path=path,
                 size=entry.size,
                 configured=self.file_size,

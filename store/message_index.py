@@ -56,6 +56,8 @@ class MessageIndex:
         self._entries = entries
         self._full: list[IndexFile] = []
         self._folder_dirty = False
+        #: Path and length of files that had been cut, as they were found, and of those after them: all are gone.
+        self.cut: list[tuple[str, int]] = []
 
     @classmethod
     def load(
@@ -69,8 +71,9 @@ class MessageIndex:
     ) -> MessageIndex:
         """Open the files in FOLDER (none there: an empty index).
 
-        A short file is grown to its full length. A file whose name is no number is skipped with a warning. A folder
-        with a number for a name refuses the store. After an unclean stop pass the checkpoint's index time as
+        A short file without entries is grown to its full length; one with entries was cut, and goes, with all later
+        ones, to be made again from the log. A file whose name is no number is skipped with a warning. A folder with a
+        number for a name refuses the store. After an unclean stop pass the checkpoint's index time as
         DISCARD_AFTER_MS: files that end later are deleted, for they may be half on the device.
         """
         index = cls(disk, folder, slots=slots, entries=entries)
@@ -92,6 +95,11 @@ class MessageIndex:
             file = IndexFile(self._disk, path, self._slots, self._entries, create=False)
         except FileNotFoundError:
             return  # A live broker's retention deleted it after the folder was listed.
+        if self.cut or (entry.size < file.mapping.size and file.header.next_entry > 1):
+            self.cut.append((path, entry.size))
+            file.delete()
+            self._folder_dirty = True
+            return
         if discard_after_ms is not None and file.header.end_ms > discard_after_ms:
             file.delete()
             self._folder_dirty = True

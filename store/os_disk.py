@@ -278,6 +278,29 @@ class OsMapping:
         finally:
             os.close(fd)
 
+    def check(self) -> None:
+        with self._guard:
+            fault = None if self._closed else self._fault()
+        if fault is not None:
+            raise DiskFailure(
+                f"{self.path} {fault} while it was in use: stop the broker, put back what was there, and start again",
+                path=self.path,
+                reason=fault,
+            )
+
+    def _fault(self) -> str | None:
+        try:
+            there = os.stat(self.path)
+        except OSError as error:
+            return f"cannot be found any more ({error.strerror})"
+        if self._fd >= 0:
+            own = os.fstat(self._fd)
+            if (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino):
+                return "is another file now"
+        if there.st_size < self.size:
+            return f"was cut to {there.st_size:,} bytes of {self.size:,}"
+        return None
+
     def forget(self, at: int, size: int) -> None:
         if self._map is not None and size > 0:
             start = at // _PAGE * _PAGE

@@ -57,6 +57,9 @@ class ForwardingMapping:
     def data_end(self, at: int, end: int) -> int:
         return self.inner.data_end(at, end)
 
+    def check(self) -> None:
+        self.inner.check()
+
     def forget(self, at: int, size: int) -> None:
         self.inner.forget(at, size)
 

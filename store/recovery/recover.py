@@ -59,7 +59,7 @@ class _Recovery:
             return self._report
         self._parts.queues.recover(None)
         known = Verified.load(self._disk, self._config.own_folder)
-        if known is not None and not known.holds(self._parts):
+        if self._note_cut_files() or (known is not None and not known.holds(self._parts)):
             known = None
         try:
             self._recover_from(known)
@@ -127,6 +127,19 @@ class _Recovery:
         self._log.truncate(end)
 
     # ---- damage
+
+    def _note_cut_files(self) -> bool:
+        """Note the files that somebody cut; return whether there are any."""
+        log = f"{self._config.log_folder}/"
+        for path, size in self._parts.cut:
+            lost = (
+                "what stood behind that is gone"
+                if path.startswith(log)
+                else "made again from the log"
+            )
+            why = f"somebody cut the file to {size:,} bytes: {lost}"
+            self._note(Kind.CUT if path.startswith(log) else Kind.REBUILT, path, why, offset=None)
+        return bool(self._parts.cut)
 
     def _note_log_holes(self) -> None:
         files = self._log.files.files
@@ -205,7 +218,7 @@ class _Recovery:
         path: str,
         why: str,
         *,
-        offset: int,
+        offset: int | None,
         records: int = 0,
         size_bytes: int = 0,
     ) -> None:

@@ -1,0 +1,252 @@
+"""Files that somebody deletes, replaces or cuts, while a store is served and between two starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pocketmq.proto.errors import DiskFailure, StoreError, StoreRefused
+from pocketmq.proto.record import Record, decode_record
+from pocketmq.store.config import StoreConfig
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+
+LOG_BYTES = 1 << 15
+COUNT = 400
+
+
+def config(path: Path) -> StoreConfig:
+    return StoreConfig(
+        path=str(path),
+        log_file_size_bytes=LOG_BYTES,
+        queue_file_size_bytes=20 * 100,
+        index_slots=100,
+        index_entries=150,
+        timer_log_file_size_bytes=1 << 14,
+    )
+
+
+def opened(path: Path) -> MessageStore:
+    return MessageStore.open(config(path), disk=OsDisk(), now_ms=lambda: 1_700_000_000_000)
+
+
+def put(store: MessageStore, number: int) -> int:
+    record = Record(
+        topic="T", queue_id=0, body=b"%06d" % number * 30, properties={"KEYS": f"k{number}"}
+    )
+    return store.append_record(record).end_offset
+
+
+def bodies(store: MessageStore) -> list[int]:
+    """Return the numbers of the messages that a reader of the queue gets."""
+    found = []
+    at, end = store.queue_bounds("T", 0)
+    while at < end:
+        read = store.read_queue("T", 0, at, 32, 1 << 20)
+        position = 0
+        for size in read.sizes.tolist():
+            body = decode_record(read.records, position).body
+            position += size
+            found.append(int(body[:6]))
+            assert body == b"%06d" % found[-1] * 30
+        at = read.next_offset
+    return found
+
+
+def by_key(store: MessageStore, number: int) -> bool:
+    return any(store.read_at(at) is not None for at in store.lookup("T", f"k{number}"))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with several files of every kind, stopped cleanly."""
+    path = tmp_path_factory.mktemp("template") / "store"
+    store = opened(path)
+    for number in range(COUNT):
+        put(store, number)
+    assert len(store.log.files.files) > 2
+    assert store.index is not None
+    assert len(store.index.files) > 2
+    store.close()
+    return path
+
+
+@pytest.fixture
+def filled(template: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    path = tmp_path / "store"
+    shutil.copytree(template, path)
+    return path
+
+
+def files_of(path: Path, folder: str) -> list[Path]:
+    return sorted(one for one in (path / folder).rglob("*") if one.is_file())
+
+
+def not_clean(path: Path) -> None:
+    (path / "abort").write_text("1")
+
+
+# --- while it is served
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+def made_anew(path: Path) -> None:
+    shutil.rmtree(path)
+    opened(path).close()
+
+
+def log_replaced(path: Path) -> None:
+    last = files_of(path, "commitlog")[-1]
+    copy = last.with_name("copy")
+    shutil.copy(last, copy)
+    copy.rename(last)
+
+
+def log_cut(path: Path) -> None:
+    os.truncate(files_of(path, "commitlog")[-1], 100)
+
+
+LOSSES: list[Callable[[Path], None]] = [gone, moved, made_anew, log_replaced, log_cut]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_nothing_is_said_to_be_on_the_device_once_its_file_is_lost(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "store"
+    store = opened(path)
+    put(store, 1)
+    store.tick()
+    lose(path)
+    told: list[StoreError | None] = []
+    store.request_sync(put(store, 2), told.append)
+    assert isinstance(told[0], DiskFailure)
+    with pytest.raises(DiskFailure, match="while it was in use: stop the broker"):
+        put(store, 3)
+    store.close()
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_an_idle_store_whose_file_is_lost_takes_nothing_after_a_tick(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "store"
+    store = opened(path)
+    put(store, 1)
+    store.tick()
+    lose(path)
+    store.tick()
+    with pytest.raises(DiskFailure):
+        put(store, 2)
+    store.close()
+
+
+def test_files_that_the_store_itself_deletes_and_makes_are_no_loss(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store")
+    for number in range(COUNT):
+        put(store, number)
+        store.tick()
+    store.log.files.delete_leading(2)
+    store.delete_topic("T")
+    store.tick()
+    assert store.health.state == "open"
+    store.close()
+
+
+# --- between two starts
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("size", [0, 777, 1_999])
+@pytest.mark.parametrize("which", [0, 2, -1])
+def test_a_queue_file_that_was_cut_is_made_again(
+    filled: Path, which: int, size: int, clean: bool
+) -> None:
+    os.truncate(files_of(filled, "consumequeue")[which], size)
+    if not clean:
+        not_clean(filled)
+    for _ in range(2):
+        store = opened(filled)
+        assert bodies(store) == list(range(COUNT))
+        assert store.queue_bounds("T", 0) == (0, COUNT)
+        store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("size", [0, 39, 500, 3_000])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_an_index_file_that_was_cut_is_made_again(
+    filled: Path, which: int, size: int, clean: bool
+) -> None:
+    os.truncate(files_of(filled, "index")[which], size)
+    if not clean:
+        not_clean(filled)
+    store = opened(filled)
+    assert [n for n in range(COUNT) if not by_key(store, n)] == []
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("size", [0, 5_000, 20_000, LOG_BYTES - 1])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_log_file_that_was_cut_opens_with_what_is_there(
+    filled: Path, which: int, size: int, clean: bool
+) -> None:
+    store = opened(filled)
+    file = store.log.files.files[which]
+    ends = {}
+    for number in range(COUNT):
+        at = store.lookup("T", f"k{number}")[0]
+        ends[number] = at + (store.log.record_size(at) or 0)
+    store.close()
+    os.truncate(file.path, size)
+    if not clean:
+        not_clean(filled)
+    kept = [n for n, end in ends.items() if not file.start + size < end <= file.end]
+    store = opened(filled)
+    assert bodies(store) == kept
+    assert put(store, COUNT) > 0
+    assert bodies(store)[-1] == COUNT
+    if 0 < size < LOG_BYTES - 1:
+        text = " ".join(finding.text() for finding in store.recovery.findings)
+        assert f"cut the file to {size:,} bytes" in text
+    store.close()
+
+
+def test_the_only_log_file_is_lengthened_where_we_served_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = opened(path)
+    for number in range(20):
+        put(store, number)
+    store.close()
+    log = files_of(path, "commitlog")[0]
+    os.truncate(log, 2_000)
+    store = opened(path)
+    assert bodies(store) == list(range(len(bodies(store))))
+    assert 0 < len(bodies(store)) < 20
+    store.close()
+    assert log.stat().st_size == LOG_BYTES
+
+
+def test_of_a_store_of_others_with_smaller_files_nothing_is_lengthened(filled: Path) -> None:
+    """Then the settings are wrong, not the files."""
+    shutil.rmtree(filled / "pocketmq")
+    small = files_of(filled, "commitlog")[0]
+    for other in files_of(filled, "commitlog")[1:]:
+        other.unlink()
+    os.truncate(small, LOG_BYTES // 2)
+    with pytest.raises(StoreRefused, match=r"truncate -s 32768 .*00000000000000000000"):
+        opened(filled)
+    assert small.stat().st_size == LOG_BYTES // 2
