@@ -67,9 +67,11 @@ def test_a_refused_store_is_exit_code_1_and_still_described(tmp_path: Path) -> N
 
     assert result.exit_code == 1
     assert json.loads(result.stdout)["refusal"] == "BrokerController.initialize returned false"
+    assert run(str(store), "--recovery", "ours").exit_code == 0
+    (store / "commitlog" / "notes.txt").write_text("mine")
     summary = run(str(store), "--recovery", "ours")
     assert summary.exit_code == 1
-    assert "32,768 bytes long" in summary.stdout
+    assert "notes.txt is not a commit log file" in summary.stdout
 
 
 @pytest.mark.parametrize(

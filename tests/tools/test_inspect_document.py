@@ -118,11 +118,12 @@ def test_a_store_without_write_permission_is_described(tmp_path: Path) -> None:
 
 def test_a_refusal_of_ours_names_the_file(tmp_path: Path) -> None:
     store = recorded_store("damaged-odd-log-file", tmp_path / "store")
+    os.truncate(store / "commitlog" / "00000000000001507328", 65_537)
 
     found = ours(store, settings("damaged-odd-log-file"))
 
     assert not found["accepted"]
-    assert "00000000000001507328 is 32,768 bytes long" in found["refusal"]
+    assert "00000000000001507328 is 65,537 bytes long" in found["refusal"]
 
 
 def test_hosts_are_written_as_java_does() -> None:

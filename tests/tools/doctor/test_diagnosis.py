@@ -44,6 +44,7 @@ LOST_BY_US: dict[str, dict[str, int]] = {
     "damaged-flip-recent": {"damaged": 1},
     "damaged-flip-recent-clean": {"damaged": 1},
     "damaged-missing-middle-log": {"missing": 121},
+    "damaged-odd-log-file": {"missing": 1},
     "damaged-torn-tail": {"missing": 1},
     "damaged-torn-tail-clean": {"missing": 1},
     "damaged-zeroed-tail": {"missing": 5},
