@@ -1,4 +1,5 @@
 # make demo   run the main job on real data          make test   install and run the tests
+# make install  the command, .venv/bin/pocketmq, without what development needs
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
 # make campaign  kill -9 under load, 200 times; five virtual minutes of trouble in a group, a million messages:
@@ -10,10 +11,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test dev check bench campaign interop grpcio proto proto-check clean
+.PHONY: demo install test dev check bench campaign interop grpcio proto proto-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
+
+install: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
@@ -48,3 +51,15 @@ def test_records_carry_the_ipv4_address_that_clients_reach(
     settings: dict[str, object], store_host: str
 ) -> None:
     assert BrokerConfig(**settings).store_host == store_host  # type: ignore[arg-type]
+
+
+def test_a_broker_comes_from_its_package_and_its_settings_come_without_it() -> None:
+    code = (
+        "import sys; from pocketmq.broker import BrokerConfig;"
+        "assert 'pocketmq.broker.broker' not in sys.modules;"
+        "from pocketmq.broker import Broker; assert Broker.build"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
