@@ -15,7 +15,7 @@ from .config import StoreConfig
 from .consume_queue import ConsumeQueue
 from .disk import Disk
 from .mapped_files import Syncable
-from .queue_kinds import batch_topics
+from .queue_kinds import LIGHT_PREFIX, batch_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
@@ -127,6 +127,12 @@ class ConsumeQueues:
         """Find the end of every queue, see `EntryRow.recover`."""
         for one in self:
             one.recover(last_files)
+
+    def sum_up(self) -> None:
+        """Sum up every queue whose entries the log determines, see `EntryRow.sums`."""
+        for one in self:
+            if not one.topic.startswith(LIGHT_PREFIX):
+                one.row.sum_up()
 
     def truncate(self, log_end: int) -> int:
         """Take out every entry that points to LOG_END or behind it; return how many."""

@@ -9,9 +9,11 @@ Log offsets never fall from entry to entry. Not thread-safe: the store's owner c
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +29,21 @@ PRE_BLANK_SIZE: Final = (1 << 31) - 1
 EntryArray = NDArray[Any]
 
 
+class Sum(NamedTuple):
+    """The CRC of the first SIZE bytes of the file that begins at START of its row."""
+
+    start: int
+    size: int
+    crc: int
+
+
 class EntryRow:
     """The row in FOLDER. Every entry type has the fields `log_offset` and `size` first.
 
     max_log_end: where the record of the newest entry ends in the log, −1 if there is no entry. Up to `recover` it is
     not known, and every file counts as full.
+    sums: CRCs of what the files began with when they were last summed up; entries are only ever added behind that, and
+    a file of which anything else is changed has none.
     """
 
     def __init__(self, files: MappedFiles, entry_type: np.dtype[np.void]) -> None:
@@ -39,6 +51,7 @@ class EntryRow:
         self.entry_type = entry_type
         self.entry_size = entry_type.itemsize
         self.max_log_end = -1
+        self.sums: tuple[Sum, ...] = ()
 
     @classmethod
     def load(
@@ -132,6 +145,7 @@ class EntryRow:
         """Write the one ENTRY over NUMBER, which is there. Raises StoreFull or DiskFailure."""
         file = self.files.file_at(number * self.entry_size)
         assert file is not None, "the entry is there"
+        self.sums = tuple(one for one in self.sums if one.start != file.start)
         file.put(number * self.entry_size - file.start, entry.tobytes())
 
     def begin_at(self, number: int) -> None:
@@ -182,6 +196,30 @@ class EntryRow:
             good[1:] &= offsets[1:] >= offsets[:-1]
         return len(good) if good.all() else int(good.argmin())
 
+    def sum_up(self) -> None:
+        """Bring `sums` up to date; only what was added since is read."""
+        known = {one.start: one for one in self.sums}
+        self.sums = tuple(
+            _extended(file, known.get(file.start, Sum(file.start, 0, 0)))
+            for file in self.files.files
+            if file.position
+        )
+
+    def is_as_summed(self, sums: Iterable[Sum]) -> bool:
+        """Do the files begin as SUMS say? Files that are gone do."""
+        there = {file.start: file for file in self.files.files}
+        return all(
+            there[one.start].position >= one.size
+            and zlib.crc32(there[one.start].view[: one.size]) == one.crc
+            for one in sums
+            if one.start in there
+        )
+
+    def _forget_sums(self) -> None:
+        """Forget the sums of what is no longer there."""
+        ends = {file.start: file.position for file in self.files.files}
+        self.sums = tuple(one for one in self.sums if one.size <= ends.get(one.start, 0))
+
     def valid(self, entries: EntryArray) -> NDArray[np.bool_]:
         """Tell for each entry whether its fields, but for the log offset, can be."""
         sound: NDArray[np.bool_] = entries["size"] > 0
@@ -201,6 +239,7 @@ class EntryRow:
             if good or file is self.files.files[0]:
                 if file.start + good * self.entry_size != self.files.max_offset:
                     self.files.truncate(file.start + good * self.entry_size)
+                    self._forget_sums()
                 break
         self._find_max_log_end()
         return before - self.end
@@ -230,6 +269,16 @@ class EntryRow:
         self.files.delete_all()
         self.files.disk.delete_folder(self.files.folder)
         self.max_log_end = -1
+        self.sums = ()
+
+
+def _extended(file: MappedFile, known: Sum) -> Sum:
+    """Return the sum of all that FILE holds; KNOWN is that of its beginning."""
+    if known.size == file.position:
+        return known
+    return Sum(
+        known.start, file.position, zlib.crc32(file.view[known.size : file.position], known.crc)
+    )
 
 
 def _blanks_end(sizes: NDArray[Any]) -> int:

@@ -142,6 +142,7 @@ class MessageStore(Reader):
         self._background.flush_everything()
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
+        self.queues.sum_up()
         try:
             self._verified().save(self.disk, self.config.own_folder)
         except StoreFull as error:  # Then the next recovery reads more; a stop stays clean.

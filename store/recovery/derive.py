@@ -14,7 +14,7 @@ to that and completed, and the newest entry of each queue, of which only the beg
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import numpy as np
@@ -58,7 +58,10 @@ class Derivation:
         report: RecoveryReport,
         *,
         known: Verified | None,
+        changed: Collection[Queue],
     ) -> None:
+        """The entries of the queues CHANGED are not those that were verified."""
+        self._changed = set(changed)
         self._parts = parts
         self._queues = parts.queues
         self._files = files
@@ -135,7 +138,9 @@ class Derivation:
         is_older = not found.files and queue.max_log_end <= read_from
         if is_older or not queue.files.files or queue.topic.startswith(LIGHT_PREFIX):
             return
-        if isinstance(queue, ConsumeQueue):
+        if queue in self._changed:
+            fault: str | None = "entries are not as they were at the last clean stop"
+        elif isinstance(queue, ConsumeQueue):
             fault = plain_fault(queue, found, self._parts.log, read_from)
         else:
             fault = batch_fault(queue, found)

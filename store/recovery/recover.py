@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.record import Record, decode_record
+from ..consume_queues import Queue
 from ..mapped_file import MappedFile
 from ..parts import StoreParts
 from .derive import ContradictionFound, Derivation
@@ -59,23 +60,25 @@ class _Recovery:
             return self._report
         self._parts.queues.recover(None)
         known = Verified.load(self._disk, self._config.own_folder)
-        if self._note_cut_files() or (known is not None and not known.holds(self._parts)):
+        changed = [] if known is None else known.changed(self._parts)
+        is_cut = self._note_cut_files()
+        if known is not None and (is_cut or changed or not known.holds(self._parts)):
             known = None
         try:
-            self._recover_from(known)
+            self._recover_from(known, changed)
         except ContradictionFound:
-            self._recover_from(None)
+            self._recover_from(None, changed)
         return self._report
 
-    def _recover_from(self, known: Verified | None) -> None:
-        """Recover; what is KNOWN (None: nothing) is not read again."""
+    def _recover_from(self, known: Verified | None, changed: list[Queue]) -> None:
+        """Recover; what is KNOWN (None: nothing) is not read again. The entries of CHANGED are not believed."""
         if known is None:
             Verified.forget(self._disk, self._config.own_folder)
         files = self._scan(known)
         self._end_log(files, known)
         self._note_log_holes()
         voided = self._repair_damage(files)
-        derivation = Derivation(self._parts, files, self._report, known=known)
+        derivation = Derivation(self._parts, files, self._report, known=known, changed=changed)
         derivation.derive(voided)
         self._finish(files, known)
 

@@ -20,7 +20,9 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Final
 
 from ..commit_log import CommitLog
+from ..consume_queues import Queue
 from ..disk import Disk
+from ..entry_row import Sum
 from ..index_file import IndexHeader
 from ..message_index import MessageIndex
 from ..parts import StoreParts
@@ -33,7 +35,10 @@ _HEAD_SIZE: Final = 92
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The state at that moment. QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file."""
+    """The state at that moment. QUEUES: next queue offset by `topic/queue`; INDEX: the fields of the header by file.
+
+    SUMS: the CRCs of the files of each queue, as they were at the last clean stop (EntryRow.sums).
+    """
 
     log_end: int
     last_offset: int
@@ -41,6 +46,7 @@ class Verified:
     newest_ms: int
     queues: dict[str, int] = field(default_factory=dict)
     index: dict[str, list[int]] = field(default_factory=dict)
+    sums: dict[str, list[list[int]]] = field(default_factory=dict)
     version: int = _VERSION
 
     @classmethod
@@ -54,6 +60,11 @@ class Verified:
             newest_ms=newest_ms,
             queues={f"{one.topic}/{one.queue}": one.max_offset for one in parts.queues},
             index={file.name: list(astuple(file.header)) for file in index},
+            sums={
+                f"{one.topic}/{one.queue}": [list(each) for each in one.row.sums]
+                for one in parts.queues
+                if one.row.sums
+            },
         )
 
     @classmethod
@@ -83,6 +94,7 @@ class Verified:
             if found.version != _VERSION:
                 return None
             found.index_headers()
+            found.sums_of("")
         except (ValueError, TypeError, AttributeError):
             return None
         return found
@@ -98,6 +110,21 @@ class Verified:
     def index_headers(self) -> dict[str, IndexHeader]:
         """Return the headers of the index files at that moment, by name."""
         return {name: IndexHeader(*fields) for name, fields in self.index.items()}
+
+    def sums_of(self, name: str) -> tuple[Sum, ...]:
+        """Return what the files of the queue NAME, `topic/queue`, began with."""
+        return tuple(Sum(*map(int, each)) for each in self.sums.get(name, ()))
+
+    def changed(self, parts: StoreParts) -> list[Queue]:
+        """Return the queues whose files do not begin as they did; those that do know their sums from now on."""
+        changed: list[Queue] = []
+        for queue in parts.queues:
+            sums = self.sums_of(f"{queue.topic}/{queue.queue}")
+            if not queue.row.is_as_summed(sums):
+                changed.append(queue)
+            elif sums:
+                queue.row.sums = sums
+        return changed
 
     def save(self, disk: Disk, folder: str) -> None:
         """Replace the file in FOLDER."""
