@@ -127,6 +127,7 @@ class Http2Carrier:
         for connection in list(self._open.values()):
             connection.abort("stopped")
         await self._wait_closed(_CLOSE_S)
+        self.served.inflater.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

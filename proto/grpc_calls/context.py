@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -48,6 +49,8 @@ class Peer(Protocol):
     connection: Connection
     served: Served
     answers: HeldAnswers
+    #: One message of the connection is inflated at a time.
+    inflating: asyncio.Lock
     #: The caller's end of it.
     peer: str
     #: Has what was answered taken to the socket.

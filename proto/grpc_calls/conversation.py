@@ -16,6 +16,7 @@ read asks no stream for more, once it holds as much as is still free.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -77,6 +78,7 @@ class Conversation:
         self.answers = HeldAnswers(
             connection, served, peer, self._cut_short, break_off or self.give_up
         )
+        self.inflating = asyncio.Lock()
         self.begun = 0
         self.succeeded = 0
         self.failed = 0

@@ -7,18 +7,20 @@ copied more than twice, however small the pieces, and nothing is gathered of a m
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from ..errors import InvalidArgument, MessageTooLarge
+from .inflation import Inflation
 
 _PREFIX: Final = struct.Struct(">BL")
 PREFIX_BYTES: Final = _PREFIX.size
-#: zlib's word for "a gzip header and trailer, the largest window".
-_GZIP_WINDOW: Final = 31
 _pack: Final = _PREFIX.pack
 _unpack: Final = _PREFIX.unpack_from
+
+
+#: What came: a message, or one that has to be inflated.
+Message = bytes | Inflation
 
 
 def with_prefix(message: bytes) -> bytes:
@@ -42,7 +44,7 @@ class MessageReader:
         #: Bytes of a message that is not whole.
         self.held = 0
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the messages that DATA completes; raise MessageTooLarge or InvalidArgument."""
         position, end = 0, len(data)
         if self.held:
@@ -94,13 +96,13 @@ class MessageReader:
         if self._needed > self._size_max:
             raise self._too_large(self._needed)
 
-    def _end(self, message: bytes) -> bytes:
+    def _end(self, message: bytes) -> Message:
         """Return the MESSAGE that is whole: a prefix follows."""
         flag, self._flag = self._flag, None
         self._needed = PREFIX_BYTES
         return self._decompressed(flag, message) if flag else message
 
-    def _decompressed(self, flag: int, message: bytes) -> bytes:
+    def _decompressed(self, flag: int, message: bytes) -> Message:
         if flag != 1 or not self._compressed:
             raise InvalidArgument(
                 f"a message with flag {flag} in a call whose grpc-encoding does not say how it is compressed:"
@@ -108,20 +110,9 @@ class MessageReader:
                 field="grpc-encoding",
                 value=flag,
             )
-        decompressor = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            whole = decompressor.decompress(message, self._size_max + 1)
-        except zlib.error as error:
-            raise InvalidArgument(
-                f"a message that is no gzip data: {error}", field="grpc-encoding", value="gzip"
-            ) from error
-        if len(whole) > self._size_max:
-            raise self._too_large(len(whole))
-        if not decompressor.eof:
-            raise InvalidArgument(
-                "a message that ends within its gzip data", field="grpc-encoding", value="gzip"
-            )
-        return whole
+        inflation = Inflation(message, self._size_max)
+        whole = inflation.whole
+        return inflation if whole is None else whole
 
     def _too_large(self, size: int) -> MessageTooLarge:
         return MessageTooLarge(

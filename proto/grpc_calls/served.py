@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from ..deadlines import Deadlines
 from ..pages import Page
 from ..rpc import Kind, Limits, Method, MethodTable
+from .inflation import Inflater
 from .page_calls import PageCalls
 from .shares import Shares
 
@@ -57,6 +58,7 @@ class Served:
         self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server)
         #: … and of answers that wait for their peers.
         self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server)
+        self.inflater = Inflater()
         #: A stop has begun: streams are to end.
         self.stopping = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -16,6 +16,7 @@ from ..errors import InvalidArgument, PocketMQError
 from ..rpc import Kind, Receiver, Stream
 from .answers import HEAD, failed
 from .context import Asked, RequestContext
+from .inflation import Inflation
 from .messages import MessageReader, not_one, with_prefix
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class StreamCall(RequestContext, Stream):
         #: The receiver is busy with a message until this is done.
         self._busy: asyncio.Future[Any] | None = None
         self._is_delivering = False
-        self._arrived: deque[bytes] = deque()
+        self._arrived: deque[bytes | Inflation] = deque()
         self._waiting_bytes = 0
         self._ended_by_peer = False
         self._end_told = False
@@ -143,7 +144,7 @@ class StreamCall(RequestContext, Stream):
             self._conversation.connection,
             self._conversation.served.limits.queue_bytes,
         )
-        receiver = self._receiver
+        receiver, method = self._receiver, self._method
         assert receiver is not None
         while self._arrived and self._receiving and not self._ended and self._busy is None:
             if self.queued_bytes >= queue_bytes:
@@ -155,8 +156,12 @@ class StreamCall(RequestContext, Stream):
                 self._conversation.answers.wait(self)
                 return
             data = self._arrived.popleft()
-            self._waiting_bytes -= len(data)
-            busy = receiver.on_message(self._method.decode(data))
+            busy: Awaitable[None] | None
+            if isinstance(data, Inflation):
+                busy = self._inflate(data, lambda data: receiver.on_message(method.decode(data)))
+            else:
+                self._waiting_bytes -= len(data)
+                busy = receiver.on_message(method.decode(data))
             if busy is not None:
                 self._wait_for(busy)
         if not self._arrived and self._ended_by_peer and self._busy is None and not self._ended:
@@ -173,7 +178,14 @@ class StreamCall(RequestContext, Stream):
         if len(self._arrived) != 1:
             raise not_one("more" if self._arrived else "none")
         data = self._arrived.popleft()
-        self._waiting_bytes = 0
+        if isinstance(data, Inflation):
+            self._wait_for(self._inflate(data, self._ask))
+        else:
+            self._waiting_bytes = 0
+            self._ask(data)
+
+    def _ask(self, data: bytes) -> None:
+        """Ask a server stream's handler."""
         request = self._method.decode(data)
         if self._method.is_coroutine:
             self._task = self._conversation.served.spawn(self._run(request))
@@ -192,6 +204,17 @@ class StreamCall(RequestContext, Stream):
             self.fail(internal_error(self._method.path, cancelled))
         except Exception as bug:  # The edge: as in `_deliver`.
             self.fail(internal_error(self._method.path, bug))
+
+    async def _inflate(
+        self, message: Inflation, take: Callable[[bytes], Awaitable[None] | None]
+    ) -> None:
+        """Have TAKE take MESSAGE once it is inflated; until then it counts as what waits."""
+        conversation = self._conversation
+        data = await conversation.served.inflater.inflate(message, conversation.inflating)
+        self._waiting_bytes -= len(message)
+        busy = take(data)
+        if busy is not None:
+            await busy
 
     # --- a receiver that is busy
 

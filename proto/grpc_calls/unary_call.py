@@ -12,6 +12,7 @@ from ..errors import PocketMQError
 from ..rpc import LATER, Call
 from .answers import HEAD, failed
 from .context import Asked, RequestContext
+from .inflation import Inflation
 from .messages import PREFIX_BYTES, MessageReader, not_one, with_prefix
 
 
@@ -37,7 +38,7 @@ class UnaryCall(RequestContext, Call):
         self._conversation = asked.conversation
         self._method = asked.method
         self._reader = reader
-        self._message: bytes | None = None
+        self._message: bytes | Inflation | None = None
         self._deadline: Deadline | None = None
         self._trailing: list[tuple[str, str]] = []
         self._task: asyncio.Task[None] | None = None
@@ -57,7 +58,10 @@ class UnaryCall(RequestContext, Call):
                 self._conversation.complete(self)
                 if self._message is None or self._is_half:
                     raise not_one("none")
-                self._ask(self._message)
+                if isinstance(self._message, Inflation):
+                    self._inflate(self._message)
+                else:
+                    self._ask(self._message)
         except PocketMQError as error:
             self._conversation.complete(self)
             self._settle_with(error)
@@ -92,6 +96,22 @@ class UnaryCall(RequestContext, Call):
             self._message = message
         self._conversation.gathered(self)
 
+    def _inflate(self, message: Inflation) -> None:
+        """Ask with MESSAGE once it is inflated; until then it counts as what waits for its reader."""
+        self._begin_deadline()
+        self._conversation.gathered(self)
+        self._task = self._conversation.served.spawn(self._ask_inflated(message))
+
+    async def _ask_inflated(self, message: Inflation) -> None:
+        served, conversation = self._conversation.served, self._conversation
+        try:
+            data = await served.inflater.inflate(message, conversation.inflating)
+        except PocketMQError as error:
+            self._settle_with(error)
+        else:
+            conversation.complete(self)
+            self._ask(data)
+
     def _ask(self, data: bytes) -> None:
         method = self._method
         self._message = None
@@ -99,18 +119,22 @@ class UnaryCall(RequestContext, Call):
             request = method.decode(data)
             if method.is_coroutine:
                 self._task = self._conversation.served.spawn(self._run(request))
-                self._deadline = self._begun_deadline(self._expire)
+                self._begin_deadline()
                 return
             reply = method.handler(request, self)
             if reply is LATER:
                 if not self._answered:
-                    self._deadline = self._begun_deadline(self._expire)
+                    self._begin_deadline()
             else:
                 self._settle(reply.SerializeToString())
         except PocketMQError as error:
             self._settle_with(error)
         except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
             self._settle_with(internal_error(method.path, bug))
+
+    def _begin_deadline(self) -> None:
+        if self._deadline is None:
+            self._deadline = self._begun_deadline(self._expire)
 
     async def _run(self, request: Message) -> None:
         try:

@@ -31,6 +31,9 @@ IDLE_FRAME: Final = 1
 MISTAKE: Final = 10
 #: What was under way on a stream when its peer reset it. There is one such fault a stream.
 LATE: Final = 0
+#: So many bytes of a block with more fields than are allowed cost as much as a frame: it was read whole for the sake
+#: of the table, in some 0.1 µs a byte.
+TOO_LARGE_SHIFT: Final = 8
 #: Earned by a whole request, and by a whole answer: a peer may open the windows of stream and connection for each
 #: call, and PING, …
 REQUEST: Final = 2

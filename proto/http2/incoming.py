@@ -221,6 +221,8 @@ class Incoming:
             found = self._decoder.decode(block.data)
         except CompressionError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        if found.too_large:
+            self._budget.charge(len(block.data) >> calm.TOO_LARGE_SHIFT)
         self._on_fields(block, found)
 
     def _on_fields(self, block: Block, found: FieldList) -> None:

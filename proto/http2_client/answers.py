@@ -130,7 +130,8 @@ class AnswerReader:
         """Yield the messages that PIECE of the body completes; raise CallFailed for what is none."""
         assert self._messages is not None, "the head comes first"
         try:
-            yield from self._messages.feed(piece)
+            for message in self._messages.feed(piece):
+                yield message if isinstance(message, bytes) else message.rest()
         except MessageTooLarge as error:
             raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, error.message) from None
         except InvalidArgument as error:

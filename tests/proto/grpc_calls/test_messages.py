@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import random
 import struct
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto.errors import InvalidArgument, MessageTooLarge
+from pocketmq.proto.grpc_calls.inflation import AT_ONCE_BYTES, FREE_BYTES, RATIO, Inflation
 from pocketmq.proto.grpc_calls.messages import MessageReader, with_prefix
 
 LIMIT = 1_000
+MIB = 1024 * 1024
 
 
 def pieces_of(body: bytes, cuts: list[int]) -> list[bytes]:
@@ -72,8 +75,38 @@ def test_a_message_that_is_too_large_is_refused_by_its_prefix() -> None:
 def test_a_message_that_is_too_large_once_it_is_decompressed_is_refused() -> None:
     bomb = gzip.compress(bytes(10_000_000))
     reader = MessageReader(20_000, compressed=True)
-    with pytest.raises(MessageTooLarge, match="the limit is 20000"):
+    with pytest.raises(MessageTooLarge, match="more than 20000"):
         list(reader.feed(struct.pack(">BL", 1, len(bomb)) + bomb))
+
+
+def packed(data: bytes) -> bytes:
+    """Return DATA compressed, behind its prefix."""
+    zipped = gzip.compress(data)
+    return struct.pack(">BL", 1, len(zipped)) + zipped
+
+
+def test_what_inflates_to_little_is_there_at_once_and_the_rest_is_for_a_thread() -> None:
+    reader = MessageReader(64 * MIB, compressed=True)
+    little, much = bytes(AT_ONCE_BYTES - 1), bytes(FREE_BYTES)
+    (found,) = reader.feed(packed(little))
+    assert found == little
+    (later,) = reader.feed(packed(much))
+    assert isinstance(later, Inflation)
+    assert len(later) == len(packed(much)) - 5
+    assert later.rest() == much
+
+
+def test_a_bomb_is_refused_by_what_came_of_it_and_not_inflated_further() -> None:
+    reader = MessageReader(64 * MIB, compressed=True)
+    (bomb,) = reader.feed(packed(bytes(31 * MIB)))
+    assert isinstance(bomb, Inflation)
+    with pytest.raises(MessageTooLarge, match=f"more than {RATIO * len(bomb)} "):
+        bomb.rest()
+    # Each byte of it may come to 64, and those who send much may send much more.
+    honest = random.Random(1).randbytes(MIB) + bytes(30 * MIB)
+    (large,) = reader.feed(packed(honest))
+    assert isinstance(large, Inflation)
+    assert large.rest() == honest
 
 
 @pytest.mark.parametrize(
@@ -83,8 +116,9 @@ def test_a_message_that_is_too_large_once_it_is_decompressed_is_refused() -> Non
         (True, 2, b"abc"),
         (True, 1, b"no gzip"),
         (True, 1, gzip.compress(b"abc" * 100)[:-5]),
+        (True, 1, b""),
     ],
-    ids=["not announced", "unknown flag", "no gzip data", "cut off"],
+    ids=["not announced", "unknown flag", "no gzip data", "cut off", "nothing"],
 )
 def test_what_cannot_be_decompressed_is_named(compressed: bool, flag: int, data: bytes) -> None:
     reader = MessageReader(LIMIT, compressed=compressed)

@@ -109,6 +109,13 @@ def bad_heads(*more: tuple[str, str], **instead: str | None) -> Callable[[Peer],
     return begin
 
 
+def oversized_lists(peer: Peer) -> Frames:
+    """Yield requests with as many fields as a frame can have."""
+    block = b"\x00\x01a\x01b" * (64 * 1024 // 5)
+    while True:
+        yield frames.headers(peer.stream(), block, end=True)
+
+
 def lying_lengths(peer: Peer) -> Frames:
     fields = request_fields("/test.Echo/Plain", content_length="1")
     block = peer.block(fields, literal=True)
@@ -179,6 +186,7 @@ FLOODS: Final = {
         calls_with(lambda s: frames.frame(Type.PRIORITY, 0, s, b""))
     ),
     "content-length that lies": Flood(lying_lengths),
+    "lists of fields beyond the limit": Flood(oversized_lists, most=10),
     "heads without a method": Flood(bad_heads(method=None)),
     "heads with upper case": Flood(bad_heads(("X-Colour", "red"))),
     "heads of HTTP/1.1": Flood(bad_heads(("connection", "close"))),

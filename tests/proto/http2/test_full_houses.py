@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import threading
+from contextlib import AsyncExitStack
 
 import pytest
 
 from pocketmq.proto.grpc_calls.conversation import CALL_BYTES
+from pocketmq.proto.grpc_calls.inflation import Inflation
 from pocketmq.proto.rpc import Limits
 
 from ..carriers.echo import REPLY, RUN
@@ -154,6 +157,70 @@ async def test_a_bomb_of_gzip_is_not_inflated_beyond_the_limit() -> None:
         bomb = gzip.compress(bytes(50_000_000))
         await peer.send_body(stream, message(bomb, compressed=1))
         assert (await peer.answer(stream)).status == RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
+async def test_what_is_large_once_it_is_inflated_is_taken_in_its_order(path: str) -> None:
+    async with staged() as stage, Peer.open(stage.port) as peer:
+        topic = "mirror" if path.endswith("Plain") else ""
+        run = RUN(run_id=3, topic=topic, queue=1, records=b"x" * 900_000).SerializeToString()
+        packed = message(gzip.compress(run), compressed=1)
+        first = peer.begin(request_fields(path, grpc_encoding="gzip"))
+        bodies = packed + message(RUN(run_id=4, queue=1).SerializeToString())
+        await peer.send_body(first, bodies if path.endswith("Echo") else packed)
+        answer = await peer.answer(first)
+        assert answer.status == "0"
+        if path.endswith("Echo"):
+            assert [REPLY.FromString(one).run_id for one in answer.messages] == [3, 4]
+        assert stage.carrier.served.half_sent == 0
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
+async def test_bombs_of_gzip_do_not_hold_the_loop_up(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = threading.Event()
+    may_go_on = threading.Event()
+    threads = set()
+    rest = Inflation.rest
+
+    def slow(self: Inflation) -> bytes:
+        threads.add(threading.current_thread())
+        began.set()
+        assert may_go_on.wait(60)
+        return rest(self)
+
+    monkeypatch.setattr(Inflation, "rest", slow)
+    bomb = message(gzip.compress(bytes(31_000_000)), compressed=1)
+    async with staged() as stage, AsyncExitStack() as stack:
+        hostile = [await stack.enter_async_context(Peer.open(stage.port)) for _ in range(4)]
+        streams = []
+        for peer in hostile:
+            for _ in range(5):
+                streams.append((peer, peer.begin(request_fields(path, grpc_encoding="gzip"))))
+                await peer.send_body(streams[-1][1], bomb)
+        await turns(began.is_set)
+        # One is being inflated, and takes as long as it takes: others are served meanwhile.
+        for _ in range(20):
+            await stage.serves_others()
+        may_go_on.set()
+        for peer, stream in streams:
+            assert (await peer.answer(stream)).status == RESOURCE_EXHAUSTED
+        assert len(threads) == 1
+        assert stage.carrier.served.half_sent == 0
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
+async def test_a_call_that_waits_to_be_inflated_may_be_given_up(path: str) -> None:
+    bomb = message(gzip.compress(bytes(31_000_000)), compressed=1)
+    async with staged() as stage, Peer.open(stage.port) as peer:
+        streams = [peer.begin(request_fields(path, grpc_encoding="gzip")) for _ in range(5)]
+        for stream in streams:
+            await peer.send_body(stream, bomb)
+            peer.write(frames.reset(stream, Code.CANCEL))
+        await peer.round_trip()
+        assert (await peer.answer(peer.call("/test.Echo/Plain", PLAIN))).status == "0"
+        await turns(lambda: stage.carrier.served.half_sent == 0)
 
 
 @pytest.mark.parametrize("path", ["/test.Echo/Plain", "/test.Echo/Count", "/test.Echo/Echo"])
