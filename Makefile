@@ -38,7 +38,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.timer_campaign --kills 100
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
-	for kind in pull push ordered; do for trouble in members name-server broker links all; do \
+	for kind in pull push ordered; do for trouble in members name-server broker links clock all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
 
 interop: $(VENV)/.dev

@@ -164,7 +164,7 @@ class Broker:
         """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had."""
         self._certificates.load()
         begin(self._clock, self._disk, self._store_config)
-        store = MessageStore.open(self._store_config, disk=self._disk, now_ms=self._clock.now_ms)
+        store = MessageStore.open(self._store_config, disk=self._disk, now_ms=self._clock.unix_ms)
         try:
             await self._serve(store)
         except BaseException:
@@ -173,7 +173,7 @@ class Broker:
                 await self._give_up(running)
             store.close()
             raise
-        self._started_ms = self._clock.now_ms()
+        self._started_ms = self._clock.unix_ms()
         logger.info("broker listens address=%s store=%s", self.address, self._store_config.path)
 
     async def _serve(self, store: MessageStore) -> None:
@@ -361,7 +361,7 @@ class Broker:
             not_writable_because="" if health.state == "open" else reason or health.state,
             delayed_waiting=parts.delays.waiting,
             transactions_open=parts.transactions.open_count,
-            now_ms=self._clock.now_ms(),
+            now_ms=self._clock.unix_ms(),
             virtual_clock=is_virtual(self._clock),
         )
 

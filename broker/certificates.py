@@ -132,7 +132,7 @@ class Certificates:
         return made
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._wall.now_ms() / 1000, UTC)
+        return datetime.fromtimestamp(self._wall.unix_ms() / 1000, UTC)
 
 
 def _parsed(chain: bytes, key: bytes) -> x509.Certificate:

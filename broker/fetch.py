@@ -10,7 +10,6 @@ kind, see filters/filtered_fetch.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from ..proto.errors import InvalidArgument, PocketMQError, QueueNotFound
 from ..proto.errors_wire import to_wire
@@ -26,11 +25,7 @@ from .filters.filtered_fetch import FilteredFetch
 from .filters.filters import Filters
 from .offsets import Offsets
 from .topics import Topics
-from .waiting import Purgatory, Waiting
-
-#: A wait of _LONG_WAIT_MS or more is longer than was asked for by less than this part of it.
-_WAIT_PARTS: Final = 64
-_LONG_WAIT_MS: Final = 10_000
+from .waiting import Purgatory, Waiting, end_of_wait
 
 
 class Fetches:
@@ -74,7 +69,7 @@ class Fetches:
             return None
         wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
         key = (request.topic, request.queue)
-        deadline_ms = _together(self._now_ms() + wait_ms, wait_ms)
+        deadline_ms = end_of_wait(self._now_ms(), wait_ms)
         waiting = self._purgatory.complete_or_watch(fetch, key, deadline_ms)
         if waiting is not None and isinstance(fetch, FilteredFetch):
             fetch.watched(self._purgatory, waiting)
@@ -104,17 +99,6 @@ class Fetches:
         messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
         size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
         return Limits(messages, size)
-
-
-def _together(deadline_ms: int, wait_ms: int) -> int:
-    """Return an instant at or after DEADLINE_MS, if WAIT_MS is long: one at which others of that length end as well.
-
-    Idle consumers are answered, and come again, in bunches then: a wake of the loop is most of what one costs.
-    """
-    if wait_ms < _LONG_WAIT_MS:
-        return deadline_ms
-    step_ms = wait_ms // _WAIT_PARTS
-    return -(-deadline_ms // step_ms) * step_ms
 
 
 class _Fetch:

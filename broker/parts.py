@@ -188,10 +188,10 @@ def assemble(
     random: Random,
 ) -> Parts:
     """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun."""
-    now_ms = clock.now_ms
-    topics = Topics(state_file("topics.json"), config, now_ms)
-    groups = Groups(state_file("subscriptionGroup.json"), config, now_ms)
-    offsets = Offsets(state_file("consumerOffset.json"), now_ms)
+    unix_ms = clock.unix_ms
+    topics = Topics(state_file("topics.json"), config, unix_ms)
+    groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
+    offsets = Offsets(state_file("consumerOffset.json"), unix_ms)
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
@@ -202,9 +202,9 @@ def assemble(
     fetches.renew_lease = coordination.fence.renew_by_fetch
     coordination.filtered_counts = filters.counts.of_group
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
-    waits = _waits(store, transactions, now_ms)
-    producers = _producers(config, store, now_ms)
-    retries = Retries(store, topics, groups, appends, _delay_rules(config, store), now_ms, random)
+    waits = _waits(store, transactions, unix_ms)
+    producers = _producers(config, store, clock)
+    retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
     pop_parts = _pop_parts(config, store, offsets, retries, (timers, wall_timers), random)
     pop_parts.counts = filters.counts
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
@@ -226,7 +226,7 @@ def assemble(
         lookups=Lookups(topics, store),
         delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,
-        recalls=Recalls(config, topics, store, appends, now_ms),
+        recalls=Recalls(config, topics, store, appends, unix_ms),
         retries=retries,
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),
         coordination=coordination,
@@ -235,14 +235,14 @@ def assemble(
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
     )
-    parts.service_v2 = _service_v2(parts, config, now_ms, wall.now_ms)
+    parts.service_v2 = _service_v2(parts, config, unix_ms, wall.unix_ms)
     return parts
 
 
 def _service_v2(
-    parts: Parts, config: BrokerConfig, now_ms: Callable[[], int], wall_ms: Callable[[], int]
+    parts: Parts, config: BrokerConfig, unix_ms: Callable[[], int], wall_ms: Callable[[], int]
 ) -> ServiceV2:
-    """Return what official clients call, over PARTS; NOW_MS is the messages' time, WALL_MS the machine's."""
+    """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL_MS the machine's."""
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
     check_commit = parts.coordination.fence.check_commit
     clients = parts.clients
@@ -251,7 +251,7 @@ def _service_v2(
     faces = (
         clients,
         diagnostics,
-        SendMessages(config, topics, parts.sends, now_ms, clients.checks.remember),
+        SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions),
         RecallMessages(topics, parts.recalls),
         Consumers(pops, topics, groups, store.config, wall_ms),
@@ -262,9 +262,9 @@ def _service_v2(
     return ServiceV2(faces)
 
 
-def _waits(store: MessageStore, transactions: Transactions, now_ms: Callable[[], int]) -> Waits:
+def _waits(store: MessageStore, transactions: Transactions, unix_ms: Callable[[], int]) -> Waits:
     return Waits(
-        now_ms=now_ms,
+        now_ms=unix_ms,
         slot_count=store.timers.count,
         prepare=prepare,
         check_room=transactions.check_room,
@@ -315,10 +315,10 @@ def _coordination(
     )
 
 
-def _producers(config: BrokerConfig, store: MessageStore, now_ms: Callable[[], int]) -> Producers:
+def _producers(config: BrokerConfig, store: MessageStore, clock: Clock) -> Producers:
     return Producers(
         store,
-        now_ms,
+        clock,
         producers_max=config.producers_max,
         expiry_ms=config.producer_expiry_ms,
     )

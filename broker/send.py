@@ -284,10 +284,11 @@ class Sends:
         if len(stored) < len(outcomes):
             return next(error for error in outcomes if isinstance(error, PocketMQError))
         if send.numbered is None or send.numbered.rows is None:
-            send.note(stored)
+            send.note(stored, self._waits.now_ms())
             return None
         try:
-            send.note_repeated(stored, self._producers.places(send.numbered))
+            places = self._producers.places(send.numbered)
+            send.note_repeated(stored, places, self._waits.now_ms())
         except PocketMQError as error:
             return error
         return None

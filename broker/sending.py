@@ -116,25 +116,30 @@ class Sending:
         """Is some of it stored already?"""
         return self.numbered is not None and self.numbered.rows is not None
 
-    def note(self, appended: Sequence[Appended]) -> None:
-        """Say in the answer where the records are, by the parts that were APPENDED."""
+    def note(self, appended: Sequence[Appended], now_ms: int) -> None:
+        """Say in the answer where the records are, by the parts that were APPENDED; NOW_MS is the messages' time."""
         self.reply.store_timestamp_ms = max(one.store_timestamp_ms for one in appended)
         self.end_offset = max(one.end_offset for one in appended)
         if self.parts[0].run is self._sent:
             self._note_whole(appended[0])
         else:
             zeros: Longs = np.zeros(len(self._sent.columns), np.int64)
-            self._note_rows(appended, zeros, zeros.copy(), zeros.copy())
+            self._note_rows(appended, now_ms, zeros, zeros.copy(), zeros.copy())
 
-    def note_repeated(self, appended: Sequence[Appended], places: Places) -> None:
-        """Say in the answer where the records are: some were APPENDED now, others had their PLACES."""
+    def note_repeated(self, appended: Sequence[Appended], places: Places, now_ms: int) -> None:
+        """Say in the answer where the records are: some were APPENDED now, at NOW_MS, others had their PLACES."""
         assert self.numbered is not None, "only numbered runs repeat"
         stored_ms = [one.store_timestamp_ms for one in appended]
         self.reply.store_timestamp_ms = max([*stored_ms, places.store_ms])
         self.reply.repeated_count = self.numbered.repeated_count
         self.end_offset = max([*(one.end_offset for one in appended), places.end_offset])
         self._note_rows(
-            appended, places.queue_offsets, places.log_offsets, places.due_ms, self.numbered.rows
+            appended,
+            now_ms,
+            places.queue_offsets,
+            places.log_offsets,
+            places.due_ms,
+            self.numbered.rows,
         )
 
     def _note_whole(self, appended: Appended) -> None:
@@ -150,6 +155,7 @@ class Sending:
     def _note_rows(
         self,
         appended: Sequence[Appended],
+        now_ms: int,
         queue_offsets: Longs,
         log_offsets: Longs,
         due_ms: Longs,
@@ -161,8 +167,9 @@ class Sending:
             queue_offsets[rows] = one.first_queue_offset + np.arange(len(one))
             log_offsets[rows] = one.log_offsets
             if part.due_ms is not None:
-                # A level counts from the time that the store gave.
-                later_ms = one.store_timestamp_ms - self._now_ms if part.by_level else 0
+                # A level counts from the time that the store gave, unless the clock was set back behind that.
+                stored_ms = min(one.store_timestamp_ms, now_ms)
+                later_ms = stored_ms - self._now_ms if part.by_level else 0
                 due_ms[rows] = part.due_ms + later_ms
         reply = self.reply
         reply.first_queue_offset = int(queue_offsets[0])

@@ -1,5 +1,7 @@
 """The shell of the timing wheel: it turns the wheel by the broker's clock, and runs what is due on the event loop.
 
+Deadlines are instants of `Clock.now_ms`, which nobody can set.
+
 One task sleeps until the wheel's next expiry; a timer that is due before that wakes it. Every wait of a broker
 hangs here: long polls, flush deadlines, heartbeats, periodic work.
 
@@ -58,6 +60,10 @@ class Timers:
     def now_ms(self) -> int:
         """Return the present instant of the clock that turns them."""
         return self._clock.now_ms()
+
+    def unix_ms(self) -> int:
+        """Return what the wall clock shows."""
+        return self._clock.unix_ms()
 
     def start(self) -> None:
         """Begin to fire; timers that were added before count as well."""
@@ -197,10 +203,15 @@ class TimerClock:
     def __init__(self, clock: Clock, timers: Timers) -> None:
         self._clock = clock
         self._timers = timers
+        self.on_step = clock.on_step
 
     def now_ms(self) -> int:
         """Return the present instant."""
         return self._clock.now_ms()
+
+    def unix_ms(self) -> int:
+        """Return what the wall clock shows."""
+        return self._clock.unix_ms()
 
     async def sleep_until(self, instant_ms: int) -> None:
         """Return once `now_ms()` has reached INSTANT_MS; a sleep that is cancelled leaves no timer."""

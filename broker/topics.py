@@ -89,7 +89,7 @@ class Topics:
 
     @property
     def version(self) -> int:
-        """A number that grows with every change, over restarts too while the clock does not go back."""
+        """A number that grows with every change, over restarts too and where the clock is set back."""
         version = self.kept.version
         return version.timestamp_ms << 16 | version.counter & 0xFFFF
 

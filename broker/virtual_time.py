@@ -56,14 +56,14 @@ async def advance(clock: Clock, by: int | str) -> int:
     by_ms = parse_duration(by, field="by") if isinstance(by, str) else by
     # A caller who gives up must not leave the clock somewhere on the way.
     await asyncio.shield(asyncio.ensure_future(clock.advance(by_ms)))
-    return clock.now_ms()
+    return clock.unix_ms()
 
 
 def methods(clock: Clock) -> MethodTable:
     """Return the table of the calls that tell and move CLOCK."""
 
     def reply() -> pb.ClockReply:
-        return pb.ClockReply(now_ms=clock.now_ms(), virtual=is_virtual(clock))
+        return pb.ClockReply(now_ms=clock.unix_ms(), virtual=is_virtual(clock))
 
     def now(request: pb.ClockRequest, call: Call) -> pb.ClockReply:
         return reply()
@@ -119,7 +119,7 @@ def begin(clock: Clock, disk: Disk, config: StoreConfig) -> None:
 
     Raises StoreRefused for a marked store and the machine's clock.
     """
-    start_ms = check_clock(disk, config, virtual=is_virtual(clock), now_ms=clock.now_ms())
+    start_ms = check_clock(disk, config, virtual=is_virtual(clock), now_ms=clock.unix_ms())
     if isinstance(clock, VirtualClock):
         clock.start_at(start_ms)
 
@@ -141,14 +141,14 @@ class Mark:
 
     def open(self) -> None:
         if isinstance(self._clock, VirtualClock):
-            self.write(self._clock.now_ms())
+            self.write(self._clock.unix_ms())
             self._clock.before_move.append(self._move)
 
     def close(self) -> None:
         """Write the present time, and follow the clock no longer. Twice is once."""
         if isinstance(self._clock, VirtualClock) and self._move in self._clock.before_move:
             self._clock.before_move.remove(self._move)
-            self._move(self._clock.now_ms())
+            self._move(self._clock.unix_ms())
 
     def _move(self, target_ms: int) -> None:
         """Note a move. A disk that is full does not stop time: the mark stays, with an older time."""

@@ -12,10 +12,26 @@ Not thread-safe: the event loop owns it. Watching, cancelling and completing cos
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from .timers import Timers
 from .timing_wheel import Timer
+
+#: Waits of _LONG_WAIT_MS or more end in bunches: each is longer than asked for by less than this part of it.
+_WAIT_PARTS: Final = 64
+_LONG_WAIT_MS: Final = 10_000
+
+
+def end_of_wait(now_ms: int, wait_ms: int) -> int:
+    """Return when a wait of WAIT_MS from NOW_MS on ends: never early; a long one with others of its length.
+
+    Idle consumers are answered, and come again, in bunches then: a wake of the loop is most of what one costs.
+    """
+    deadline_ms = now_ms + wait_ms
+    if wait_ms < _LONG_WAIT_MS:
+        return deadline_ms
+    step_ms = wait_ms // _WAIT_PARTS
+    return -(-deadline_ms // step_ms) * step_ms
 
 
 class Operation(Protocol):

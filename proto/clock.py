@@ -1,8 +1,13 @@
 """Time as an argument: the one clock that a composition root builds and hands down.
 
+A clock has two readings. `now_ms` is for waits: it never goes back, goes on while the machine sleeps, and nobody can
+set it. `unix_ms` is the wall clock, for times that stand in messages and files; somebody may set it, either way, at any
+moment. Both are in milliseconds, and equal when the process starts; only their difference means anything afterwards.
+Nobody compares one with the other: what is due by the wall clock is armed for the instant
+`now_ms() + (due − unix_ms())`, and looked at again when `on_step` tells that the two have moved against each other.
+
 `SystemClock` reads the machine's; `VirtualClock` stands still until it is moved, so that a test, or a broker that was
-started with it, drives hours in milliseconds. Instants are Unix milliseconds. No other module may call `time.*` for
-the time of day.
+started with it, drives hours in milliseconds. No other module may call `time.*` for the time of day.
 
 What a move of the virtual clock promises: it stops at each instant that somebody sleeps for, in order, and leaves it
 only when the work of that instant has ended. Work is whatever the event loop can run without waiting for the world
@@ -10,7 +15,8 @@ only when the work of that instant has ended. Work is whatever the event loop ca
 between, and whose end belongs to this instant, calls `hold` before and `release` after. Real time passes meanwhile.
 
 Bounds: a step is `STEP_MAX_MS` at most; the loop gets `TURNS_MAX` turns for the work of one instant that nobody holds,
-then the clock says so in the log and moves on. Sleepers cost O(log n), those that were cancelled are dropped.
+then the clock says so in the log and moves on. Sleepers cost O(log n), those that were cancelled are dropped. That the
+machine slept, or its wall clock was set, is seen within `LOOK_MS` by whoever sleeps then.
 """
 
 from __future__ import annotations
@@ -28,6 +34,12 @@ from .errors import InvalidArgument
 
 logger = logging.getLogger(__name__)
 
+#: So often is looked, while anybody sleeps, whether the wall clock was set or the machine slept.
+LOOK_MS: Final = 1_000
+#: A wall clock that moved by less is taken as it is: what is due by it is late by so much at most.
+STEP_MIN_MS: Final = 2
+#: A wall clock that moved by so much says so in the log.
+_STEP_TOLD_MS: Final = 1_000
 #: Ten years: the longest step of a virtual clock.
 STEP_MAX_MS: Final = 10 * 365 * 86_400_000
 #: Turns of the event loop for the work of one instant.
@@ -42,12 +54,23 @@ _HELD_WARNING_S: Final = 10.0
 _CANCELLED_MIN: Final = 64
 
 
-class Clock(Protocol):
-    """Tells the time and waits for it."""
+class Readings(Protocol):
+    """Tells the time, twice."""
 
     def now_ms(self) -> int:
-        """Return the present instant."""
+        """Return the present instant, for waits: never before one that was returned, and time asleep counts."""
         ...
+
+    def unix_ms(self) -> int:
+        """Return the wall clock's Unix milliseconds, for times in messages and files: it may go back."""
+        ...
+
+
+class Clock(Readings, Protocol):
+    """Tells the time and waits for it."""
+
+    #: Called when `unix_ms` has moved against `now_ms`, after the fact; the event loop's thread only.
+    on_step: list[Callable[[], None]]
 
     async def sleep_until(self, instant_ms: int) -> None:
         """Return once `now_ms()` has reached INSTANT_MS."""
@@ -76,22 +99,81 @@ def held(clock: Clock) -> Iterator[None]:
         clock.release()
 
 
+def ahead_ms(clock: Readings) -> int:
+    """Return how far CLOCK's wall clock is ahead of its instants for waits: an instant plus this is Unix time."""
+    return clock.unix_ms() - clock.now_ms()
+
+
+def past_instant(clock: Readings, unix_ms: int) -> int:
+    """Return the instant of what was noted at UNIX_MS, for waits that go on from it.
+
+    A time that is still to come was noted before the wall clock was set back: it counts as the present.
+    """
+    return clock.now_ms() - max(0, clock.unix_ms() - unix_ms)
+
+
+#: Counts while the machine sleeps. Elsewhere than on Linux the monotonic clock does so itself.
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+#: What makes instants begin as Unix milliseconds: the same for all clocks of the process.
+_ORIGIN_NS: Final = time.time_ns() - time.clock_gettime_ns(_STEADY)
+
+
 class SystemClock:
-    """The machine's clock. It never steps back: a corrected wall clock stands still until it has caught up."""
+    """The machine's clock."""
 
     def __init__(self) -> None:
-        self._latest_ms = 0
+        self.on_step: list[Callable[[], None]] = []
+        self._ahead_ms = ahead_ms(self)
+        self._looked_ms = self.now_ms()
+        #: Those who sleep for long, by their loop.
+        self._sleepers: dict[asyncio.AbstractEventLoop, _Sleepers] = {}
 
     def now_ms(self) -> int:
-        now = time.time_ns() // 1_000_000
-        if now > self._latest_ms:
-            self._latest_ms = now
-        return self._latest_ms
+        return (time.clock_gettime_ns(_STEADY) + _ORIGIN_NS) // 1_000_000
+
+    def unix_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     async def sleep_until(self, instant_ms: int) -> None:
-        # Again and again: a sleep may end early, and the wall clock may be set back meanwhile.
-        while (wait_ms := instant_ms - self.now_ms()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(wait_ms / 1000)
+        # Again and again: a sleep may end early, and one that was begun before the machine slept ends too late.
+        while (wait_ms := instant_ms - self.now_ms()) > 0:
+            if wait_ms <= LOOK_MS:
+                await asyncio.sleep(wait_ms / 1000)
+            else:
+                await self._sleep_long(wait_ms)
+            if self.now_ms() - self._looked_ms >= LOOK_MS:
+                self._look()
+
+    async def _sleep_long(self, wait_ms: int) -> None:
+        """Sleep for WAIT_MS, or until the machine has slept meanwhile."""
+        loop = asyncio.get_running_loop()
+        sleepers = self._sleepers.get(loop)
+        if sleepers is None:
+            sleepers = self._sleepers[loop] = _Sleepers(loop, self._look, self.now_ms)
+        woken: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(wait_ms / 1000, _wake, woken)
+        sleepers.add(woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            if not sleepers.discard(woken):
+                del self._sleepers[loop]
+
+    def _look(self) -> None:
+        """Tell if the wall clock was set since the last look."""
+        now_ms, unix_ms = self.now_ms(), self.unix_ms()
+        if self.now_ms() - now_ms >= STEP_MIN_MS:
+            return  # Something came in between the readings: they do not belong together.
+        self._looked_ms = now_ms
+        by_ms = unix_ms - now_ms - self._ahead_ms
+        if abs(by_ms) < STEP_MIN_MS:
+            return
+        self._ahead_ms += by_ms
+        if abs(by_ms) >= _STEP_TOLD_MS:
+            logger.warning("the wall clock was set by_ms=%+d", by_ms)
+        for told in list(self.on_step):
+            told()
 
     def hold(self) -> None:
         """Time passes anyway."""
@@ -100,11 +182,55 @@ class SystemClock:
         """Time passes anyway."""
 
 
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+class _Sleepers:
+    """Those who sleep on LOOP for longer than `LOOK_MS`: looks so often whether the machine has slept."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, look: Callable[[], None], now_ms: Callable[[], int]
+    ) -> None:
+        self._loop = loop
+        self._look_at_wall = look
+        self._now_ms = now_ms
+        self._all: set[asyncio.Future[None]] = set()
+        self._behind_ms = self._behind()
+        self._next = loop.call_later(LOOK_MS / 1000, self._look)
+
+    def add(self, woken: asyncio.Future[None]) -> None:
+        self._all.add(woken)
+
+    def discard(self, woken: asyncio.Future[None]) -> bool:
+        """Forget WOKEN; return whether anybody else sleeps: otherwise these sleepers are done with."""
+        self._all.discard(woken)
+        if not self._all:
+            self._next.cancel()
+        return bool(self._all)
+
+    def _behind(self) -> float:
+        """Return how far the loop's clock, which stands still while the machine sleeps, is behind."""
+        return self._now_ms() - self._loop.time() * 1000
+
+    def _look(self) -> None:
+        self._next = self._loop.call_later(LOOK_MS / 1000, self._look)
+        behind_ms = self._behind()
+        if behind_ms - self._behind_ms >= LOOK_MS:
+            self._behind_ms = behind_ms
+            for woken in self._all:
+                _wake(woken)
+        self._look_at_wall()
+
+
 class VirtualClock:
-    """A clock that only `advance` moves. Not thread-safe: its event loop owns it."""
+    """A clock that only `advance` moves, and `step` its wall clock alone. Not thread-safe: its event loop owns it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
+        self._ahead_ms = 0
+        self.on_step: list[Callable[[], None]] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
         #: How many of the sleepers were cancelled and are still listed.
@@ -112,11 +238,14 @@ class VirtualClock:
         self._moving = asyncio.Lock()
         self._holds = 0
         self._released: asyncio.Future[None] | None = None
-        #: Told the instant that a move will end at, before it begins.
+        #: Told what the wall clock will show at the end of a move, before it begins.
         self.before_move: list[Callable[[int], None]] = []
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def unix_ms(self) -> int:
+        return self._now_ms + self._ahead_ms
 
     async def sleep_until(self, instant_ms: int) -> None:
         if instant_ms <= self._now_ms:
@@ -147,6 +276,21 @@ class VirtualClock:
         if not self._holds and self._released is not None and not self._released.done():
             self._released.set_result(None)
 
+    def step(self, by_ms: int) -> None:
+        """Set the wall clock by BY_MS, either way. No time passes: nobody wakes for it."""
+        self._ahead_ms += by_ms
+        for told in list(self.on_step):
+            told()
+
+    async def suspend(self, for_ms: int) -> None:
+        """Have the machine sleep for FOR_MS: nothing happens on the way, and what fell due does so at the end."""
+        _check_step(for_ms)
+        async with self._moving:
+            await self._rest()
+            self._now_ms += for_ms
+            self._wake(self._now_ms)
+            await self._rest()
+
     def start_at(self, instant_ms: int) -> None:
         """Begin at INSTANT_MS; nothing changes if that has passed. No move: what lies between does not happen.
 
@@ -167,7 +311,7 @@ class VirtualClock:
             await self._rest()
             target_ms = self._now_ms + by_ms
             for hook in self.before_move:
-                hook(target_ms)
+                hook(target_ms + self._ahead_ms)
             while (instant_ms := self._next_instant()) is not None and instant_ms <= target_ms:
                 self._now_ms = instant_ms
                 self._wake(instant_ms)
@@ -186,9 +330,7 @@ class VirtualClock:
         """Wake all who sleep until INSTANT_MS, in the order in which they fell asleep."""
         sleepers = self._sleepers
         while sleepers and sleepers[0][0] <= instant_ms:
-            woken = heapq.heappop(sleepers)[2]
-            if not woken.done():
-                woken.set_result(None)
+            _wake(heapq.heappop(sleepers)[2])
 
     async def _rest(self) -> None:
         """Let the work of the present instant end, and hear what threads and sockets have brought already."""

@@ -117,7 +117,7 @@ class Background:
             self.group.fail(error)
 
     def tick(self, now_ms: int) -> None:
-        """Begin whatever is due at NOW_MS."""
+        """Begin whatever is due at NOW_MS, an instant of a clock that is never set back."""
         if self._health.failure is not None:
             return
         try:
@@ -136,7 +136,7 @@ class Background:
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._config.flush_checkpoint_interval_ms
             parts += self._checkpoint_due()
-            parts += self._timers.take_parts(now_ms, self.group.flushed_offset)
+            parts += self._timers.take_parts(self.group.flushed_offset)
         if parts:
             self._submit_rest(parts, landed)
 

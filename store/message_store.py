@@ -4,7 +4,7 @@ Opening takes the lock, loads the files, recovers, and leaves the file `abort` b
 no network, no asyncio; one thread, the owner's, calls everything. Two threads of its own only wait for the device
 (background.py); without `start` their work is done by whoever asks for it.
 
-    store = MessageStore.open(StoreConfig(path=…), disk=OsDisk(), now_ms=clock.now_ms)
+    store = MessageStore.open(StoreConfig(path=…), disk=OsDisk(), now_ms=clock.unix_ms)
     store.start(loop.call_soon_threadsafe)
     appended = store.append(run)                       # queue and index show it when this returns
     store.request_sync(appended.end_offset, waiter)    # waiter(None) once it is on the device
@@ -271,13 +271,13 @@ class MessageStore(Reader):
 
     # --- to the device -------------------------------------------------------------------------------------------
 
-    def tick(self, wall_ms: int | None = None) -> None:
+    def tick(self, now_ms: int | None = None) -> None:
         """Flush what is due: call this every `config.flush_interval_ms`, from the owner's thread.
 
-        WALL_MS is the machine's time, where the messages' time is another.
+        NOW_MS is an instant of a clock that is never set back (`Clock.now_ms`); None: the wall clock, for tools.
         """
         self._writer.catch_up_if_possible()
-        self._background.tick(self._now_ms() if wall_ms is None else wall_ms)
+        self._background.tick(self._now_ms() if now_ms is None else now_ms)
         self._preallocate()
 
     def _preallocate(self) -> None:

@@ -28,8 +28,10 @@ class DataVersion:
     timestamp_ms: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """Return the version after one more change, made at NOW_MS."""
-        return replace(self, counter=(self.counter + 1) & COUNTER_MAX, timestamp_ms=now_ms)
+        """Return the version after one more change, made at NOW_MS: a later one, also where the clock was set back."""
+        counter = (self.counter + 1) & COUNTER_MAX
+        least_ms = self.timestamp_ms + (counter & 0xFFFF == 0)
+        return replace(self, counter=counter, timestamp_ms=max(now_ms, least_ms))
 
     @classmethod
     def of(cls, document: Object) -> DataVersion:

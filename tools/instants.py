@@ -15,7 +15,7 @@ _DIGITS_MAX: Final = 16
 
 def local_now() -> datetime:
     """Return the present in this machine's time zone."""
-    return datetime.fromtimestamp(SystemClock().now_ms() / 1000).astimezone()
+    return datetime.fromtimestamp(SystemClock().unix_ms() / 1000).astimezone()
 
 
 def instant_of(

@@ -187,7 +187,7 @@ class _Time:
         from ..broker.virtual_time import check_clock
 
         start_ms = check_clock(
-            disk, store, virtual=self.virtual, now_ms=wall.now_ms(), force=self.force
+            disk, store, virtual=self.virtual, now_ms=wall.unix_ms(), force=self.force
         )
         return VirtualClock(start_ms) if self.virtual else wall
 

@@ -103,7 +103,7 @@ class Coordinator:
 
     def join(self, seat: MemberStream, join: pb.Join) -> Group:
         """Take in who says JOIN at SEAT, or take it back; return its group."""
-        member = member_of(join, seat.peer, self._timers.now_ms())
+        member = member_of(join, seat.peer, self._timers)
         self.check_join(join.group)
         config = self._configs.ensure(join.group)
         group = self._groups.get(join.group) or Group(join.group, self._config, self._timers)
@@ -167,7 +167,7 @@ class Coordinator:
     def heard(self, group: Group, member_id: str) -> None:
         """Note that MEMBER_ID of GROUP lives."""
         member = group.membership.members[member_id]
-        member.last_heard_ms = self._timers.now_ms()
+        member.heard(self._timers)
         self._watch(group, member)
 
     def _watch(self, group: Group, member: Member) -> None:

@@ -9,6 +9,7 @@ from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic
 from ..groups import check_own_choice
+from ..timers import Timers
 from .membership import Member
 from .names import check_member, check_name, check_range
 from .subscriptions import Wishes
@@ -24,8 +25,8 @@ _KIND_LENGTH_MAX: Final = 32
 _QUEUE_MAX: Final = (1 << 31) - 1
 
 
-def member_of(join: pb.Join, peer: str, now_ms: int) -> Member:
-    """Return who joins with JOIN from PEER at NOW_MS.
+def member_of(join: pb.Join, peer: str, timers: Timers) -> Member:
+    """Return who joins with JOIN from PEER now, by TIMERS.
 
     Raises InvalidArgument, InvalidName or InvalidFilter, which name the field.
     """
@@ -46,14 +47,11 @@ def member_of(join: pb.Join, peer: str, now_ms: int) -> Member:
         room=join.room,
         kind=join.kind,
         peer=peer,
-        joined_ms=now_ms,
+        joined_ms=timers.unix_ms(),
     )
-    return Member(
-        wire=wire,
-        wishes=Wishes.of(join),
-        session_timeout_ms=timeout_ms,
-        last_heard_ms=now_ms,
-    )
+    member = Member(wire=wire, wishes=Wishes.of(join), session_timeout_ms=timeout_ms)
+    member.heard(timers)
+    return member
 
 
 def check_held(queues: Sequence[pb.HeldQueue]) -> Sequence[pb.HeldQueue]:

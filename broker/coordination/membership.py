@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ..timers import Timers
 from .subscriptions import Wishes
 
 FENCED_MAX: Final = 1_000
@@ -29,7 +30,8 @@ class Member:
     wire: pb.Member
     wishes: Wishes
     session_timeout_ms: int
-    last_heard_ms: int
+    #: When it was heard of, as an instant of the timers; WIRE has the time of day.
+    last_heard_ms: int = 0
     #: The first generation that counts it in; 0: none yet.
     since: int = 0
     #: It led, and did not answer: others first.
@@ -47,10 +49,10 @@ class Member:
     def session_ends_ms(self) -> int:
         return self.last_heard_ms + self.session_timeout_ms
 
-    def message(self) -> pb.Member:
-        """Return it as others are told of it, now."""
-        self.wire.last_heard_ms = self.last_heard_ms
-        return self.wire
+    def heard(self, timers: Timers) -> None:
+        """Note a sign of life, now."""
+        self.last_heard_ms = timers.now_ms()
+        self.wire.last_heard_ms = timers.unix_ms()
 
 
 class Membership:
@@ -198,4 +200,4 @@ class Membership:
     def everyone(self) -> list[pb.Member]:
         """Return the members as a leader is told of them, by instance or else by member_id."""
         found = sorted(self.members.values(), key=lambda one: one.instance_id or one.member_id)
-        return [member.message() for member in found]
+        return [member.wire for member in found]

@@ -36,7 +36,7 @@ class Delays:
         self._note = DeliveredNote(store)
         self._note.find()
         self._progress = LevelProgress(
-            state_file("delayOffset.json"), store, clock.now_ms, self._note
+            state_file("delayOffset.json"), store, clock.unix_ms, self._note
         )
         self._levels = LevelDeliveries(
             store, timers, clock, deliveries, appends, self._progress, pause_ms=pause_ms

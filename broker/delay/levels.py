@@ -3,8 +3,9 @@
 Level n waits in queue n − 1 of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so a level is a queue in
 the order of their times, and one position says how far it was delivered. The queue entries hold the times (the store
 puts them there); one that lies further ahead than the level's delay counts as due, as with Apache: it was written
-by a clock that was ahead. Where a clock went back between two runs, the store stamps what comes now with the newest
-time it has; such a message waits for its level's delay from when it is seen, not until the clock has caught up.
+by a clock that was ahead. Where the clock was set back, the store stamps what comes now with the newest time it has;
+such a message waits for its level's delay from when it came, not until the clock has caught up. Where it is set
+while a message waits, the message is due when the clock shows its time, but never later than was to be waited for.
 
 Queues of levels that the settings had once, and have no more, are delivered at the times that stand in them.
 
@@ -15,20 +16,21 @@ broker was down does not keep sends from being served. Then one timer waits for 
 cannot take copies (full, failed), exactly these are tried again after RETRY_MS, and nothing else before. Records that
 cannot be read are passed over with a warning.
 
-Memory: the times of the next CHUNK_MESSAGES entries of each level. The event loop owns it. Source: store-format.md
-§7.1, Apache's ScheduleMessageService.
+Memory: the times of the next CHUNK_MESSAGES entries of each level, and some 64 instants at which messages came. The
+event loop owns it. Source: store-format.md §7.1, Apache's ScheduleMessageService.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from ...proto.clock import Clock
+from ...proto.clock import STEP_MIN_MS, Clock, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
@@ -52,6 +54,8 @@ RETRY_MS: Final = 100
 #: When it is tried again after a bug.
 _BUG_RETRY_MS: Final = 10_000
 _LEVELS: Final = QueueName(SCHEDULE_TOPIC)
+#: When messages came is known to such a part of their level's delay.
+_MARKS: Final = 64
 #: The delay of a level that there is no more is not known: no time in its queue counts as one of a wrong clock.
 _ANY_DELAY_MS: Final = 1 << 50
 
@@ -60,36 +64,78 @@ def _nothing() -> Longs:
     return np.zeros(0, np.int64)
 
 
+class _Arrivals:
+    """When the messages of one level that wait came, whatever stamp they have; late by 1/64 of DELAY_MS at most."""
+
+    __slots__ = ("_delay_ms", "_marks", "_over")
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay_ms = delay_ms
+        #: Instant of the first and of the last message, and the end of the log behind that.
+        self._marks: deque[tuple[int, int, int]] = deque()
+        #: What lies before in the log has waited for its delay.
+        self._over = 0
+
+    def note(self, now_ms: int, log_end: int) -> None:
+        """Hear that messages came at NOW_MS, which lie before LOG_END in the log."""
+        marks = self._marks
+        if marks and now_ms - marks[-1][0] <= self._delay_ms // _MARKS:
+            marks[-1] = marks[-1][0], now_ms, log_end
+            return
+        marks.append((now_ms, now_ms, log_end))
+        while marks[0][1] + self._delay_ms <= now_ms:
+            self._over = marks.popleft()[2]
+
+    def due_ms(self, log_offsets: Longs, now_ms: int) -> Longs:
+        """Return when those at LOG_OFFSETS have waited for the delay; NOW_MS is the present."""
+        ends = np.array([end for _, _, end in self._marks], np.int64)
+        came = np.array([*(last for _, last, _ in self._marks), now_ms], np.int64)
+        waited = log_offsets < self._over
+        seen = came[np.searchsorted(ends, log_offsets, "right")]
+        return np.where(waited, now_ms, seen + self._delay_ms)
+
+
 @dataclass(slots=True)
 class _Level:
     """One level: its position, and the queue entries from there on, as far as they are known.
 
-    Entries are one array each: due_ms, log_offsets, sizes.
+    Entries are one array each: due_ms, by the wall clock; until_ms, the instant at which it is due whatever that
+    shows; log_offsets, sizes. AHEAD_MS: how far the wall clock is ahead of instants.
     """
 
     number: int
     delay_ms: int
     offset: int
     due_ms: Longs = field(default_factory=_nothing)
+    until_ms: Longs = field(default_factory=_nothing)
     log_offsets: Longs = field(default_factory=_nothing)
     sizes: Longs = field(default_factory=_nothing)
+    arrivals: _Arrivals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.arrivals = _Arrivals(self.delay_ms)
 
     @property
     def queue(self) -> int:
         return self.number - 1
 
-    def read(self, store: MessageStore, now_ms: int, own_from: int) -> None:
+    def read(self, store: MessageStore, now_ms: int, ahead_ms: int, own_from: int) -> None:
         """Read entries from the position on, which moves to where the queue has some.
 
         NOW_MS is the present; what lies behind OWN_FROM in the log came in this run of the broker.
         """
-        known, known_offset = self.due_ms, self.offset
+        known, known_offset = self.until_ms, self.offset
         self._read(store)
-        ahead = (self.due_ms > now_ms + self.delay_ms) & (self.log_offsets >= own_from)
-        self.due_ms[ahead] = now_ms + self.delay_ms
+        instants = self.due_ms - ahead_ms
+        own = self.log_offsets >= own_from
+        latest = np.where(own, self.arrivals.due_ms(self.log_offsets, now_ms), now_ms)
+        too_late = np.where(
+            own, instants - latest >= STEP_MIN_MS, instants - now_ms > self.delay_ms
+        )
+        self.until_ms = np.where(too_late, latest, instants)
         if self.offset == known_offset:
-            count = min(len(known), len(self.due_ms))
-            self.due_ms[:count] = known[:count]  # They wait since they were seen first.
+            count = min(len(known), len(self.until_ms))
+            self.until_ms[:count] = known[:count]
 
     def _read(self, store: MessageStore) -> None:
         self.due_ms = self.log_offsets = self.sizes = _nothing()
@@ -126,18 +172,15 @@ class _Level:
             )
             self.offset = corrected
 
-    def times(self, now_ms: int) -> Longs:
-        """Return when each entry counts as due, rising."""
-        early = self.due_ms > now_ms + self.delay_ms
-        times: Longs = np.where(early, now_ms, self.due_ms) if early.any() else self.due_ms
-        return np.maximum.accumulate(times)
+    def instants(self, ahead_ms: int) -> Longs:
+        """Return when each entry is due, rising."""
+        return np.maximum.accumulate(np.minimum(self.due_ms - ahead_ms, self.until_ms))
 
-    def next_ms(self, now_ms: int) -> int | None:
+    def next_ms(self, ahead_ms: int) -> int | None:
         """Return when the next message is due; None if none waits."""
         if not len(self.due_ms):
             return None
-        due_ms = int(self.due_ms[0])
-        return due_ms if due_ms <= now_ms + self.delay_ms else now_ms
+        return min(int(self.due_ms[0]) - ahead_ms, int(self.until_ms[0]))
 
     def more(self, store: MessageStore) -> bool:
         """Has the queue entries behind those that are known?"""
@@ -148,6 +191,7 @@ class _Level:
         """Move the position behind COUNT messages."""
         self.offset += count
         self.due_ms = self.due_ms[count:]
+        self.until_ms = self.until_ms[count:]
         self.log_offsets = self.log_offsets[count:]
         self.sizes = self.sizes[count:]
 
@@ -233,6 +277,7 @@ class LevelDeliveries:
             self._read_level(level)
             if there:
                 self._progress.reached(level.number, level.offset)
+        self._turns.follow_wall()
         self._turns.soon()
 
     async def stop(self) -> None:
@@ -247,34 +292,38 @@ class LevelDeliveries:
 
     def _on_append(self, level: _Level) -> None:
         """Wake in time for what has arrived; behind other messages of its level it comes when these are done."""
-        if not self._running or len(level.due_ms):
+        if not self._running:
+            return
+        level.arrivals.note(self._clock.now_ms(), self._store.max_log_offset)
+        if len(level.due_ms):
             return
         self._read_level(level)
         self._progress.reached(level.number, level.offset)
-        due_ms = level.next_ms(self._clock.now_ms())
-        if due_ms is None or self._failed is not None or self._turns.comes_next:
+        next_ms = level.next_ms(ahead_ms(self._clock))
+        if next_ms is None or self._failed is not None or self._turns.comes_next:
             return
-        wake_ms = max(due_ms, self._not_before_ms)
-        self._turns.by(wake_ms)
+        self._turns.by(max(next_ms, self._not_before_ms))
 
     def _step(self) -> None:
         """Deliver a chunk of what is due, and see to it that the rest follows at its time."""
         if not self._running:
             return
         now_ms = self._clock.now_ms()
+        # Read together: what is due at `now_ms` is so by the wall clock, to the millisecond.
+        ahead = self._clock.unix_ms() - now_ms
         try:
-            chunk = self._failed or self._gather(now_ms)
+            chunk = self._failed or self._gather(now_ms, ahead)
             if chunk is None or self._deliver(chunk):
-                self._go_on(now_ms, paused=chunk is not None)
+                self._go_on(now_ms, ahead, paused=chunk is not None)
             else:
                 self._turns.at(now_ms + RETRY_MS)
         except Exception:  # The edge of the loop: a bug must not stop all levels for good.
             logger.exception("delay levels wait")
             self._turns.at(now_ms + _BUG_RETRY_MS)
 
-    def _go_on(self, now_ms: int, *, paused: bool) -> None:
+    def _go_on(self, now_ms: int, ahead: int, *, paused: bool) -> None:
         """Deliver what is due at NOW_MS in the next turn, and what is due later when it is, but after a pause."""
-        instants = [level.next_ms(now_ms) for level in self._levels]
+        instants = [level.next_ms(ahead) for level in self._levels]
         next_ms = min((instant for instant in instants if instant is not None), default=None)
         if paused:
             self._not_before_ms = now_ms + self._pause_ms
@@ -287,11 +336,11 @@ class LevelDeliveries:
 
     # --- one chunk
 
-    def _gather(self, now_ms: int) -> _Chunk | None:
+    def _gather(self, now_ms: int, ahead: int) -> _Chunk | None:
         """Return what is to be delivered next; None if nothing is due."""
         due: list[tuple[_Level, Longs]] = []
         for level in self._levels:
-            times = self._due_times(level, now_ms)
+            times = self._due_times(level, now_ms, ahead)
             if len(times):
                 due.append((level, times))
         if not due:
@@ -311,21 +360,21 @@ class LevelDeliveries:
         passed = [(level, count) for (level, _), count in zip(due, taken, strict=True) if count]
         return self._read(log_offsets[order], sizes[order], passed)
 
-    def _due_times(self, level: _Level, now_ms: int) -> Longs:
+    def _due_times(self, level: _Level, now_ms: int, ahead: int) -> Longs:
         """Return the times of the leading entries of LEVEL that are due, all of them that a chunk may hold."""
-        next_ms = level.next_ms(now_ms)
+        next_ms = level.next_ms(ahead)
         if next_ms is None or next_ms > now_ms:
             return _nothing()
-        times = level.times(now_ms)
+        times = level.instants(ahead)
         count = int(np.searchsorted(times, now_ms, "right"))
         if count == len(times) < CHUNK_MESSAGES and level.more(self._store):
             self._read_level(level)
-            times = level.times(now_ms)
+            times = level.instants(ahead)
             count = int(np.searchsorted(times, now_ms, "right"))
         return times[:count]
 
     def _read_level(self, level: _Level) -> None:
-        level.read(self._store, self._clock.now_ms(), self._own_from)
+        level.read(self._store, self._clock.now_ms(), ahead_ms(self._clock), self._own_from)
 
     def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[_Level, int]]) -> _Chunk:
         # Where records of a queue were lost, recovery has their entries tell of the next one: that comes once.

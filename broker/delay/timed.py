@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.clock import Clock
+from ...proto.clock import Clock, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
@@ -46,7 +46,10 @@ CHUNK_BYTES: Final = 1024 * 1024
 
 
 class TimedDeliveries:
-    """Enters and delivers the timed messages of STORE. `start` on a running loop; `close` before the store is."""
+    """Enters and delivers the timed messages of STORE. `start` on a running loop; `close` before the store is.
+
+    All times here are the wall clock's, as messages have them; `_wake_at` alone knows of another.
+    """
 
     def __init__(  # noqa: PLR0913  (it stands between these parts)
         self,
@@ -86,6 +89,7 @@ class TimedDeliveries:
     def start(self) -> None:
         """Begin, with what is overdue first."""
         self._running = True
+        self._clock.on_step.append(self._stepped)
         self._turns.soon()
 
     @property
@@ -109,9 +113,10 @@ class TimedDeliveries:
         if not self._running:
             return
         self._running = False
+        self._clock.on_step.remove(self._stepped)
         self._turns.stop()
         try:
-            self._enter_all(self._clock.now_ms())
+            self._enter_all(self._clock.unix_ms())
             self._near.leave_begun(self._note.slots if self._note is not None else ())
         except PocketMQError as error:
             logger.warning(
@@ -136,11 +141,17 @@ class TimedDeliveries:
         if self._running:
             self._turns.soon()
 
+    def _stepped(self) -> None:
+        """Look at everything again: the wall clock was set, and pauses end by it as well."""
+        self._enter_after_ms = self._deliver_after_ms = 0
+        self._load_at_ms = None
+        self._turns.soon()
+
     def _step(self) -> None:
         """Do one step of work; see to it that there is another when there is something to do."""
         if not self._running:
             return
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.unix_ms()
         try:
             more = self._enter(now_ms)
             self._finish(now_ms)
@@ -150,16 +161,20 @@ class TimedDeliveries:
             self._finish(now_ms)
         except PocketMQError as error:
             self._fail(error)
-            self._turns.at(now_ms + RETRY_MS)
+            self._wake_at(now_ms + RETRY_MS)
         except Exception:  # The edge of the loop: a bug must not stop all timed messages.
             logger.exception("timed messages wait")
-            self._turns.at(now_ms + RETRY_MS)
+            self._wake_at(now_ms + RETRY_MS)
         else:
             wake_ms = now_ms if more else self._next_instant(now_ms)
             if wake_ms is not None and wake_ms <= now_ms:
                 self._turns.soon()
             elif wake_ms is not None:
-                self._turns.at(wake_ms)
+                self._wake_at(wake_ms)
+
+    def _wake_at(self, unix_ms: int) -> None:
+        """Have a step when the wall clock shows UNIX_MS."""
+        self._turns.at(unix_ms - ahead_ms(self._clock))
 
     def _next_instant(self, now_ms: int) -> int | None:
         deliver_ms = self._near.next_due_ms()

@@ -2,6 +2,8 @@
 
 A backlog is worked off step by step, so that sends and fetches have their turns in between; while a step is asked for
 in the next turn, a clock that is moved stays where it is. The event loop owns it.
+
+What is due by the wall clock has to be looked at again when that is set: `follow_wall` until `stop`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ class Turns:
         self._step = step
         self._handle: asyncio.Handle | None = None
         self._timer: Timer | None = None
+
+    def follow_wall(self) -> None:
+        """Have a step as well whenever the wall clock was set."""
+        self._clock.on_step.append(self.soon)
 
     @property
     def comes_next(self) -> bool:
@@ -56,6 +62,8 @@ class Turns:
 
     def stop(self) -> None:
         """Have no step any more."""
+        if self.soon in self._clock.on_step:
+            self._clock.on_step.remove(self.soon)
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from ...proto.errors import Overloaded
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
-from ..waiting import Purgatory
+from ..waiting import Purgatory, end_of_wait
 from .receive import Receive
-
-#: Waits of _LONG_WAIT_MS or more end in bunches: each is shorter than asked for by less than this part of it.
-_WAIT_PARTS: Final = 64
-_LONG_WAIT_MS: Final = 10_000
 
 
 class PopWaits:
-    """Receives that wait in PURGATORY; WALL_MS tells the machine's time."""
+    """Receives that wait in PURGATORY, by the instants of NOW_MS: the machine's."""
 
     def __init__(
-        self, config: BrokerConfig, purgatory: Purgatory, wall_ms: Callable[[], int]
+        self, config: BrokerConfig, purgatory: Purgatory, now_ms: Callable[[], int]
     ) -> None:
         self._config = config
         self._purgatory = purgatory
-        self._wall_ms = wall_ms
+        self._now_ms = now_ms
         #: The groups whose receives of a topic wait.
         self._waiting: dict[str, set[tuple[str, str]]] = {}
         self._of_client: dict[str, dict[Receive, None]] = {}
@@ -41,7 +36,7 @@ class PopWaits:
                 limit=limit,
             )
         wait_ms = min(asked.wait_ms, self._config.fetch_wait_max_ms)
-        deadline_ms = _together(self._wall_ms() + wait_ms, wait_ms)
+        deadline_ms = end_of_wait(self._now_ms(), wait_ms)
         key = (asked.group, asked.topic)
         receive.waiting = self._purgatory.watch(receive, key, deadline_ms)
         self._waiting.setdefault(asked.topic, set()).add(key)
@@ -94,14 +89,3 @@ class PopWaits:
             waiting.discard(key)
             if not waiting:
                 del self._waiting[key[1]]
-
-
-def _together(deadline_ms: int, wait_ms: int) -> int:
-    """Return an instant at or before DEADLINE_MS, if WAIT_MS is long: one at which others of that length end as well.
-
-    Idle receives are answered, and come again, in bunches then. Before and not after: whoever asked has a deadline too.
-    """
-    if wait_ms < _LONG_WAIT_MS:
-        return deadline_ms
-    step_ms = wait_ms // _WAIT_PARTS
-    return deadline_ms // step_ms * step_ms

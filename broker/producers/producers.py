@@ -21,11 +21,13 @@ So nothing is ever dropped that is not in the store. Not thread-safe: the event 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from ...proto.clock import Clock, ahead_ms, past_instant
 from ...proto.errors import PocketMQError, StoreFull
 from ...proto.instant import format_instant
 from ...proto.record_run import Longs
@@ -50,18 +52,18 @@ _NAME: Final = "producers.json"
 
 
 class Producers:
-    """What producers have stored in STORE. `start` before the first run; NOW_MS is the messages' time."""
+    """What producers have stored in STORE. `start` before the first run; CLOCK is the messages' time."""
 
     def __init__(
         self,
         store: MessageStore,
-        now_ms: Callable[[], int],
+        clock: Clock,
         *,
         producers_max: int,
         expiry_ms: int,
     ) -> None:
         self._store = store
-        self._now_ms = now_ms
+        self._clock = clock
         self._path = f"{store.config.own_folder}/{_NAME}"
         self.sequences = Sequences(producers_max, expiry_ms)
         #: Log offset, and store time, before which repeats cannot be told; None: all can.
@@ -87,11 +89,11 @@ class Producers:
         """
         each = each_has_its_own(numbers, run)
         key = numbers.producer_id, run.topic, run.queue
-        return self.sequences.judge(key, numbers, self._now_ms()), each
+        return self.sequences.judge(key, numbers, self._clock.now_ms()), each
 
     def reserve(self, run: Numbered) -> None:
         """RUN will be appended at the end of this turn."""
-        self.sequences.reserve(run, self._now_ms())
+        self.sequences.reserve(run, self._clock.now_ms())
 
     def note(
         self,
@@ -110,7 +112,7 @@ class Producers:
                 failed = True
         if failed:  # A part may be in the log all the same.
             for found in found_runs(self._store.log, begin, self._store.max_log_offset):
-                self.sequences.note(*found)
+                self.sequences.note(*found, used_ms=self._clock.now_ms())
 
     def places(self, run: Numbered) -> Places:
         """Return where those records of RUN are that are stored already.
@@ -142,6 +144,8 @@ class Producers:
         for found in found_runs(store.log, begin, end):
             self.sequences.note(*found, complete=complete)
         self.sequences.settle()
+        # What was kept are times of the wall clock: another process has other instants.
+        self.sequences.rebase(partial(past_instant, self._clock))
         self._scanned_bytes = end - begin
         if not complete:
             self._say_unknown(begin)
@@ -178,7 +182,7 @@ class Producers:
         return next((start for start in starts if start >= oldest), starts[-1] if starts else 0)
 
     def _say_unknown(self, begin: int) -> None:
-        since_ms = store_time_ms(self._store.log, begin) or self._now_ms()
+        since_ms = store_time_ms(self._store.log, begin) or self._clock.unix_ms()
         self.unknown_before = begin, since_ms
         logger.warning(
             "repeats of runs from before cannot be told log_offset=%d since=%s",
@@ -200,13 +204,13 @@ class Producers:
             self._crowded_out = self.sequences.crowded_out
         grown = self._store.max_log_offset - max(self._saved_end, 0)
         news = self.sequences.version != self._saved_version
-        late = self._now_ms() - self._saved_ms >= SAVE_INTERVAL_MS
+        late = self._clock.now_ms() - self._saved_ms >= SAVE_INTERVAL_MS
         if grown >= SAVE_BYTES or (news and late):
             self.save()
 
     def forget_idle(self) -> None:
         """Forget producers that sent nothing for too long."""
-        self.sequences.forget_idle(self._now_ms())
+        self.sequences.forget_idle(self._clock.now_ms())
 
     def save(self) -> None:
         """Write the snapshot as soon as what it tells of is on the device."""
@@ -226,8 +230,12 @@ class Producers:
         """Return the present state, as it is written: its version, the file, and up to where in the log it tells."""
         end = self._store.max_log_offset
         tail = log_tail(self._store.log, end) or 0
-        self._saved_ms = self._now_ms()
-        return self.sequences.version, encoded(end, tail, self.sequences.items()), end
+        self._saved_ms = self._clock.now_ms()
+        return (
+            self.sequences.version,
+            encoded(end, tail, self.sequences.items(), ahead_ms(self._clock)),
+            end,
+        )
 
     def _write(self, version: int, data: bytes, end: int) -> None:
         disk = self._store.disk

@@ -27,7 +27,7 @@ forgotten between two tries of it looks new, and is stored twice. Not thread-saf
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -180,14 +180,24 @@ class Sequences:
 
     # --- what was found in the log
 
-    def note(self, key: Key, epoch: int, stored: Stored, *, complete: bool = True) -> None:
+    def note(
+        self,
+        key: Key,
+        epoch: int,
+        stored: Stored,
+        *,
+        complete: bool = True,
+        used_ms: int | None = None,
+    ) -> None:
         """Count what was found STORED in the log, in its order.
 
-        COMPLETE: a producer that is not known yet has stored nothing before; else that is unknown.
+        COMPLETE: a producer that is not known yet has stored nothing before; else that is unknown. It was used at
+        USED_MS; None: when the store says.
         """
+        used_ms = stored.store_ms if used_ms is None else used_ms
         sequence = self._table.get(key)
         if sequence is None:
-            sequence = Sequence(epoch, stored.store_ms)
+            sequence = Sequence(epoch, used_ms)
             if not complete:
                 first = stored.intervals()[0][0]
                 sequence.known_from = sequence.next = sequence.settled = first
@@ -196,7 +206,7 @@ class Sequences:
         if epoch > sequence.epoch:
             self._drop_runs(sequence)
             sequence.begin(epoch)
-        self._touch(key, sequence, max(stored.store_ms, sequence.used_ms))
+        self._touch(key, sequence, max(used_ms, sequence.used_ms))
         if not all(sequence.is_stored(begin, end) for begin, end in stored.intervals()):
             self._add(sequence, stored)
         if not sequence.pending:
@@ -218,6 +228,11 @@ class Sequences:
         for stored in runs:
             self._remember(sequence, stored)
         sequence.end_turn()
+
+    def rebase(self, used: Callable[[int], int]) -> None:
+        """Have each sequence be used last when USED says of its time."""
+        for sequence in self._table.values():
+            sequence.used_ms = used(sequence.used_ms)
 
     # --- forgetting
 

@@ -52,9 +52,11 @@ def log_tail(log: CommitLog, end: int) -> int | None:
     return zlib.crc32(file.view[max(0, at - TAIL_BYTES) : at])
 
 
-def encoded(log_end: int, tail: int, sequences: Iterable[tuple[Key, Sequence]]) -> bytes:
+def encoded(
+    log_end: int, tail: int, sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0
+) -> bytes:
     """Return the file that says so."""
-    rows = [_row(key, sequence) for key, sequence in sequences]
+    rows = [_row(key, sequence, ahead_ms) for key, sequence in sequences]
     body = json.dumps(rows, separators=(",", ":")).encode()
     head = {"version": _VERSION, "logEnd": log_end, "tail": tail, "crc": zlib.crc32(body)}
     return json.dumps(head).encode() + b"\n" + body
@@ -73,7 +75,7 @@ def decoded(data: bytes) -> Snapshot | None:
         return None
 
 
-def _row(key: Key, sequence: Sequence) -> list[Any]:
+def _row(key: Key, sequence: Sequence, ahead_ms: int) -> list[Any]:
     runs = [_run(stored) for stored in sequence.runs]
     return [
         *key,
@@ -83,7 +85,7 @@ def _row(key: Key, sequence: Sequence) -> list[Any]:
         sequence.missing,
         runs,
         sequence.end_offset,
-        sequence.used_ms,
+        sequence.used_ms + ahead_ms,
     ]
 
 

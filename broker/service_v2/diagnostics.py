@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from ...proto.clock import ahead_ms
 from ...proto.errors import InvalidArgument, MessageNotFound, Overloaded, RequestTimeout
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
@@ -68,7 +69,8 @@ class Diagnostics:
     def list(self, request: pb.ClientListRequest, call: Call) -> pb.ClientListReply:
         """Answer who is connected."""
         sessions = sorted(self._sessions, key=lambda session: session.client_id)
-        return pb.ClientListReply(clients=[_described(session) for session in sessions])
+        ahead = ahead_ms(self._timers)
+        return pb.ClientListReply(clients=[_described(session, ahead) for session in sessions])
 
     def ask(self, request: pb.AskClientRequest, call: Call) -> pb.AskClientReply | Later:
         """Ask a client, and pass on what it says."""
@@ -174,12 +176,12 @@ class Diagnostics:
         )
 
 
-def _described(session: Session) -> pb.OfficialClient:
+def _described(session: Session, ahead: int) -> pb.OfficialClient:
     client = pb.OfficialClient(
         client_id=session.client_id,
         language=session.language,
         streams=len(session.streams),
-        heard_ms=session.heard_ms,
+        heard_ms=session.heard_ms + ahead,
     )
     settings = session.settings
     if settings is None:

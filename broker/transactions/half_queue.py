@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ...proto.clock import Clock, past_instant
 from ...proto.errors import PocketMQError
 from ...proto.properties import TAGS
 from ...proto.record import decode_record
@@ -53,12 +54,12 @@ class HalfQueue:
         appends: Appends,
         offsets: Offsets,
         outcomes: Outcomes,
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self.store = store
         self.appends = appends
         self._outcomes = outcomes
-        self._now_ms = now_ms
+        self._clock = clock
         self._progress = Progress(store, offsets)
         self._next = 0
         #: Half messages that have an outcome and could not be marked yet.
@@ -179,8 +180,8 @@ class HalfQueue:
             logger.error("half messages cannot be read reason=%s", error.message)
 
     def _tell(self, half: OpenHalf) -> None:
-        # Where the clock went back between two runs, the store stamps a time that is still to come.
-        half.stored_ms = min(half.stored_ms, self._now_ms())
+        # From here on an instant for waits, which nobody can set.
+        half.stored_ms = past_instant(self._clock, half.stored_ms)
         for listener in self.on_open:
             listener(half)
 
@@ -205,7 +206,7 @@ class HalfQueue:
         runs = []
         for parts, has_copy in ((copied, True), (others, False)):
             if parts:
-                runs.append(op_run(parts, self._now_ms(), self.store.host, copied=has_copy))
+                runs.append(op_run(parts, self._clock.unix_ms(), self.store.host, copied=has_copy))
         outcomes = self.appends.append(runs) if runs else []
         end_offset: int | PocketMQError = 0
         for parts, outcome in zip(

@@ -71,7 +71,7 @@ class Transactions:
         self._store = store
         self._now_ms: Callable[[], int] = clock.now_ms
         self._outcomes = Outcomes(store)
-        self._halves = HalfQueue(store, appends, offsets, self._outcomes, clock.now_ms)
+        self._halves = HalfQueue(store, appends, offsets, self._outcomes, clock)
         self._checks = Checks(config, topics, self._halves, self._outcomes, timers, clock)
         self._decisions = Decisions(self._halves, self._outcomes)
         #: Half messages of this turn that are not in the table yet.

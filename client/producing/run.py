@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ...proto.body_run import BodyOrigin, encode_bodies
+from ...proto.clock import Readings, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIdRow, UniqueIds
@@ -46,6 +47,7 @@ class Origin(NamedTuple):
 
     host: Host
     ids: UniqueIds
+    clock: Readings
     producer_id: int = 0
 
 
@@ -151,10 +153,11 @@ class Run:
         if not isinstance(self.ids, UniqueIdRow):
             self.ids = origin.ids.row(len(bodies))
         numbers = self._sequence(origin.producer_id, 0, len(bodies))
-        born = self.born_ms, origin.host
+        born = self._born_unix_ms(origin), origin.host
         self.records, self.sizes = bodies.encode(self.queue.number, born, self.ids, numbers)
 
     def _encode_messages(self, messages: list[Message], origin: Origin) -> None:
+        born_ms = self._born_unix_ms(origin)
         strings = [message.property_string for message in messages]
         if not self.ids:
             self.ids = origin.ids.row(len(messages))
@@ -166,7 +169,7 @@ class Run:
         if alike and isinstance(self.ids, UniqueIdRow):
             topic, _, number = self.queue
             self.records, self.sizes = encode_bodies(
-                BodyOrigin(topic, number, self.born_ms, origin.host, strings[0]),
+                BodyOrigin(topic, number, born_ms, origin.host, strings[0]),
                 bodies,
                 self.ids,
                 first_extra=self._sequence(origin.producer_id, 0, len(bodies)),
@@ -177,10 +180,14 @@ class Run:
                 self.queue.topic,
                 self.queue.number,
                 zip(bodies, self._properties(origin.producer_id), strict=True),
-                born_timestamp_ms=self.born_ms,
+                born_timestamp_ms=born_ms,
                 born_host=origin.host,
                 sys_flag=flags,
             )
+
+    def _born_unix_ms(self, origin: Origin) -> int:
+        """Return when it was born, as the wall clock tells now."""
+        return self.born_ms + ahead_ms(origin.clock)
 
     def _properties(self, producer_id: int) -> list[bytes]:
         """Return the property string of each record."""

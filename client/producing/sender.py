@@ -88,14 +88,14 @@ class Sender:
         """Get ready to send; nothing is connected yet."""
         session = self._session
         host = await local_host(session.name_servers.addresses[0])
-        ids = UniqueIds(session.clock.now_ms, os.getpid(), session.random)
+        ids = UniqueIds(session.clock.unix_ms, os.getpid(), session.random)
         producer_id = session.random.getrandbits(63) or 1
         self._delivery = Delivery(
             self.config,
             session,
             self._accumulator,
             self._counters,
-            Origin(host, ids, producer_id),
+            Origin(host, ids, session.clock, producer_id),
             getattr(self._choice, "on_result", None),
         )
         self._delivery.on_fatal = self._end

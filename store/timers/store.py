@@ -272,7 +272,7 @@ class TimerStore:
             worth_ms=self._worth_ms,
         )
 
-    def take_parts(self, now_ms: int, flushed_offset: int) -> list[Syncable]:
+    def take_parts(self, flushed_offset: int) -> list[Syncable]:
         """Return what to sync now, in this order; the checkpoint comes last. Call it about each second.
 
         The commit log is on the device up to FLUSHED_OFFSET. Writes what changed of the wheel to its file.
@@ -284,11 +284,11 @@ class TimerStore:
             if claim is None or claim.log_end <= flushed_offset:
                 self._claim = self._state()
             if claim is not None and claim.log_end <= flushed_offset:
-                parts = self._checkpoint_parts(claim, now_ms)
+                parts = self._checkpoint_parts(claim)
         text = self.metrics.take_text()
         return parts if text is None else [*parts, MetricsPart(self.metrics, text)]
 
-    def _checkpoint_parts(self, claim: Claim, now_ms: int) -> list[Syncable]:
+    def _checkpoint_parts(self, claim: Claim) -> list[Syncable]:
         known = self.checkpoint.written
         if not claim.is_news(known):
             return []
@@ -298,7 +298,7 @@ class TimerStore:
         except StoreFull as error:  # An older checkpoint is as true: recovery begins earlier.
             logger.warning("timer wheel not written", extra={"reason": error.message})
             return []
-        values = claim.values(known, now_ms)
+        values = claim.values(known, self._now_ms())
         return [*self.log.take_dirty(), self.ring, CheckpointPart(self.checkpoint, values)]
 
     def flush(self, *, all_of_it: bool = False) -> bool:
@@ -311,7 +311,7 @@ class TimerStore:
         said = (known.last_read_ms, known.log_flushed, known.queue_offset)
         is_news = said != (state.read_ms, state.timer_end, state.queue_offset)
         if self.ring.is_open and (is_news or all_of_it):
-            parts = self._checkpoint_parts(replace(state, always=True), self._now_ms())
+            parts = self._checkpoint_parts(replace(state, always=True))
         if (text := self.metrics.take_text()) is not None:
             parts.append(MetricsPart(self.metrics, text))
         for part in parts:

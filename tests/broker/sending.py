@@ -62,7 +62,7 @@ class Rig:
         appends = Appends(self.store, self.notified.append)
         self.producers = Producers(
             self.store,
-            self.clock.now_ms,
+            self.clock,
             producers_max=broker.producers_max,
             expiry_ms=broker.producer_expiry_ms,
         )

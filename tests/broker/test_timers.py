@@ -280,9 +280,13 @@ class _Hurried:
 
     def __init__(self) -> None:
         self._now_ms = 0
+        self.on_step: list[Callable[[], None]] = []
 
     def now_ms(self) -> int:
         self._now_ms += 1
+        return self._now_ms
+
+    def unix_ms(self) -> int:
         return self._now_ms
 
     async def sleep_until(self, instant_ms: int) -> None:

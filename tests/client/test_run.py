@@ -15,6 +15,7 @@ from pocketmq.client.producing import run as run_module
 from pocketmq.client.producing.outcome import SendFuture
 from pocketmq.client.producing.run import Origin, Run, record_size
 from pocketmq.client.producing.sequences import Numbers
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.record import NO_HOST, decode_record
@@ -29,7 +30,9 @@ PRODUCER_ID = 2**63 - 1
 
 
 def origin() -> Origin:
-    return Origin(NO_HOST, UniqueIds(lambda: 1_700_000_000_000, 7, Random(1)), PRODUCER_ID)
+    return Origin(
+        NO_HOST, UniqueIds(lambda: 1_700_000_000_000, 7, Random(1)), VirtualClock(), PRODUCER_ID
+    )
 
 
 def sealed(messages: list[Message], numbers: Numbers | None) -> Run:

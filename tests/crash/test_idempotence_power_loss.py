@@ -53,9 +53,7 @@ class Broker:
             small_config(folder, log_file_size_bytes=16_384), disk=disk, now_ms=clock.now_ms
         )
         topics = Topics(StateFile(disk, str(folder), "topics.json"), config, clock.now_ms)
-        self.producers = Producers(
-            self.store, clock.now_ms, producers_max=100, expiry_ms=86_400_000
-        )
+        self.producers = Producers(self.store, clock, producers_max=100, expiry_ms=86_400_000)
         self.producers.start()
         waits = Waits(
             now_ms=clock.now_ms,

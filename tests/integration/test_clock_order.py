@@ -11,6 +11,7 @@ deadline. Under the virtual clock every event must also come at its own instant,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -37,6 +38,7 @@ class ScaledClock:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._began: float | None = None
+        self.on_step: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         self._began = self._loop.time()
@@ -45,6 +47,9 @@ class ScaledClock:
         if self._began is None:
             return START_MS
         return START_MS + int((self._loop.time() - self._began) * 1000 * FACTOR)
+
+    def unix_ms(self) -> int:
+        return self.now_ms()
 
     async def sleep_until(self, instant_ms: int) -> None:
         assert self._began is not None, "begin first"

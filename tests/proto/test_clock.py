@@ -1,11 +1,19 @@
 """The clock that can be moved."""
 
 import asyncio
+import time
 
 import pytest
 
 from pocketmq.proto import clock as clock_module
-from pocketmq.proto.clock import STEP_MAX_MS, SystemClock, VirtualClock, held
+from pocketmq.proto.clock import (
+    STEP_MAX_MS,
+    SystemClock,
+    VirtualClock,
+    ahead_ms,
+    held,
+    past_instant,
+)
 from pocketmq.proto.errors import InvalidArgument
 
 
@@ -28,13 +36,152 @@ async def test_the_virtual_clock_wakes_sleepers_in_order_at_their_instants() -> 
     assert clock.now_ms() == 19_500
 
 
-async def test_the_system_clock_never_steps_back() -> None:
+class Machine:
+    """A machine whose clocks are moved by hand: `wall_s` set, `slept_s` asleep."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall_s = self.slept_s = 0.0
+        time_ns, clock_gettime_ns = time.time_ns, time.clock_gettime_ns
+
+        def moved(clock: int) -> int:
+            slept_s = self.slept_s if clock == clock_module._STEADY else 0
+            return clock_gettime_ns(clock) + int(slept_s * 1e9)
+
+        monkeypatch.setattr(
+            time, "time_ns", lambda: time_ns() + int((self.wall_s + self.slept_s) * 1e9)
+        )
+        monkeypatch.setattr(time, "clock_gettime_ns", moved)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(clock_module, "LOOK_MS", 20)
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize("step_s", [-86_400, -3_600, -1, 1, 3_600, 86_400])
+async def test_whoever_sleeps_sleeps_as_long_however_the_wall_clock_is_set(
+    machine: Machine, step_s: float
+) -> None:
     clock = SystemClock()
-    first = clock.now_ms()
+    now_ms, unix_ms, began = clock.now_ms(), clock.unix_ms(), time.monotonic()
+    sleeper = asyncio.ensure_future(clock.sleep_until(now_ms + 100))
+    await asyncio.sleep(0)
 
-    await clock.sleep_until(first)
+    machine.wall_s = step_s
+    await sleeper
 
-    assert clock.now_ms() >= first
+    assert 0.099 <= time.monotonic() - began < 5
+    assert clock.now_ms() - now_ms >= 100
+    assert abs(clock.unix_ms() - unix_ms - 1000 * step_s) < 5_000
+
+
+@pytest.mark.parametrize("step_s", [-3_600, -0.01, 0.01, 86_400])
+async def test_a_step_is_told_once_to_whoever_asked_while_anybody_sleeps(
+    machine: Machine, step_s: float
+) -> None:
+    clock = SystemClock()
+    told: list[int] = []
+    clock.on_step.append(lambda: told.append(ahead_ms(clock)))
+    before_ms = ahead_ms(clock)
+    sleeper = asyncio.ensure_future(clock.sleep_until(clock.now_ms() + 300))
+    await asyncio.sleep(0)
+
+    machine.wall_s = step_s
+    await sleeper
+
+    assert len(told) == 1
+    assert abs(told[0] - before_ms - 1000 * step_s) <= 2
+
+
+async def test_short_sleeps_one_after_the_other_see_a_step_as_well(machine: Machine) -> None:
+    clock = SystemClock()
+    told: list[bool] = []
+    clock.on_step.append(lambda: told.append(True))
+
+    machine.wall_s = 3_600
+    for _ in range(10):
+        await clock.sleep_until(clock.now_ms() + 10)
+
+    assert told == [True]
+
+
+async def test_time_that_the_machine_sleeps_counts_and_wakes_who_is_due(machine: Machine) -> None:
+    clock = SystemClock()
+    steps: list[bool] = []
+    clock.on_step.append(lambda: steps.append(True))
+    due = asyncio.ensure_future(clock.sleep_until(clock.now_ms() + 3_600_000))
+    other = asyncio.ensure_future(clock.sleep_until(clock.now_ms() + 100_000_000))
+    await asyncio.sleep(0.01)
+
+    # A second and some more: less is taken for a loop that was busy.
+    machine.slept_s = 3_601
+    await asyncio.wait_for(due, 5)
+
+    assert not other.done()
+    assert not steps, "the wall clock went on as well"
+    other.cancel()
+    await asyncio.wait((other,))
+    assert clock._sleepers == {}, "nobody looks while nobody sleeps"
+
+
+async def test_a_smear_is_followed_step_by_step(machine: Machine) -> None:
+    clock = SystemClock()
+    seen: list[int] = []
+    clock.on_step.append(lambda: seen.append(ahead_ms(clock)))
+    before_ms = ahead_ms(clock)
+
+    for _ in range(50):
+        machine.wall_s -= 0.001
+        await clock.sleep_until(clock.now_ms() + 5)
+    await clock.sleep_until(clock.now_ms() + 50)
+
+    assert len(seen) > 2
+    assert abs(seen[-1] - before_ms + 50) <= 2
+
+
+async def test_the_wall_of_a_virtual_clock_is_set_apart_from_its_instants() -> None:
+    clock = VirtualClock(1_000)
+    told: list[int] = []
+    clock.on_step.append(lambda: told.append(clock.unix_ms()))
+    sleeper = asyncio.ensure_future(clock.sleep_until(2_000))
+    await clock.advance(10)
+
+    clock.step(-3_600_000)
+
+    assert (clock.now_ms(), clock.unix_ms()) == (1_010, 1_010 - 3_600_000)
+    assert told == [1_010 - 3_600_000]
+    await clock.advance(989)
+    assert not sleeper.done()
+    await clock.advance(1)
+    assert sleeper.done()
+
+
+async def test_who_sleeps_on_a_machine_that_sleeps_wakes_at_its_end() -> None:
+    clock = VirtualClock(0)
+    woken: list[int] = []
+
+    async def sleep_until(instant_ms: int) -> None:
+        await clock.sleep_until(instant_ms)
+        woken.append(clock.now_ms())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sleep_until(5_000))
+        group.create_task(sleep_until(9_000))
+        await clock.suspend(6_000)
+        assert woken == [6_000]
+        await clock.advance(3_000)
+
+    assert woken == [6_000, 9_000]
+    assert clock.unix_ms() == 9_000
+
+
+def test_what_was_noted_before_a_clock_was_set_back_counts_as_the_present() -> None:
+    clock = VirtualClock(10_000)
+    clock.step(-3_000)
+
+    assert past_instant(clock, 6_000) == 9_000
+    assert past_instant(clock, 7_001) == 10_000
 
 
 async def test_sleepers_of_one_instant_wake_together_in_the_order_of_falling_asleep() -> None:

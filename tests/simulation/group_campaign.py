@@ -36,7 +36,9 @@ QUEUES: Final = 8
 BODY_BYTES: Final = 100
 TICK_MS: Final = 200
 #: What goes wrong besides members.
-TROUBLES: Final = ("members", "name-server", "broker", "links", "all")
+TROUBLES: Final = ("members", "name-server", "broker", "links", "clock", "all")
+#: By so much wall clocks are set, either way: corrections, an hour, a day; and what a leap second's smear is told in.
+STEPS_MS: Final = (1, 7, 1_000, 3_600_000, 86_400_000)
 KINDS: Final[dict[str, Callable[[int, Client, Ledger, str], Member]]] = {
     "core": CoreMember,
     "pull": PullMember,
@@ -232,6 +234,7 @@ class Campaign:
             "name-server": self._trouble_name_servers,
             "broker": self._trouble_brokers,
             "links": self._trouble_links,
+            "clock": self._trouble_clocks,
         }
         wanted = kinds if self._plan.trouble == "all" else {self._plan.trouble: None}
         return [trouble() for name, trouble in kinds.items() if name in wanted]
@@ -281,6 +284,18 @@ class Campaign:
                 link.pause()
                 await self._pause(random.uniform(100, LEASE_MS / 4))
                 link.heal()
+
+    async def _trouble_clocks(self) -> None:
+        """Set the wall clock of one machine or another, either way: nobody is excused for that."""
+        random = self._random
+        while not self._over.is_set():
+            await self._pause(random.uniform(500, 10_000))
+            clients = [member.client for member in self._members.values() if member is not None]
+            servers = [*self._cluster.brokers, *self._cluster.name_servers]
+            machine = random.choice([*clients, *servers]).machine
+            if machine is not None:
+                self._note("clock set")
+                machine.clock.step(random.choice((-1, 1)) * random.choice(STEPS_MS))
 
     # --- the end
 

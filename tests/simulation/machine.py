@@ -67,14 +67,25 @@ class Machine:
 
 
 class MachineClock:
-    """CLOCK as MACHINE knows it: nobody is woken while it stands still."""
+    """CLOCK as MACHINE knows it: nobody is woken while it stands still, and its wall clock may be set."""
 
     def __init__(self, machine: Machine, clock: LoopClock) -> None:
         self._machine = machine
         self._clock = clock
+        self._ahead_ms = 0
+        self.on_step: list[Callable[[], None]] = []
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def unix_ms(self) -> int:
+        return self._clock.now_ms() + self._ahead_ms
+
+    def step(self, by_ms: int) -> None:
+        """Set the wall clock by BY_MS, either way."""
+        self._ahead_ms += by_ms
+        for told in list(self.on_step):
+            told()
 
     async def sleep_until(self, instant_ms: int) -> None:
         await self._clock.sleep_until(instant_ms)

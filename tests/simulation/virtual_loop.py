@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 Value = TypeVar("Value")
@@ -75,14 +75,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """The loop's time as a Clock."""
+    """The loop's time as a Clock; its wall clock is never set."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
+        self.on_step: list[Callable[[], None]] = []
 
     def now_ms(self) -> int:
         # A microsecond of grace: sums of floats may lie just below the instant that was slept for.
         return EPOCH_MS + int(self._loop.time() * 1000 + 0.001)
+
+    def unix_ms(self) -> int:
+        return self.now_ms()
 
     async def sleep_until(self, instant_ms: int) -> None:
         if instant_ms <= self.now_ms():

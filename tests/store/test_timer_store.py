@@ -166,12 +166,12 @@ def test_the_checkpoint_says_only_what_is_on_the_device(tmp_path: Path) -> None:
     for _ in range(3):
         clock.now_ms += SECOND
         store.tick()
-    assert store.timers.take_parts(clock.now_ms, 0) == []
+    assert store.timers.take_parts(0) == []
     assert store.timers.checkpoint.written.log_flushed == 0
 
     end = store.max_log_offset
-    assert store.timers.take_parts(clock.now_ms, end - 1) == []
-    parts = store.timers.take_parts(clock.now_ms, end)
+    assert store.timers.take_parts(end - 1) == []
+    parts = store.timers.take_parts(end)
     assert parts[-2] is store.timers.ring
     for part in parts:
         part.sync()

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...client import Admin, AsyncProducer, AsyncPullConsumer, Message, ReceivedMessage
-from ...proto.clock import SystemClock
+from ...proto.clock import SystemClock, ahead_ms
 from ...proto.errors import PocketMQError
 from ..server_process import ServerProcess
 from .echo import echo_per_second
@@ -137,7 +137,7 @@ async def _run(server: ServerProcess, count: int, spread_s: float) -> _Course:
     rss_empty_bytes = server.rss_bytes()
     lead_ms = round(1000 * (_LEAD_S + 2 * count / rate))
     random = np.random.default_rng(_SEED)
-    due_ms = clock.now_ms() + lead_ms + random.integers(0, round(1000 * spread_s), count)
+    due_ms = clock.unix_ms() + lead_ms + random.integers(0, round(1000 * spread_s), count)
     server_cpu, client_cpu = server.cpu_seconds(), own_cpu_seconds()
     insert_s = await insert(server.nameserver, due_ms)
     insert_server_cpu_s = server.cpu_seconds() - server_cpu
@@ -145,7 +145,7 @@ async def _run(server: ServerProcess, count: int, spread_s: float) -> _Course:
     rss_full_bytes = server.rss_bytes()
     deliveries = Deliveries(count)
     # The consumer has found its queues when the first one is due.
-    await clock.sleep_until(int(due_ms.min()) - 1_000)
+    await clock.sleep_until(int(due_ms.min()) - ahead_ms(clock) - 1_000)
     wait_s, wait_server_cpu_s = await _receive(server, deliveries, int(due_ms.max()), clock)
     return _Course(
         due_ms=due_ms,
@@ -197,13 +197,13 @@ async def _receive(
     async with AsyncPullConsumer("bench", TOPIC, server.nameserver, start="earliest") as consumer:
         while deliveries.missing:
             messages = await consumer.poll(timeout_ms=_GRACE_MS)
-            now_ms = clock.now_ms()
+            now_ms = clock.unix_ms()
             _add(deliveries, messages, now_ms)
             if not messages and now_ms > last_due_ms + _GRACE_MS:
                 break
         took = time.perf_counter() - began, server.cpu_seconds() - server_cpu
         while again := await consumer.poll(timeout_ms=_AGAIN_MS):
-            _add(deliveries, again, clock.now_ms())
+            _add(deliveries, again, clock.unix_ms())
         return took
 
 

@@ -44,7 +44,7 @@ def pending(conditions: Conditions) -> Figure:
     with server_with_topic(conditions.folder) as server:
         empty = _Standing(server)
         random = np.random.default_rng(_SEED)
-        due_ms = SystemClock().now_ms() + _FIRST_MS + random.integers(0, _DAY_MS, count)
+        due_ms = SystemClock().unix_ms() + _FIRST_MS + random.integers(0, _DAY_MS, count)
         with cpu_of_both(figure, server):
             seconds = asyncio.run(insert(server.nameserver, due_ms))
         full = _Standing(server)

@@ -42,7 +42,7 @@ def store(conditions: Conditions) -> Figure:
     )
     runs = [_run(number) for number in range(DIFFERENT_RUNS)]
     config = StoreConfig(path=str(conditions.folder / "store"))
-    message_store = MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().now_ms)
+    message_store = MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().unix_ms)
     try:
         _append_for(message_store, runs, 0.3)  # Files, pages, code that runs first.
         cpu_before = own_cpu_seconds()

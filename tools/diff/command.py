@@ -93,7 +93,7 @@ def diff(
     unless asked for. Settings count for both.
     """
     allow_many_files()
-    given, now_ms = broker_settings(settings), SystemClock().now_ms
+    given, now_ms = broker_settings(settings), SystemClock().unix_ms
     sides = [Side.open(root, given, now_ms) for root in (a, b)]
     found = compare(sides[0], sides[1], Compared(**what), topics=topics, examples_max=limit)
     if as_json:

@@ -44,7 +44,7 @@ def doctor(
     """
     allow_many_files()
     chosen = settings_of(OsDisk(), store, broker_settings(settings))
-    diagnosis = diagnose(store, chosen, SystemClock().now_ms(), crash=what_if == "crash")
+    diagnosis = diagnose(store, chosen, SystemClock().unix_ms(), crash=what_if == "crash")
     if as_json:
         print_json(diagnosis.to_json())
     else:

@@ -41,7 +41,7 @@ def fork(*, store: str, at_time: str, target: str, settings: Sequence[str], as_j
     """
     allow_many_files()
     time_ms = END_OF_TIME_MS if at_time == "now" else past_instant_of(at_time)
-    forked = make_fork(store, target, time_ms, broker_settings(settings), SystemClock().now_ms)
+    forked = make_fork(store, target, time_ms, broker_settings(settings), SystemClock().unix_ms)
     if as_json:
         print_json(to_json(store, target, forked))
         return

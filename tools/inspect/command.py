@@ -162,7 +162,7 @@ def _describe(
 
     describe = describe_apache if recovery == "apache" else describe_ours
     chosen = settings_of(OsDisk(), store, given)
-    document = describe(store, given, chosen, SystemClock().now_ms(), lookups=as_json)
+    document = describe(store, given, chosen, SystemClock().unix_ms(), lookups=as_json)
     if as_json:
         click.echo(json.dumps(document, ensure_ascii=True))
     else:

@@ -146,7 +146,7 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[Progress]]:
     with ExitStack() as stack:
         look = _look_at(asked, stack)
         for number in count(1):
-            now_ms = clock.now_ms()
+            looked_ms, now_ms = clock.now_ms(), clock.unix_ms()
             rows = [row for row in look(now_ms) if _is_wanted(asked, row)]
             found = compare(before, rows, now_ms)
             if asked.out is not None:
@@ -155,7 +155,7 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[Progress]]:
             if asked.interval_ms is None or number == asked.times:
                 return
             before = Snapshot.of(rows, now_ms)
-            asyncio.run(clock.sleep_until(now_ms + asked.interval_ms))
+            asyncio.run(clock.sleep_until(looked_ms + asked.interval_ms))
 
 
 def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], list[LagRow]]:

@@ -32,7 +32,7 @@ def repair(*, store: str, target: str, settings: Sequence[str], as_json: bool) -
     is only read; `pocketmq doctor STORE` says before what will be lost.
     """
     allow_many_files()
-    repaired = make_repaired_copy(store, target, broker_settings(settings), SystemClock().now_ms)
+    repaired = make_repaired_copy(store, target, broker_settings(settings), SystemClock().unix_ms)
     if as_json:
         print_json(to_json(store, target, repaired))
         return

@@ -13,7 +13,7 @@ from ..stores.recoveries import RecoveryName
 
 
 def _now_ms() -> int:
-    return SystemClock().now_ms()
+    return SystemClock().unix_ms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ def store_options(given: Mapping[str, str]) -> StoreOptions:
         broker_name=options.text("brokerName"),
         pushdown=options.flag("pushdown", True),
         opening=Opening(
-            now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
+            now_ms=SystemClock().unix_ms() if now_ms is None else now_ms,
             settings=settings,
             recovery=cast(RecoveryName, options.one_of("recovery", RECOVERIES, RECOVERIES[0])),
         ),

@@ -5,7 +5,7 @@
 location names. Committed offsets are read before the queues, so that a live group is never seen ahead of its queue.
 
     location, = locate(["./store"])
-    store = ColdStore.open(location, now_ms=clock.now_ms())
+    store = ColdStore.open(location, now_ms=clock.unix_ms())
     for queue in store.queues():
         print(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
 

@@ -53,11 +53,11 @@ class Leveling:
         self.clock = clock or VirtualClock(START_MS)
         self.disk = disk or OsDisk()
         config = config or StoreConfig(path=str(path), **SMALL)
-        self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.now_ms)
+        self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.unix_ms)
         self.timers = Timers(self.clock)
         self.appends = Appends(self.store, self._note)
         self.file = StateFile(self.disk, config.path, "delayOffset.json")
-        self.progress = LevelProgress(self.file, self.store, self.clock.now_ms)
+        self.progress = LevelProgress(self.file, self.store, self.clock.unix_ms)
         self.levels = LevelDeliveries(
             self.store,
             self.timers,
@@ -88,7 +88,7 @@ class Leveling:
         """Send messages with delay LEVEL to QUEUE of T."""
         run = make_run("T", queue, bodies, {"DELAY": str(level)})
         outcomes = self.appends.append(
-            [part.run for part in divide(run, self.rules, self.clock.now_ms())]
+            [part.run for part in divide(run, self.rules, self.clock.unix_ms())]
         )
         assert not any(isinstance(outcome, PocketMQError) for outcome in outcomes), outcomes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,12 @@ class Delays:
         **changes: Any,
     ) -> None:
         self.clock = clock or VirtualClock(START_MS)
+        self.on_append: Callable[[Hashable], None] = lambda key: None
         config = StoreConfig(path=str(path), **(SMALL | changes))
-        self.store = MessageStore.open(config, disk=disk or OsDisk(), now_ms=self.clock.now_ms)
+        self.store = MessageStore.open(config, disk=disk or OsDisk(), now_ms=self.clock.unix_ms)
         self.timers = Timers(self.clock)
         self.timers.start()
-        self.appends = Appends(self.store, lambda key: None)
+        self.appends = Appends(self.store, lambda key: self.on_append(key))
         self.note = DeliveredNote(self.store)
         self.note.find()
         self.timed = TimedDeliveries(

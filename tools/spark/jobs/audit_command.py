@@ -35,7 +35,7 @@ def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given:
     with running(**given) as spark:
         faults = faults_of(spark, *stores, settings=settings).cache()
         if out is not None:
-            write(faults, out, SystemClock().now_ms())
+            write(faults, out, SystemClock().unix_ms())
         else:
             show(faults, as_json=as_json, empty="nothing is wrong")
         is_wrong = not faults.isEmpty()

@@ -72,12 +72,12 @@ class _Looks:
     def run(self, interval_ms: int | None, times: int | None, *, as_json: bool) -> None:
         number = 0
         while True:
-            now_ms = self.clock.now_ms()
-            self._look(now_ms, as_json=as_json, with_rates=interval_ms is not None)
+            looked_ms = self.clock.now_ms()
+            self._look(self.clock.unix_ms(), as_json=as_json, with_rates=interval_ms is not None)
             number += 1
             if interval_ms is None or number == times:
                 return
-            asyncio.run(self.clock.sleep_until(now_ms + interval_ms))
+            asyncio.run(self.clock.sleep_until(looked_ms + interval_ms))
 
     def _look(self, now_ms: int, *, as_json: bool, with_rates: bool) -> None:
         left_out = LeftOut(self.spark)

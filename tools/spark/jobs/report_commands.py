@@ -68,4 +68,4 @@ def _report(report: Callable[..., DataFrame], given: dict[str, Any], empty: str)
         if out is None:
             show(rows, as_json=as_json, empty=empty)
         else:
-            write(rows, out, SystemClock().now_ms())
+            write(rows, out, SystemClock().unix_ms())
