@@ -337,7 +337,7 @@ def _pop_parts(
         store=store,
         offsets=offsets,
         leases=Leases(timers, wall_timers.now_ms),
-        journal=Journal(store, wall_timers),
+        journal=Journal(store, wall_timers, timers),
         serials=serials_from(random.randbytes),
         bury=retries.bury,
         in_flight_max=config.pop_in_flight_max,

@@ -23,177 +23,37 @@ event loop owns it. Source: store-format.md §7.1, Apache's ScheduleMessageServi
 from __future__ import annotations
 
 import logging
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from ...proto.clock import STEP_MIN_MS, Clock, ahead_ms
+from ...proto.clock import Clock, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
-from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
-from ...store.queue_extension import ADDRESS_MAX
 from ...store.slices import Entries, QueueName
 from ..appends import Appends
 from ..timers import Timers
 from .deliveries import TRY_AGAIN, Deliveries
+from .level import ENTRIES_MAX, Level, nothing
 from .level_progress import LevelProgress
 from .turns import Turns
 
 logger = logging.getLogger(__name__)
 
 #: What is delivered in one turn of the loop.
-CHUNK_MESSAGES: Final = 500
+CHUNK_MESSAGES: Final = ENTRIES_MAX
 CHUNK_BYTES: Final = 1024 * 1024
 #: When the store is asked again that could not take copies.
 RETRY_MS: Final = 100
 #: When it is tried again after a bug.
 _BUG_RETRY_MS: Final = 10_000
 _LEVELS: Final = QueueName(SCHEDULE_TOPIC)
-#: When messages came is known to such a part of their level's delay.
-_MARKS: Final = 64
 #: The delay of a level that there is no more is not known: no time in its queue counts as one of a wrong clock.
 _ANY_DELAY_MS: Final = 1 << 50
-
-
-def _nothing() -> Longs:
-    return np.zeros(0, np.int64)
-
-
-class _Arrivals:
-    """When the messages of one level that wait came, whatever stamp they have; late by 1/64 of DELAY_MS at most."""
-
-    __slots__ = ("_delay_ms", "_marks", "_over")
-
-    def __init__(self, delay_ms: int) -> None:
-        self._delay_ms = delay_ms
-        #: Instant of the first and of the last message, and the end of the log behind that.
-        self._marks: deque[tuple[int, int, int]] = deque()
-        #: What lies before in the log has waited for its delay.
-        self._over = 0
-
-    def note(self, now_ms: int, log_end: int) -> None:
-        """Hear that messages came at NOW_MS, which lie before LOG_END in the log."""
-        marks = self._marks
-        if marks and now_ms - marks[-1][0] <= self._delay_ms // _MARKS:
-            marks[-1] = marks[-1][0], now_ms, log_end
-            return
-        marks.append((now_ms, now_ms, log_end))
-        while marks[0][1] + self._delay_ms <= now_ms:
-            self._over = marks.popleft()[2]
-
-    def due_ms(self, log_offsets: Longs, now_ms: int) -> Longs:
-        """Return when those at LOG_OFFSETS have waited for the delay; NOW_MS is the present."""
-        ends = np.array([end for _, _, end in self._marks], np.int64)
-        came = np.array([*(last for _, last, _ in self._marks), now_ms], np.int64)
-        waited = log_offsets < self._over
-        seen = came[np.searchsorted(ends, log_offsets, "right")]
-        return np.where(waited, now_ms, seen + self._delay_ms)
-
-
-@dataclass(slots=True)
-class _Level:
-    """One level: its position, and the queue entries from there on, as far as they are known.
-
-    Entries are one array each: due_ms, by the wall clock; until_ms, the instant at which it is due whatever that
-    shows; log_offsets, sizes. AHEAD_MS: how far the wall clock is ahead of instants.
-    """
-
-    number: int
-    delay_ms: int
-    offset: int
-    due_ms: Longs = field(default_factory=_nothing)
-    until_ms: Longs = field(default_factory=_nothing)
-    log_offsets: Longs = field(default_factory=_nothing)
-    sizes: Longs = field(default_factory=_nothing)
-    arrivals: _Arrivals = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.arrivals = _Arrivals(self.delay_ms)
-
-    @property
-    def queue(self) -> int:
-        return self.number - 1
-
-    def read(self, store: MessageStore, now_ms: int, ahead_ms: int, own_from: int) -> None:
-        """Read entries from the position on, which moves to where the queue has some.
-
-        NOW_MS is the present; what lies behind OWN_FROM in the log came in this run of the broker.
-        """
-        known, known_offset = self.until_ms, self.offset
-        self._read(store)
-        instants = self.due_ms - ahead_ms
-        own = self.log_offsets >= own_from
-        latest = np.where(own, self.arrivals.due_ms(self.log_offsets, now_ms), now_ms)
-        too_late = np.where(
-            own, instants - latest >= STEP_MIN_MS, instants - now_ms > self.delay_ms
-        )
-        self.until_ms = np.where(too_late, latest, instants)
-        if self.offset == known_offset:
-            count = min(len(known), len(self.until_ms))
-            self.until_ms[:count] = known[:count]
-
-    def _read(self, store: MessageStore) -> None:
-        self.due_ms = self.log_offsets = self.sizes = _nothing()
-        queue = store.queues.get(SCHEDULE_TOPIC, self.queue)
-        if queue is None:
-            return
-        self._correct(queue.min_offset, queue.max_offset)
-        parts = []
-        count, at = 0, self.offset
-        while count < CHUNK_MESSAGES and at < queue.max_offset:
-            part = queue.entries(at, CHUNK_MESSAGES - count)
-            if len(part[0]):
-                parts.append(part)
-                count, at = count + len(part[0]), at + len(part[0])
-            elif count:
-                break  # A hole: entries are read up to it, and behind it when they are done.
-            else:
-                self.offset = at = queue.offset_behind_hole(at)
-        if parts:
-            self.log_offsets, self.sizes, self.due_ms = map(
-                np.concatenate, zip(*parts, strict=True)
-            )
-            for row in np.flatnonzero(self.due_ms <= ADDRESS_MAX).tolist():
-                # A Java broker's extension of the entry is gone: as Apache, go by the record.
-                stored_ms = store_time_ms(store.log, int(self.log_offsets[row]))
-                self.due_ms[row] = 0 if stored_ms is None else stored_ms + self.delay_ms
-
-    def _correct(self, low: int, high: int) -> None:
-        if not low <= self.offset <= high:
-            corrected = max(low, min(self.offset, high))
-            logger.warning(
-                "position of a delay level was corrected",
-                extra={"level": self.number, "from": self.offset, "to": corrected},
-            )
-            self.offset = corrected
-
-    def instants(self, ahead_ms: int) -> Longs:
-        """Return when each entry is due, rising."""
-        return np.maximum.accumulate(np.minimum(self.due_ms - ahead_ms, self.until_ms))
-
-    def next_ms(self, ahead_ms: int) -> int | None:
-        """Return when the next message is due; None if none waits."""
-        if not len(self.due_ms):
-            return None
-        return min(int(self.due_ms[0]) - ahead_ms, int(self.until_ms[0]))
-
-    def more(self, store: MessageStore) -> bool:
-        """Has the queue entries behind those that are known?"""
-        _, end = store.queue_bounds(SCHEDULE_TOPIC, self.queue)
-        return self.offset + len(self.due_ms) < end
-
-    def pass_over(self, count: int) -> None:
-        """Move the position behind COUNT messages."""
-        self.offset += count
-        self.due_ms = self.due_ms[count:]
-        self.until_ms = self.until_ms[count:]
-        self.log_offsets = self.log_offsets[count:]
-        self.sizes = self.sizes[count:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +65,7 @@ class _Chunk:
 
     records: bytes
     columns: RunColumns
-    passed: list[tuple[_Level, int]]
+    passed: list[tuple[Level, int]]
     last: int
 
     def without(self, done: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Chunk:
@@ -240,7 +100,7 @@ class LevelDeliveries:
         self._pause_ms = pause_ms
         self._not_before_ms = 0
         self._levels = [
-            _Level(number, delay_ms, 0) for number, delay_ms in _delays_ms(store).items()
+            Level(number, delay_ms, 0) for number, delay_ms in _delays_ms(store).items()
         ]
         #: What lies behind this in the log came since the start.
         self._own_from = 0
@@ -290,7 +150,7 @@ class LevelDeliveries:
 
     # --- turns of the loop
 
-    def _on_append(self, level: _Level) -> None:
+    def _on_append(self, level: Level) -> None:
         """Wake in time for what has arrived; behind other messages of its level it comes when these are done."""
         if not self._running:
             return
@@ -338,7 +198,7 @@ class LevelDeliveries:
 
     def _gather(self, now_ms: int, ahead: int) -> _Chunk | None:
         """Return what is to be delivered next; None if nothing is due."""
-        due: list[tuple[_Level, Longs]] = []
+        due: list[tuple[Level, Longs]] = []
         for level in self._levels:
             times = self._due_times(level, now_ms, ahead)
             if len(times):
@@ -360,11 +220,11 @@ class LevelDeliveries:
         passed = [(level, count) for (level, _), count in zip(due, taken, strict=True) if count]
         return self._read(log_offsets[order], sizes[order], passed)
 
-    def _due_times(self, level: _Level, now_ms: int, ahead: int) -> Longs:
+    def _due_times(self, level: Level, now_ms: int, ahead: int) -> Longs:
         """Return the times of the leading entries of LEVEL that are due, all of them that a chunk may hold."""
         next_ms = level.next_ms(ahead)
         if next_ms is None or next_ms > now_ms:
-            return _nothing()
+            return nothing()
         times = level.instants(ahead)
         count = int(np.searchsorted(times, now_ms, "right"))
         if count == len(times) < CHUNK_MESSAGES and level.more(self._store):
@@ -373,15 +233,15 @@ class LevelDeliveries:
             count = int(np.searchsorted(times, now_ms, "right"))
         return times[:count]
 
-    def _read_level(self, level: _Level) -> None:
+    def _read_level(self, level: Level) -> None:
         level.read(self._store, self._clock.now_ms(), ahead_ms(self._clock), self._own_from)
 
-    def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[_Level, int]]) -> _Chunk:
+    def _read(self, log_offsets: Longs, sizes: Longs, passed: list[tuple[Level, int]]) -> _Chunk:
         # Where records of a queue were lost, recovery has their entries tell of the next one: that comes once.
         fresh = np.diff(log_offsets, prepend=self._delivered_last) != 0
         log_offsets, sizes = log_offsets[fresh], sizes[fresh]
         if not len(sizes):
-            return _Chunk(b"", parse_run(b"", _nothing()), passed, self._delivered_last)
+            return _Chunk(b"", parse_run(b"", nothing()), passed, self._delivered_last)
         entries = Entries(passed[0][0].offset, log_offsets, sizes, np.zeros_like(sizes))
         records, rows = self._store.read_records(entries, _LEVELS)
         columns = parse_run(records, starts_of(sizes[rows]))

@@ -25,11 +25,19 @@ class PopKey(NamedTuple):
     queue: int
 
 
+class ClockMark(NamedTuple):
+    """Once the process that keeps changes was at NOW_MS, the wall clock showed UNIX_MS."""
+
+    now_ms: int
+    unix_ms: int
+
+
 class InFlight(NamedTuple):
     """The message at OFFSET was delivered ATTEMPT times, last as delivery SERIAL, and is OWNER's until UNTIL_MS.
 
-    It comes again then, at once for an UNTIL_MS that has passed; RENEWS: not before its owner is gone. ATTEMPT 0: it
-    was looked at, and not delivered yet. ATTEMPT_ID is that of the receive that got it.
+    That is an instant of the process that says so. It comes again then, at once for an UNTIL_MS that has passed;
+    RENEWS: not before its owner is gone. ATTEMPT 0: it was looked at, and not delivered yet. ATTEMPT_ID is that of the
+    receive that got it.
     """
 
     key: PopKey
@@ -92,6 +100,8 @@ class Found:
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:
         self.queues: dict[PopKey, FoundQueue] = {}
+        #: What the clocks showed when the last of it was kept; None: nobody noted that.
+        self.mark: ClockMark | None = None
         for change in changes:
             self.apply(change)
 
@@ -111,6 +121,12 @@ class Found:
             queue.looked = change.offset
             if isinstance(change, Moved):
                 queue.in_flight.clear()
+
+    def rebase(self, instant: Callable[[int], int]) -> None:
+        """Have untils be the instants of this process that INSTANT returns for them."""
+        for queue in self.queues.values():
+            for offset, one in queue.in_flight.items():
+                queue.in_flight[offset] = one._replace(until_ms=instant(one.until_ms))
 
     def _forget(self, change: Forgotten) -> None:
         for key in list(self.queues):

@@ -129,7 +129,6 @@ class Holdings:
         self.parts.in_flight += len(queue.entries)
         now_ms = self.parts.leases.now_ms()
         for (owner, until_ms, renews, attempt_id), entries in lent.items():
-            until_ms = self.parts.leases.restored_ms(until_ms)
             if renews:
                 until_ms = max(until_ms, now_ms + _RESTORED_MS)
             if until_ms > now_ms:
@@ -216,7 +215,7 @@ class Holdings:
                 )
                 if lease is not None:
                     in_flight = in_flight._replace(
-                        until_ms=self.parts.leases.kept_ms(lease.deadline_ms),
+                        until_ms=lease.deadline_ms,
                         owner=lease.owner,
                         renews=lease.ends_ms > 0,
                         attempt_id=lease.attempt_id,

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from ...proto.clock import Readings
 from ...proto.errors import PocketMQError, StoreError
 from ...proto.record import decode_record
 from ...proto.topics import DEAD_LETTER_PREFIX
@@ -32,7 +33,7 @@ from ...store.message_store import MessageStore
 from ..producers.snapshot import log_tail
 from ..timers import Timers
 from ..timing_wheel import Timer
-from .changes import Change, Finished, Found, Safe
+from .changes import Change, ClockMark, Finished, Found, Safe
 from .journal_files import JOURNAL_PREFIX, Listing, believed, folder_in, read
 from .journal_format import (
     FRAME_SIZE,
@@ -40,6 +41,7 @@ from .journal_format import (
     JOURNAL,
     Encoder,
     LogMark,
+    clock_mark,
     end,
     frame,
     head,
@@ -58,12 +60,13 @@ _FAILURES: Final = (StoreError, OSError)
 
 
 class Journal:
-    """The journal of STORE; TIMERS are of the machine's time."""
+    """The journal of STORE; TIMERS are of the machine's time, CLOCK is the messages'."""
 
     def __init__(
         self,
         store: MessageStore,
         timers: Timers,
+        clock: Readings,
         *,
         file_bytes: int = FILE_BYTES,
         snapshot_bytes: int = SNAPSHOT_BYTES,
@@ -71,6 +74,7 @@ class Journal:
         self._store = store
         self._disk = store.disk
         self._timers = timers
+        self._clock = clock
         self._folder = folder_in(store.config.own_folder)
         self._file_bytes = file_bytes
         self._snapshot_bytes = snapshot_bytes
@@ -150,7 +154,7 @@ class Journal:
         if self._is_open:
             try:
                 self.write()
-                self._put(end())
+                self._put(self._clock_mark() + end())
                 if (error := sync_all(self._take_dirty())) is not None:
                     raise error
             except _FAILURES as error:
@@ -299,14 +303,18 @@ class Journal:
         return dirty
 
     def _tick(self) -> None:
-        """Say where the log stands, and sync, some time after something was written."""
+        """Say what time it is and where the log stands, and sync, some time after something was written."""
         self._tick_timer = None
         try:
+            self._put(self._clock_mark())
             self._put_mark()
         except _FAILURES as error:
             self._fail(error)
             return
         self._group.flush_up_to(self._written)
+
+    def _clock_mark(self) -> bytes:
+        return clock_mark(ClockMark(self._clock.now_ms(), self._clock.unix_ms()))
 
     def _put_mark(self) -> None:
         # Not beyond what is on the device: a power cut may leave other bytes there, and it is the same log.

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from ...store.disk import Disk
-from .changes import Change, Finished, Forgotten, Found, Looked, Moved, PopKey
+from .changes import Change, ClockMark, Finished, Forgotten, Found, Looked, Moved, PopKey
 from .journal_format import (
     Damage,
     Decoder,
@@ -116,6 +116,8 @@ class Replay:
         if isinstance(said, LogMark):
             if said.end <= self._log_end:
                 self.kept.mark = said
+        elif isinstance(said, ClockMark):
+            self.kept.found.mark = said
         elif isinstance(said, End):
             self.kept.ended = True
         elif isinstance(said, Span):

@@ -18,6 +18,7 @@ What was written at once is one frame: it is there as a whole or not at all. A c
      8 forgotten  u16 and u16 lengths   group and topic, "" for every one
      9 log        i64 log end   u32 CRC-32 of what lies before it, TAIL_BYTES at most: by which the log is known again
     10 end        of a snapshot: it is complete; of a journal: the broker stopped cleanly
+    11 clock      i64 instant   i64 Unix ms: an instant as the untils are, and what the wall clock showed at it
 
 The froms make a chain for each key: where a frame was lost, the next one that looked on says so.
 """
@@ -29,7 +30,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from .changes import Change, Finished, Forgotten, InFlight, Looked, Moved, PopKey
+from .changes import Change, ClockMark, Finished, Forgotten, InFlight, Looked, Moved, PopKey
 
 VERSION: Final = 1
 JOURNAL: Final = 1
@@ -43,7 +44,9 @@ _GUARDED: Final = struct.Struct(">II")
 HEAD_SIZE: Final = _HEAD.size
 FRAME_SIZE: Final = _FRAME.size
 
-_KEY, _OWNER, _IN_FLIGHT, _FINISHED, _BURIED, _LOOKED, _MOVED, _FORGOTTEN, _LOG, _END = range(1, 11)
+_KEY, _OWNER, _IN_FLIGHT, _FINISHED, _BURIED, _LOOKED, _MOVED, _FORGOTTEN, _LOG, _END, _CLOCK = (
+    range(1, 12)
+)
 _KEY_HEAD: Final = struct.Struct(">BIHH")
 _OWNER_HEAD: Final = struct.Struct(">BHH")
 _IN_FLIGHT_FORM: Final = struct.Struct(">BqiqQ?")
@@ -80,7 +83,7 @@ class End(NamedTuple):
 
 
 #: What a frame may say besides changes.
-Said: TypeAlias = InFlight | Finished | Span | Moved | Forgotten | LogMark | End
+Said: TypeAlias = InFlight | Finished | Span | Moved | Forgotten | LogMark | ClockMark | End
 
 
 def head(kind: int, number: int) -> bytes:
@@ -229,6 +232,11 @@ def log_mark(mark: LogMark) -> bytes:
     return _LOG_FORM.pack(_LOG, *mark)
 
 
+def clock_mark(mark: ClockMark) -> bytes:
+    """Return the change that says what the clocks show."""
+    return _PAIR_FORM.pack(_CLOCK, *mark)
+
+
 def end() -> bytes:
     """Return the change that ends a file."""
     return _END_FORM
@@ -311,6 +319,8 @@ def _other(kind: int, key: PopKey, data: bytes, at: int) -> tuple[Said, int]:
         _, first, second = _PAIR_FORM.unpack_from(data, at)
         at += _PAIR_FORM.size
         return (Finished if kind == _BURIED else Span)(key, first, second), at
+    if kind == _CLOCK:
+        return ClockMark(*_PAIR_FORM.unpack_from(data, at)[1:]), at + _PAIR_FORM.size
     if kind in (_FINISHED, _MOVED):
         offset = _OFFSET_FORM.unpack_from(data, at)[1]
         return (Finished if kind == _FINISHED else Moved)(key, offset), at + _OFFSET_FORM.size

@@ -4,8 +4,7 @@ All messages of one receive have one lease, and one timer; a message whose time 
 that renews ends only when its owner has not been heard of for RENEWED_MS, or after RENEWED_MAX_MS. Nothing is done
 while an owner lives but that the timer, when it fires, asks when it was last heard of.
 
-Leases are in messages' time; whether clients live is told by the machine's. What is kept of them over a restart are
-times of the wall clock (`kept_ms`, `restored_ms`). Not thread-safe: the event loop owns it.
+Leases are in messages' time; whether clients live is told by the machine's. Not thread-safe: the event loop owns it.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from ...proto.clock import ahead_ms
+from ...proto.clock import past_instant
 from ..timers import Timers
 from ..timing_wheel import Timer
+from .changes import ClockMark
 from .entries import Entry
 
 #: How long a lease that renews outlasts the last word of its owner.
@@ -77,13 +77,12 @@ class Leases:
         lease.timer = self._timers.at(deadline_ms, partial(self._fire, lease, lapsed))
         return lease
 
-    def kept_ms(self, deadline_ms: int) -> int:
-        """Return what the wall clock shows at DEADLINE_MS, if nobody sets it until then: what a journal keeps."""
-        return deadline_ms + ahead_ms(self._timers)
+    def restored_ms(self, mark: ClockMark, kept_ms: int) -> int:
+        """Return the instant of this process that was KEPT_MS in an earlier one, whose clocks showed MARK.
 
-    def restored_ms(self, kept_ms: int) -> int:
-        """Return the instant at which the wall clock shows KEPT_MS."""
-        return kept_ms - ahead_ms(self._timers)
+        What has passed between the two is told by the wall clock; where that was set back, nothing has.
+        """
+        return past_instant(self._timers, mark.unix_ms) + kept_ms - mark.now_ms
 
     def release(self, entry: Entry) -> None:
         """Take ENTRY out of its lease, which is over with the last one."""

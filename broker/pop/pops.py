@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
@@ -78,6 +79,8 @@ class Pops:
     def start(self) -> None:
         """Find again what is in flight."""
         found = self._journal.replay()
+        if found.mark is not None:
+            found.rebase(partial(self._leases.restored_ms, found.mark))
         clean = self._parts.store.recovery.clean
         for key, queue in found.queues.items():
             if self._topics.has_queue(key.topic, key.queue):

@@ -195,7 +195,6 @@ class Table(Holdings):
         invisible_ms = RENEWED_MS if renews else asked.invisible_ms
         now_ms = parts.leases.now_ms()
         until_ms = now_ms + invisible_ms
-        kept_ms = parts.leases.kept_ms(until_ms)
         lease = parts.leases.grant(
             [entry for entry, _ in taken],
             until_ms,
@@ -215,7 +214,7 @@ class Table(Holdings):
                 entry.serial = next(serials)
             key, offset, serial = entry.queue.key, entry.offset, entry.serial
             attempt = entry.attempt
-            note(InFlight(key, offset, attempt, kept_ms, owner, serial, renews, attempt_id))
+            note(InFlight(key, offset, attempt, until_ms, owner, serial, renews, attempt_id))
             handle = encode_handle(is_retry, key.queue, offset, serial)
             deliveries.append(
                 Delivery(
@@ -309,13 +308,7 @@ class Table(Holdings):
         until_ms = parts.leases.now_ms() + invisible_ms
         parts.journal.note(
             InFlight(
-                entry.queue.key,
-                entry.offset,
-                entry.attempt,
-                parts.leases.kept_ms(until_ms),
-                owner,
-                entry.serial,
-                False,
+                entry.queue.key, entry.offset, entry.attempt, until_ms, owner, entry.serial, False
             )
         )
         if invisible_ms > 0:

@@ -31,7 +31,7 @@ COUNT = int(os.environ.get("POCKETMQ_SEEDS", "15"))
 
 
 def make_journal(store: MessageStore, timers: Timers) -> Journal:
-    return Journal(store, timers, file_bytes=2_048, snapshot_bytes=4_096)
+    return Journal(store, timers, timers, file_bytes=2_048, snapshot_bytes=4_096)
 
 
 def popping(path: Path, disk: Disk | None, flush: str) -> Popping:

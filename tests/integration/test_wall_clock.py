@@ -21,7 +21,7 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.state_tables import parse_consumer_offsets
 
 from ..served import ServerProcess
-from .whole_broker import PATH
+from .whole_broker import Peer
 
 pytestmark = pytest.mark.processes
 
@@ -98,13 +98,10 @@ async def _flushed_after_s(admin: AsyncAdmin) -> float:
 async def _empty_poll_s(address: str) -> float:
     """Return how long a fetch of an empty queue takes that may wait for 2 s."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stream = channel.stream_stream(
-            PATH + "Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
-        )()
         began = time.monotonic()
-        await stream.write(pb.FetchRequest(topic="empty", min_bytes=1, max_wait_ms=2_000))
-        reply: pb.FetchReply = await stream.read()
-        await stream.done_writing()
+        reply = await Peer(channel).fetch_of(
+            pb.FetchRequest(topic="empty", min_bytes=1, max_wait_ms=2_000)
+        )
         assert not reply.HasField("error"), reply
         return time.monotonic() - began
 

@@ -91,10 +91,16 @@ class Peer:
 
     async def fetch(self, offset: int = 0, queue: int = 0) -> pb.FetchReply:
         """Fetch what is there."""
+        return await self.fetch_of(
+            pb.FetchRequest(fetch_id=1, topic=TOPIC, queue=queue, offset=offset)
+        )
+
+    async def fetch_of(self, request: pb.FetchRequest) -> pb.FetchReply:
+        """Return what REQUEST is answered with."""
         stream = self.channel.stream_stream(
             PATH + "Fetch", pb.FetchRequest.SerializeToString, pb.FetchReply.FromString
         )()
-        await stream.write(pb.FetchRequest(fetch_id=1, topic=TOPIC, queue=queue, offset=offset))
+        await stream.write(request)
         reply: pb.FetchReply = await stream.read()
         await stream.done_writing()
         return reply

@@ -290,12 +290,12 @@ class Campaign:
         random = self._random
         while not self._over.is_set():
             await self._pause(random.uniform(500, 10_000))
-            clients = [member.client for member in self._members.values() if member is not None]
-            servers = [*self._cluster.brokers, *self._cluster.name_servers]
-            machine = random.choice([*clients, *servers]).machine
-            if machine is not None:
-                self._note("clock set")
-                machine.clock.step(random.choice((-1, 1)) * random.choice(STEPS_MS))
+            machines = [one.client.machine for one in self._members.values() if one is not None]
+            servers = (*self._cluster.brokers, *self._cluster.name_servers)
+            machines += [one.machine for one in servers if one.machine is not None]
+            self._note("clock set")
+            step_ms = random.choice((-1, 1)) * random.choice(STEPS_MS)
+            random.choice(machines).clock.step(step_ms)
 
     # --- the end
 

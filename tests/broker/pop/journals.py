@@ -5,14 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from pocketmq.broker.pop.journal import Journal
+from pocketmq.broker.timers import Timers
+from pocketmq.store.message_store import MessageStore
 
 from .popping import Popping
 
 FILES = "store/pocketmq/pop"
 
 
+def journal(store: MessageStore, timers: Timers) -> Journal:
+    return Journal(store, timers, timers)
+
+
 def make(path: Path, **fields: object) -> Popping:
-    return Popping(path, **{"make_journal": Journal, **fields})  # type: ignore[arg-type]
+    return Popping(path, **{"make_journal": journal, **fields})  # type: ignore[arg-type]
 
 
 def files(path: Path, prefix: str = "") -> list[Path]:

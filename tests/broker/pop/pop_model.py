@@ -62,7 +62,7 @@ class Message:
 
 
 def make_journal(store: MessageStore, timers: Timers) -> Journal:
-    return Journal(store, timers, file_bytes=2_048, snapshot_bytes=4_096)
+    return Journal(store, timers, timers, file_bytes=2_048, snapshot_bytes=4_096)
 
 
 class Driver:

@@ -95,26 +95,26 @@ class Popping:
             )
 
     def _begin(self) -> None:
-        disk, root, now_ms = self.disk, str(self.path / "store"), self.clock.now_ms
+        disk, root, unix_ms = self.disk, str(self.path / "store"), self.clock.unix_ms
         store_config = small_config(
             self.path / "store", log_file_size_bytes=1 << 20, flush=self.flush
         )
-        self.store = MessageStore.open(store_config, disk=disk, now_ms=now_ms)
-        self.topics = Topics(StateFile(disk, root, "topics.json"), self.config, now_ms)
-        self.groups = Groups(StateFile(disk, root, "subscriptionGroup.json"), self.config, now_ms)
-        self.offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), now_ms)
+        self.store = MessageStore.open(store_config, disk=disk, now_ms=unix_ms)
+        self.topics = Topics(StateFile(disk, root, "topics.json"), self.config, unix_ms)
+        self.groups = Groups(StateFile(disk, root, "subscriptionGroup.json"), self.config, unix_ms)
+        self.offsets = Offsets(StateFile(disk, root, "consumerOffset.json"), unix_ms)
         self.timers = Timers(self.clock)
         self.purgatory = Purgatory(self.timers, limit=self.config.fetches_waiting_max)
         self.filters = Filters(self.timers, self.clock)
         self.appends = Appends(self.store, self.purgatory.notify)
         retries = Retries(
-            self.store, self.topics, self.groups, self.appends, RULES, now_ms, Random(1)
+            self.store, self.topics, self.groups, self.appends, RULES, unix_ms, Random(1)
         )
         self.journal = self.make_journal(self.store, self.timers)
         parts = PopParts(
             store=self.store,
             offsets=self.offsets,
-            leases=Leases(self.timers, now_ms),
+            leases=Leases(self.timers, self.clock.now_ms),
             journal=self.journal,
             serials=serials_from(self.random.randbytes),
             bury=retries.bury,

@@ -21,7 +21,7 @@ from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
 
 
 def small(store: MessageStore, timers: Timers) -> Journal:
-    return Journal(store, timers, file_bytes=4_096, snapshot_bytes=8_192)
+    return Journal(store, timers, timers, file_bytes=4_096, snapshot_bytes=8_192)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
@@ -71,6 +71,49 @@ class TestRestart:
         await broker.clock.advance(5_999)
         assert broker.answers == []
         await broker.clock.advance(1)
+        assert seen(broker.answer().deliveries) == [(b"a", 2)]
+        await broker.stop()
+
+    @pytest.mark.parametrize("step_ms", [-86_400_000, -3_600_000, 3_600_000, 86_400_000])
+    async def test_a_lease_ends_when_it_would_have_where_the_clock_was_set_before_the_stop(
+        self, tmp_path: Path, clean: bool, step_ms: int
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a")
+        broker.pop(invisible_ms=10_000)
+        await broker.clock.advance(3_000)
+        broker.clock.step(step_ms)
+        broker.send(b"b")
+        broker.pop(invisible_ms=90_000)
+        await broker.clock.advance(1_000)
+
+        await broker.restart(clean=clean)
+
+        broker.wait(20_000)
+        await broker.clock.advance(5_000)
+        assert broker.answers == []
+        await broker.clock.advance(
+            1_500
+        )  # A kill loses what has passed since the clocks were noted.
+        assert seen(broker.answer().deliveries) == [(b"a", 2)]
+        await broker.stop()
+
+    async def test_a_lease_lasts_no_longer_where_the_clock_was_set_back_between_two_runs(
+        self, tmp_path: Path, clean: bool
+    ) -> None:
+        broker = make(tmp_path)
+        broker.send(b"a")
+        broker.pop(invisible_ms=10_000)
+        await broker.clock.advance(4_000)
+
+        await broker.stop(clean=clean)
+        broker.clock.step(-3_600_000)
+        broker._begin()
+
+        broker.wait(20_000)
+        await broker.clock.advance(5_999)
+        assert broker.answers == []
+        await broker.clock.advance(4_001)
         assert seen(broker.answer().deliveries) == [(b"a", 2)]
         await broker.stop()
 

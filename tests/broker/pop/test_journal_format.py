@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.broker.pop.changes import Change, Finished, Forgotten, InFlight, Looked, Moved, PopKey
+from pocketmq.broker.pop.changes import (
+    Change,
+    ClockMark,
+    Finished,
+    Forgotten,
+    InFlight,
+    Looked,
+    Moved,
+    PopKey,
+)
 from pocketmq.broker.pop.journal_format import (
     HEAD_SIZE,
     JOURNAL,
@@ -17,6 +26,7 @@ from pocketmq.broker.pop.journal_format import (
     LogMark,
     Said,
     Span,
+    clock_mark,
     end,
     frame,
     frames,
@@ -62,7 +72,8 @@ def test_bytes_are_those_of_version_1() -> None:
     delivery = InFlight(KEY, 7, 2, 1_000, "c", 0xABC, True, "at")
     finished = [Finished(KEY, 7), Finished(KEY, 6, 99)]
     changes: list[Change] = [delivery, Looked(KEY, 8), *finished, Moved(KEY, 5), Forgotten("g", "")]
-    data = Encoder().encode(changes) + log_mark(LogMark(99, 1)) + end()
+    data = Encoder().encode(changes) + log_mark(LogMark(99, 1))
+    data += clock_mark(ClockMark(98, 97)) + end()
 
     assert data.hex(" ", -1) == (
         "01 00 00 00 03 00 01 00 01 67 54"
@@ -74,9 +85,10 @@ def test_bytes_are_those_of_version_1() -> None:
         " 07 00 00 00 00 00 00 00 05"
         " 08 00 01 00 00 67"
         " 09 00 00 00 00 00 00 00 63 00 00 00 01"
+        " 0b 00 00 00 00 00 00 00 62 00 00 00 00 00 00 00 61"
         " 0a"
     )
-    assert Decoder().decode(data)[-2:] == [LogMark(99, 1), End()]
+    assert Decoder().decode(data)[-3:] == [LogMark(99, 1), ClockMark(98, 97), End()]
     assert head(JOURNAL, 2).hex(" ") == "50 4d 50 4a 00 01 00 01 00 00 00 00 00 00 00 02"
     assert frame(1, b"\x0a").hex(" ") == "50 4d 70 66 00 00 00 01 00 00 00 01 d4 9b 1f 54 0a"
 
