@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from pocketmq.broker.delay.levels import _Level
+from pocketmq.broker.delay.level import Level
 from pocketmq.broker.filters.choice import TagChoice
 from pocketmq.proto.record import Record
 from pocketmq.proto.topics import SCHEDULE_TOPIC
@@ -106,8 +106,8 @@ def test_delayed_messages_are_due_when_java_says(path: Path, *, has_extension: b
     queues = [(name, rows) for name, rows in java_entries().items() if name[0] == SCHEDULE_TOPIC]
     assert queues
     for (_, number), rows in queues:
-        level = _Level(number + 1, delays_ms[number], 0)
-        level.read(store, NOW_MS, own_from=0)
+        level = Level(number + 1, delays_ms[number], 0)
+        level.read(store, NOW_MS, 0, own_from=0)
         assert level.due_ms.tolist() == [code for _, _, _, code in rows]
 
 
