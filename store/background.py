@@ -82,6 +82,7 @@ class Background:
         self._verified: Verified | None = None
         self._remembered_end = -1
         self._rest_busy = False
+        self._checkpoint_late = False
         self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
 
     def expect_flush(self, verified: Verified | None) -> None:
@@ -167,9 +168,14 @@ class Background:
 
     def _checkpoint_due(self) -> list[Syncable]:
         try:
-            return [self._checkpoint] if self._checkpoint.write() else []
-        except StoreFull:  # An older checkpoint is as true: recovery begins earlier.
+            written = self._checkpoint.write()
+        except StoreFull as error:  # An older checkpoint is as true: recovery begins earlier.
+            if not self._checkpoint_late:
+                logger.warning("checkpoint not written", extra={"reason": error.message})
+            self._checkpoint_late = True
             return []
+        self._checkpoint_late = False
+        return [self._checkpoint] if written else []
 
     def _note_queues(self) -> Callable[[], None]:
         offset, time_ms = self._writer.last_log_offset, self._writer.last_store_ms

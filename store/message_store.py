@@ -65,6 +65,7 @@ class MessageStore(Reader):
         self._forget_pages()
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
+        self._warned_of_next_file = False
         self._cleaner = Cleaner(parts, health, self.timers)
         self._background = Background(parts, health, self._writer, self._verified, self.timers)
 
@@ -286,8 +287,13 @@ class MessageStore(Reader):
         if last is not None and last.room * 2 < last.size and self.health.state == "open":
             try:
                 self.log.files.preallocate()
-            except StoreFull:
-                return  # Nothing is lost yet: the append that needs the file will say so.
+                self._warned_of_next_file = False
+            except (
+                StoreFull
+            ) as error:  # Nothing is lost yet: the append that needs the file will say so.
+                if not self._warned_of_next_file:
+                    logger.warning("no next log file yet", extra={"reason": error.message})
+                self._warned_of_next_file = True
             except DiskFailure as error:
                 self.health.fail(error)
 

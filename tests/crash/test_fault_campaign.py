@@ -1,0 +1,42 @@
+"""A few faults of the campaign, drawn from a seed; all of them are tried by `make campaign`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from .failing_disk import Fault
+from .fault_script import play
+
+SEED: Final = 20_261_122
+#: Operations that each fault can befall in the script; some more or fewer do no harm.
+OPERATIONS: Final = {
+    Fault.EIO: 550,
+    Fault.ENOSPC: 270,
+    Fault.SHORT: 145,
+    Fault.HALF: 145,
+    Fault.EMFILE: 420,
+    Fault.ENOMEM: 27,
+}
+
+
+def test_the_script_is_told_nothing_where_nothing_fails(tmp_path: Path) -> None:
+    outcome = play(tmp_path / "store", Fault.EIO, 0)
+
+    assert outcome.complaints == []
+    assert outcome.hit == ""
+    assert outcome.count > OPERATIONS[Fault.EIO] // 2, "the script has lost its operations"
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fault", list(Fault))
+def test_a_failed_operation_loses_nothing_and_is_told(fault: Fault, tmp_path: Path) -> None:
+    number = random.Random(f"{SEED}{fault.name}").randint(1, OPERATIONS[fault] * 9 // 10)
+
+    outcome = play(tmp_path / "store", fault, number)
+
+    assert outcome.hit, number
+    assert outcome.complaints == [], outcome.hit
