@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from ..proto.carrier_http2 import Http2Carrier
+from ..proto.listening import connections_fitting
 from ..proto.pages import Page, in_http1
 from ..proto.rpc import Carrier, Certificate, Limits, MethodTable
 from .certificates import Certificates
 from .config import BrokerConfig
 from .timers import Timers
+
+#: Descriptors of a connection that is relayed: both ends of the relay, and the carrier's.
+_RELAYED: Final = 3
 
 
 @runtime_checkable
@@ -41,7 +45,7 @@ def carrier_of(
         receive_bytes_max=2 * config.run_bytes_max,
         half_sent_bytes_server=config.held_bytes_max,
         queue_bytes_server=config.held_bytes_max,
-        connections_max=config.connections_max,
+        connections_max=connections_fitting(config.connections_max),
         connection_age_ms=config.connection_age_ms,
         connection_age_grace_ms=config.connection_age_grace_ms,
     )
@@ -88,7 +92,7 @@ def _grpcio(
         secure,
         timers,
         callers=callers,
-        connections_max=config.connections_max,
+        connections_max=connections_fitting(config.connections_max, _RELAYED),
         direct_port=config.direct_port,
         page=partial(in_http1, page),
     )

@@ -12,6 +12,7 @@ import logging
 
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
+from ..proto.listening import connections_fitting
 from ..proto.rpc import Carrier, Limits, MakeCarrier
 from ..proto.services.health import Health
 from ..proto.services.port_services import PortServices
@@ -49,7 +50,10 @@ class NameServer:
         table = RouteTable(expiry_ms=config.broker_expiry_ms, brokers_max=config.brokers_max)
         own = NameServerService(table, config, clock).methods()
         services = PortServices(own, lambda: carrier)
-        limits = Limits(receive_bytes_max=config.request_size_max_bytes)
+        limits = Limits(
+            receive_bytes_max=config.request_size_max_bytes,
+            connections_max=connections_fitting(Limits().connections_max),
+        )
         carrier = (make_carrier or _carrier_named(config.grpc))([services.methods], limits=limits)
         return cls(config, table, carrier, services.health, clock)
 

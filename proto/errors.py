@@ -14,6 +14,7 @@
     │   ├── StoreRefused             the files are not what the settings say; nothing was touched
     │   ├── StoreClosed
     │   ├── StoreFull
+    │   │   └── FilesExhausted       no descriptor is left: nothing was tried, and the store goes on
     │   ├── DiskFailure              a write or a sync failed; the store takes no more writes
     │   ├── OffsetOutOfRange
     │   ├── CorruptRecord
@@ -137,6 +138,10 @@ class StoreFull(StoreError):
 
     status = "RESOURCE_EXHAUSTED"
     retriable = True
+
+
+class FilesExhausted(StoreFull):
+    """The process, or the machine, may open no more files: nothing was written or synced, and trying again may do."""
 
 
 class DiskFailure(StoreError):

@@ -45,6 +45,8 @@ ENTRY: Final = np.dtype(
 
 
 class _BatchRow(EntryRow):
+    __slots__ = ()
+
     def valid(self, entries: EntryArray) -> NDArray[np.bool_]:
         sound: NDArray[np.bool_] = (
             (entries["size"] > 0) & (entries["base"] >= 0) & (entries["count"] > 0)

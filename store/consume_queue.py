@@ -25,7 +25,7 @@ from ..proto.record_run import Longs
 from .disk import Disk
 from .entry_row import EntryRow
 from .mapped_files import MappedFiles
-from .queue_extension import QueueExtension
+from .queue_extension import ADDRESS_MAX, QueueExtension
 
 ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 #: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
@@ -59,14 +59,18 @@ class ConsumeQueue:
     min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
     """
 
+    __slots__ = ("_extension", "_log_begin", "_min_offset", "queue", "row", "topic")
+
     is_batch = False
 
     def __init__(self, topic: str, queue: int, row: EntryRow) -> None:
         self.topic = topic
         self.queue = queue
         self.row = row
-        self._extension = QueueExtension(row.files.disk, row.files.folder)
-        self.min_offset = row.first
+        self._min_offset = row.first
+        #: Where the log begins, if the min offset was not looked for since it does.
+        self._log_begin: int | None = None
+        self._extension: QueueExtension | None = None
 
     @classmethod
     def load(cls, disk: Disk, folder: str, file_size: int, topic: str, queue: int) -> ConsumeQueue:
@@ -77,6 +81,14 @@ class ConsumeQueue:
     @property
     def files(self) -> MappedFiles:
         return self.row.files
+
+    @property
+    def min_offset(self) -> int:
+        begin = self._log_begin
+        if begin is not None:
+            self._min_offset = self.row.first_from(begin)
+            self._log_begin = None
+        return self._min_offset
 
     @property
     def max_offset(self) -> int:
@@ -109,7 +121,7 @@ class ConsumeQueue:
         Raises StoreFull or DiskFailure: then the queue is still empty.
         """
         self.row.begin_at(number)
-        self.min_offset = number
+        self._set_min_offset(number)
 
     def put(
         self, queue_offsets: Longs, log_offsets: Longs, sizes: Longs, tags_codes: Longs
@@ -188,8 +200,16 @@ class ConsumeQueue:
         return (
             entries["log_offset"].astype(np.int64),
             entries["size"].astype(np.int64),
-            self._extension.resolved(entries["tags_code"].astype(np.int64)),
+            self._resolved(entries["tags_code"].astype(np.int64)),
         )
+
+    def _resolved(self, codes: Longs) -> Longs:
+        """Return tags CODES with those of the extension where addresses stand."""
+        if not len(codes) or int(codes.min()) > ADDRESS_MAX:
+            return codes
+        if self._extension is None:
+            self._extension = QueueExtension(self.files.disk, self.files.folder)
+        return self._extension.resolved(codes)
 
     def offset_behind_hole(self, offset: int) -> int:
         """Return the first queue offset from OFFSET on that has an entry; `max_offset` if none has."""
@@ -212,15 +232,20 @@ class ConsumeQueue:
     def truncate(self, log_end: int) -> int:
         """Take out the messages whose records begin at LOG_END or behind it; return how many."""
         count = self.row.truncate(log_end)
-        self.min_offset = min(self.min_offset, self.max_offset)
+        if count:
+            self._set_min_offset(min(self.min_offset, self.max_offset))
         return count
+
+    def _set_min_offset(self, offset: int) -> None:
+        self._min_offset, self._log_begin = offset, None
 
     def correct_min_offset(self, min_log_offset: int) -> None:
         """Set `min_offset` to the first message whose record lies at MIN_LOG_OFFSET or behind it.
 
-        All files are looked at, and pre-blank entries are none. (Apache looks at the first file only.)
+        All files are looked at, and pre-blank entries are none. (Apache looks at the first file only.) That is done
+        when it is asked for: a store may have 100,000 queues, of which few are read.
         """
-        self.min_offset = self.row.first_from(min_log_offset)
+        self._log_begin = min_log_offset
 
     def delete_expired(self, min_log_offset: int) -> int:
         """Delete leading files that only hold messages before MIN_LOG_OFFSET, never the last; return how many."""
@@ -231,4 +256,4 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete the queue with its folder; it is empty then, and begins anew."""
         self.row.destroy()
-        self.min_offset = 0
+        self._set_min_offset(0)

@@ -14,7 +14,7 @@ from .batch_consume_queue import BatchConsumeQueue
 from .config import StoreConfig
 from .consume_queue import ConsumeQueue
 from .disk import Disk
-from .mapped_files import Syncable
+from .mapped_files import FolderSync, Syncable
 from .queue_kinds import LIGHT_PREFIX, batch_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
@@ -34,7 +34,11 @@ class ConsumeQueues:
         self._batch_topics = batch_topics
         self._plain: dict[str, dict[int, ConsumeQueue]] = {}
         self._batch: dict[str, dict[int, BatchConsumeQueue]] = {}
-        self._deleted: list[Syncable] = []
+        #: Those that may have something to sync: to ask all of 100,000 each second would stop everything else.
+        self._touched: dict[Queue, None] = {}
+        self._folders_to_sync: list[str] = []
+        #: Where the log began when the queues were last cleaned.
+        self._cleaned_from = -1
 
     @classmethod
     def load(cls, disk: Disk, config: StoreConfig) -> ConsumeQueues:
@@ -64,6 +68,7 @@ class ConsumeQueues:
             queue,
         )
         self._plain.setdefault(topic, {})[queue] = opened
+        self._touched[opened] = None
         return opened
 
     def _open_batch(self, topic: str, queue: int) -> BatchConsumeQueue:
@@ -75,6 +80,7 @@ class ConsumeQueues:
             queue,
         )
         self._batch.setdefault(topic, {})[queue] = opened
+        self._touched[opened] = None
         return opened
 
     # --- finding -------------------------------------------------------------------------------------------------
@@ -98,14 +104,20 @@ class ConsumeQueues:
         return self._batch.get(topic, {}).get(queue)
 
     def find_or_make(self, topic: str, queue: int) -> ConsumeQueue:
-        """Return a plain queue, new and without files if there is none."""
+        """Return a plain queue to write to, new and without files if there is none."""
         found = self.get(topic, queue)
-        return self._open_plain(topic, queue) if found is None else found
+        if found is None:
+            return self._open_plain(topic, queue)
+        self._touched[found] = None
+        return found
 
     def find_or_make_batch(self, topic: str, queue: int) -> BatchConsumeQueue:
-        """Return a batch queue, new and without files if there is none."""
+        """Return a batch queue to write to, new and without files if there is none."""
         found = self.get_batch(topic, queue)
-        return self._open_batch(topic, queue) if found is None else found
+        if found is None:
+            return self._open_batch(topic, queue)
+        self._touched[found] = None
+        return found
 
     def next_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset of the next message of a plain queue."""
@@ -125,6 +137,7 @@ class ConsumeQueues:
 
     def recover(self, last_files: int | None = 3) -> None:
         """Find the end of every queue, see `EntryRow.recover`."""
+        self._touch_all()
         for one in self:
             one.recover(last_files)
 
@@ -136,6 +149,7 @@ class ConsumeQueues:
 
     def truncate(self, log_end: int) -> int:
         """Take out every entry that points to LOG_END or behind it; return how many."""
+        self._touch_all()
         return sum(one.truncate(log_end) for one in self)
 
     def correct_min_offsets(self, min_log_offset: int) -> None:
@@ -144,7 +158,14 @@ class ConsumeQueues:
             one.correct_min_offset(min_log_offset)
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete files that only hold messages before MIN_LOG_OFFSET, never a queue's last; return how many."""
+        """Delete files that only hold messages before MIN_LOG_OFFSET, never a queue's last; return how many.
+
+        Nothing is to do unless the log begins elsewhere than when this was last called.
+        """
+        if min_log_offset == self._cleaned_from:
+            return 0
+        self._cleaned_from = min_log_offset
+        self._touch_all()
         return sum(one.delete_expired(min_log_offset) for one in self)
 
     def delete_topic(self, topic: str) -> None:
@@ -153,7 +174,8 @@ class ConsumeQueues:
         batch: dict[int, Queue] = {**self._batch.pop(topic, {})}
         for one in (*plain.values(), *batch.values()):
             one.destroy()
-            self._deleted += one.files.take_dirty()
+            self._touched.pop(one, None)
+            self._folders_to_sync += one.files.take_folders()
         queue_folder = self._config.queue_folder
         for folder in (queue_folder, f"{queue_folder}_ext", self._config.batch_queue_folder):
             self._disk.delete_folder(os.path.join(folder, topic))
@@ -162,10 +184,23 @@ class ConsumeQueues:
 
     def take_dirty(self) -> list[Syncable]:
         """Return what must be synced so that every entry written up to now is on the device, and forget it."""
-        parts, self._deleted = self._deleted, []
+        folders, self._folders_to_sync = self._folders_to_sync, []
+        files: list[Syncable] = []
+        for one in self._touched:
+            folders += one.files.take_folders()
+            files += one.files.take_dirty_files()
+        self._touched.clear()
+        names: list[Syncable] = [FolderSync(self._disk, path) for path in dict.fromkeys(folders)]
+        return names + files
+
+    def distrust_device(self) -> None:
+        """Count everything as dirty: after a kill, what the last owner wrote may still be in the page cache only."""
+        self._touch_all()
         for one in self:
-            parts += one.files.take_dirty()
-        return parts
+            one.files.mark_dirty()
+
+    def _touch_all(self) -> None:
+        self._touched.update(dict.fromkeys(self))
 
     def close(self) -> None:
         """Close every file. Nothing is synced."""

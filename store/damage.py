@@ -109,7 +109,9 @@ class Damages:
         self._repair.void(file, wrong, record.store_timestamp_ms)
         queue = self._queues.get(record.topic, record.queue_id)
         if queue is not None and queue.log_offset(record.queue_offset) == file.start + at:
-            queue.repeat_neighbour(record.queue_offset)
+            self._queues.find_or_make(record.topic, record.queue_id).repeat_neighbour(
+                record.queue_offset
+            )
 
 
 def _decoded(data: memoryview) -> Record | None:

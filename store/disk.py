@@ -5,7 +5,8 @@ change stays in memory, not a byte of the real files is written), and in tests a
 
 Errors, the same for every implementation:
 - a file or folder that is not there: FileNotFoundError;
-- a write that finds no room (or no descriptor left): `StoreFull`; nothing, or only a part, was written;
+- a write that finds no room: `StoreFull`; nothing, or only a part, was written;
+- no descriptor is left, and none could be had by closing a file: `FilesExhausted`; nothing was tried;
 - any other failed write or sync: `DiskFailure`;
 - a lock that another holds: `StoreLocked`.
 
@@ -23,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, StoreFull
+from ..proto.errors import DiskFailure, FilesExhausted, StoreFull
 
 Buffer = bytes | bytearray | memoryview
 
@@ -62,7 +63,8 @@ class Lock(Protocol):
 class Mapping(Protocol):
     """One open file of a fixed length, read through a shared map and written through its descriptor.
 
-    Opening costs one descriptor (none before the first use) and no memory; pages come as they are touched.
+    A file that is used costs up to two descriptors and a map; one that is not may be closed (open_files.py), and opens
+    again at its next use: descriptor and map are the implementation's, but a view that is held stays readable.
     """
 
     @property
@@ -248,9 +250,15 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
             reason="no space left on the device",
         )
     reason = error.strerror or str(error)
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return FilesExhausted(
+            f"cannot {action} {path}: {reason}: raise the limit of open files (ulimit -n), or have fewer connections",
+            path=path,
+            reason=reason,
+        )
+    if error.errno == errno.ENOMEM:
         return StoreFull(
-            f"cannot {action} {path}: {reason}: raise the limit of open files (ulimit -n), or use fewer queues",
+            f"cannot {action} {path}: {reason}: give the process more memory, or raise vm.max_map_count",
             path=path,
             reason=reason,
         )

@@ -9,6 +9,7 @@ Log offsets never fall from entry to entry. Not thread-safe: the store's owner c
 
 from __future__ import annotations
 
+import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -25,6 +26,9 @@ from .mapped_files import MappedFiles
 
 #: Size that a pre-blank entry has; no record is that large.
 PRE_BLANK_SIZE: Final = (1 << 31) - 1
+
+#: What every entry begins with: log offset and size.
+_HEAD: Final = struct.Struct(">qi")
 
 EntryArray = NDArray[Any]
 
@@ -45,6 +49,8 @@ class EntryRow:
     sums: CRCs of what the files began with when they were last summed up; entries are only ever added behind that, and
     a file of which anything else is changed has none.
     """
+
+    __slots__ = ("entry_size", "entry_type", "files", "max_log_end", "sums")
 
     def __init__(self, files: MappedFiles, entry_type: np.dtype[np.void]) -> None:
         self.files = files
@@ -78,8 +84,8 @@ class EntryRow:
 
     def all_of(self, file: MappedFile) -> EntryArray:
         """Return the entries in FILE up to its position, without a copy."""
-        used = file.position // self.entry_size * self.entry_size
-        entries: EntryArray = file.data[:used].view(self.entry_type)
+        count = file.position // self.entry_size
+        entries: EntryArray = np.frombuffer(file.view, self.entry_type, count)
         return entries
 
     def read(self, first: int, count: int) -> EntryArray:
@@ -184,8 +190,12 @@ class EntryRow:
         self._find_max_log_end()
 
     def _stored(self, file: MappedFile) -> EntryArray:
-        """Return the entries of FILE up to where it is one hole to its end: a hole's pages are not worth reading."""
-        return self.all_of(file)[: -(-file.data_end() // self.entry_size)]
+        """Return the entries of FILE up to where it is one hole to its end: a hole's pages are not worth reading.
+
+        They are read, not mapped: a store may have 100,000 files whose end has to be found.
+        """
+        count = min(-(-file.data_end() // self.entry_size), file.position // self.entry_size)
+        return np.frombuffer(file.mapping.read(0, count * self.entry_size), self.entry_type)
 
     def _leading_good(self, entries: EntryArray, newest: int) -> int:
         """Return how many leading ENTRIES can follow one with log offset NEWEST."""
@@ -210,7 +220,7 @@ class EntryRow:
         there = {file.start: file for file in self.files.files}
         return all(
             there[one.start].position >= one.size
-            and zlib.crc32(there[one.start].view[: one.size]) == one.crc
+            and zlib.crc32(there[one.start].mapping.read(0, one.size)) == one.crc
             for one in sums
             if one.start in there
         )
@@ -232,6 +242,8 @@ class EntryRow:
         first file's. (Apache deletes the files, and the queue begins at 0 again.)
         """
         before = self.end
+        if 0 <= self.max_log_end <= log_end:
+            return 0
         for file in reversed(self.files.files):
             entries = self.all_of(file)
             offsets = entries["log_offset"]
@@ -247,11 +259,12 @@ class EntryRow:
     def _find_max_log_end(self) -> None:
         self.max_log_end = -1
         for file in reversed(self.files.files):
-            entries = self.all_of(file)
-            if len(entries):
-                size = int(entries["size"][-1])
+            count = file.position // self.entry_size
+            if count:
+                data = file.mapping.read((count - 1) * self.entry_size, self.entry_size)
+                log_offset, size = _HEAD.unpack_from(data)
                 if size != PRE_BLANK_SIZE:
-                    self.max_log_end = int(entries["log_offset"][-1]) + size
+                    self.max_log_end = log_offset + size
                 return
 
     def delete_expired(self, min_log_offset: int) -> int:
@@ -276,9 +289,8 @@ def _extended(file: MappedFile, known: Sum) -> Sum:
     """Return the sum of all that FILE holds; KNOWN is that of its beginning."""
     if known.size == file.position:
         return known
-    return Sum(
-        known.start, file.position, zlib.crc32(file.view[known.size : file.position], known.crc)
-    )
+    added = file.mapping.read(known.size, file.position - known.size)
+    return Sum(known.start, file.position, zlib.crc32(added, known.crc))
 
 
 def _blanks_end(sizes: NDArray[Any]) -> int:

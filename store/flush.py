@@ -15,11 +15,17 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from ..proto.errors import DiskFailure, StoreError
+from ..proto.errors import DiskFailure, FilesExhausted, StoreError
 from .mapped_files import Syncable
 
 logger = logging.getLogger(__name__)
+
+#: How often, and after how long each, a sync is tried for which there is no descriptor: half a minute.
+_TRIES: Final = 300
+_PAUSE_S: Final = 0.1
+_NEVER: Final = threading.Event()
 
 #: Runs a function in the owner's thread, soon: `loop.call_soon_threadsafe`.
 CallOwner = Callable[[Callable[[], None]], object]
@@ -73,21 +79,36 @@ class Flusher:
             self._do(job)
 
     def _do(self, job: FlushJob) -> None:
-        error = sync_all(job.parts)
+        error = sync_all(job.parts, tries=1 if self._thread is None else _TRIES)
         self.error = self.error or error
         job.done(error)
 
 
-def sync_all(parts: list[Syncable]) -> StoreError | None:
-    """Sync PARTS in order; return the first error, behind which nothing was tried."""
+def sync_all(parts: list[Syncable], tries: int = 1) -> StoreError | None:
+    """Sync PARTS in order; return the first error, behind which nothing was tried.
+
+    What finds no descriptor was not tried, so it is again, up to TRIES times, every _PAUSE_S.
+    """
     try:
         for part in parts:
-            part.sync()
+            _sync(part, tries)
     except StoreError as error:
         return error
     except OSError as error:
         return DiskFailure(f"a sync failed: {error}", reason=str(error))
     return None
+
+
+def _sync(part: Syncable, tries: int) -> None:
+    for left in reversed(range(tries)):
+        try:
+            part.sync()
+            return
+        except FilesExhausted as error:
+            if not left:
+                raise
+            logger.warning("a sync waits for a descriptor", extra={"reason": error.message})
+            _NEVER.wait(_PAUSE_S)
 
 
 class GroupCommit:

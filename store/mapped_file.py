@@ -14,7 +14,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, StoreError
+from ..proto.errors import DiskFailure, FilesExhausted, StoreError
 from .disk import Buffer, Disk, Mapping
 
 NAME_DIGITS = 20
@@ -34,8 +34,6 @@ class MappedFile:
     """
 
     __slots__ = (
-        "_array",
-        "_array_of",
         "dirty",
         "disk",
         "mapping",
@@ -53,8 +51,6 @@ class MappedFile:
         self.position = 0 if create else size
         self.dirty = create
         self.mapping: Mapping = disk.open_map(path, size=size, create=create)
-        self._array: NDArray[np.uint8] | None = None
-        self._array_of: memoryview | None = None
 
     @property
     def name(self) -> str:
@@ -77,10 +73,7 @@ class MappedFile:
     @property
     def data(self) -> NDArray[np.uint8]:
         """The whole file as a read-only array over the same map: no copy."""
-        view = self.mapping.view
-        if self._array is None or self._array_of is not view:
-            self._array, self._array_of = np.frombuffer(view, np.uint8), view
-        return self._array
+        return np.frombuffer(self.mapping.view, np.uint8)
 
     def append(self, data: Buffer) -> int:
         """Write DATA at the position and move on; return the row's offset of its first byte.
@@ -98,6 +91,8 @@ class MappedFile:
         self.dirty = True
         try:
             self.mapping.write(at, data)
+        except FilesExhausted:
+            raise  # Nothing was written.
         except StoreError as error:
             self._wipe(at, len(data), error)
             raise
@@ -126,7 +121,6 @@ class MappedFile:
 
     def close(self) -> None:
         """Close the file; views that are held stay readable."""
-        self._array = self._array_of = None
         self.mapping.close()
 
     def delete(self) -> None:

@@ -50,6 +50,17 @@ class MappedFiles:
     min_offset: start of the first file (0 without files);  max_offset: where the next byte goes (0 without files).
     """
 
+    __slots__ = (
+        "_folders_to_sync",
+        "_spare",
+        "_starts",
+        "disk",
+        "file_size",
+        "files",
+        "folder",
+        "what",
+    )
+
     def __init__(self, disk: Disk, folder: str, file_size: int, *, what: str = "file") -> None:
         """WHAT names the kind of file in messages ("commit log", "consume queue")."""
         self.disk = disk
@@ -59,7 +70,7 @@ class MappedFiles:
         self.files: list[MappedFile] = []
         self._starts: list[int] = []
         self._spare: MappedFile | None = None
-        self._folders_to_sync: list[str] = []
+        self._folders_to_sync: tuple[str, ...] = ()  # A list for each of 100,000 rows is memory.
 
     # --- loading -------------------------------------------------------------------------------------------------
 
@@ -70,7 +81,7 @@ class MappedFiles:
         entries = [entry for entry in disk.list(folder) if not entry.is_folder]
         if entries and entries[-1].size == 0:
             disk.delete(os.path.join(folder, entries[-1].name))
-            row._folders_to_sync.append(folder)
+            row._folders_to_sync += (folder,)
             entries.pop()
         for entry in entries:
             row._open(entry)
@@ -172,7 +183,7 @@ class MappedFiles:
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.delete()
-            self._folders_to_sync.append(self.folder)
+            self._folders_to_sync += (self.folder,)
 
     def _create(self, start: int) -> MappedFile:
         file = self._make(start)
@@ -183,7 +194,7 @@ class MappedFiles:
         self._make_folder()
         path = os.path.join(self.folder, file_name(start))
         file = MappedFile(self.disk, path, start, self.file_size, create=True)
-        self._folders_to_sync.append(self.folder)
+        self._folders_to_sync += (self.folder,)
         return file
 
     def _make_folder(self) -> None:
@@ -191,7 +202,7 @@ class MappedFiles:
         missing = self.folder
         while missing and not self.disk.is_folder(missing):
             missing = os.path.dirname(missing)
-            self._folders_to_sync.append(missing)
+            self._folders_to_sync += (missing,)
         self.disk.make_folders(self.folder)
 
     def append(self, data: Buffer) -> int:
@@ -222,7 +233,7 @@ class MappedFiles:
         for file in reversed(dropped):
             file.delete()
         if dropped:
-            self._folders_to_sync.append(self.folder)
+            self._folders_to_sync += (self.folder,)
         for file in self.files[:-1]:
             file.position = file.size
         if self.files:
@@ -239,7 +250,7 @@ class MappedFiles:
         del self.files[:count], self._starts[:count]
         for file in gone:
             file.delete()
-        self._folders_to_sync.append(self.folder)
+        self._folders_to_sync += (self.folder,)
         return count
 
     def delete_all(self) -> None:
@@ -249,7 +260,7 @@ class MappedFiles:
         self.files.clear()
         self._starts.clear()
         self.discard_spare()
-        self._folders_to_sync.append(self.folder)
+        self._folders_to_sync += (self.folder,)
 
     # --- to the device -------------------------------------------------------------------------------------------
 
@@ -258,20 +269,24 @@ class MappedFiles:
 
         A sync that fails must stop all writing: what was taken is not offered again. Names come before contents.
         """
-        folders: list[Syncable] = [
-            FolderSync(self.disk, path) for path in dict.fromkeys(self._folders_to_sync)
-        ]
-        self._folders_to_sync.clear()
-        return folders + self._take_dirty_files()
+        paths = self.take_folders()
+        folders: list[Syncable] = [FolderSync(self.disk, path) for path in dict.fromkeys(paths)]
+        return folders + self.take_dirty_files()
+
+    def take_folders(self) -> tuple[str, ...]:
+        """Return the folders whose names must be synced, and forget them; with `take_dirty_files` all that is dirty."""
+        paths, self._folders_to_sync = self._folders_to_sync, ()
+        return paths
 
     def mark_dirty(self) -> None:
         """Distrust the device: after a kill, what the last owner wrote may still be in the page cache only."""
         for file in self.files:
             file.dirty = True
         if self.files:
-            self._folders_to_sync.append(self.folder)
+            self._folders_to_sync += (self.folder,)
 
-    def _take_dirty_files(self) -> list[Syncable]:
+    def take_dirty_files(self) -> list[Syncable]:
+        """Return the files that must be synced, and forget it."""
         spare = [] if self._spare is None else [self._spare]
         dirty = [file for file in self.files + spare if file.dirty]
         for file in dirty:

@@ -131,8 +131,7 @@ class MessageStore(Reader):
 
     def _distrust_device(self) -> None:
         self.log.files.mark_dirty()
-        for queue in self.queues:
-            queue.files.mark_dirty()
+        self.queues.distrust_device()
         for file in self.index.files if self.index is not None else []:
             file.dirty = True
         self.timers.distrust_device()

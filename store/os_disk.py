@@ -1,4 +1,4 @@
-"""The real disk: `OsDisk` and its mappings.
+"""The real disk: `OsDisk`; its mapped files are in os_mapping.py.
 
 Files are read through a shared, read-only map and written with pwrite: the same page cache, so a map shows what was
 written at once, but a full disk is an error of the call instead of a SIGBUS that ends the process. Holes are found by
@@ -12,37 +12,26 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
-import resource
 import shutil
 import struct
-import threading
+from typing import BinaryIO, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..proto.errors import DiskFailure, StoreLocked
+from ..proto.errors import StoreLocked
 from .copies import has_other_names, make_own
 from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
+from .open_files import OPEN_FILES, OpenFiles
+from .os_mapping import OsMapping
 
-_CHUNK = 1 << 20
-_ZEROS = bytes(_CHUNK)
-_PAGE = mmap.PAGESIZE
 #: Linux's struct flock: type, whence, start, length, process.
 _FLOCK = "hhqqi4x"
 
 
-def allow_many_files() -> int:
-    """Raise this process's limit of open files as far as it may; return the limit. A mapped file takes two."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
 class OsDisk:
-    """The machine's file system."""
+    """The machine's file system; FILES are closed where descriptors run short."""
+
+    def __init__(self, files: OpenFiles = OPEN_FILES) -> None:
+        self._files = files
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
@@ -59,7 +48,7 @@ class OsDisk:
     def list(self, folder: str) -> list[Entry]:
         found = []
         try:
-            with os.scandir(folder) as entries:
+            with self._files.attempt(lambda: os.scandir(folder)) as entries:
                 for entry in entries:
                     found += _entry(entry)
         except (FileNotFoundError, NotADirectoryError):
@@ -71,24 +60,27 @@ class OsDisk:
             os.makedirs(path, exist_ok=True)
 
     def read(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        with self._opened(path, "rb") as file:
             return file.read()
 
     def read_at(self, path: str, at: int, size: int) -> bytes:
-        with open(path, "rb") as file:
+        with self._opened(path, "rb") as file:
             file.seek(at)
             return file.read(size)
+
+    def _opened(self, path: str, mode: str) -> BinaryIO:
+        return cast(BinaryIO, self._files.attempt(lambda: open(path, mode)))
 
     def write_file(self, path: str, data: Buffer) -> None:
         with disk_errors("write", path):
             if has_other_names(path):
                 os.unlink(path)
-            with open(path, "wb") as file:
+            with self._opened(path, "wb") as file:
                 file.write(data)
 
     def write_atomically(self, path: str, data: Buffer, *, backup: str | None = None) -> None:
         draft = f"{path}.tmp"
-        with disk_errors("write", draft), open(draft, "wb") as file:
+        with disk_errors("write", draft), self._opened(draft, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -100,7 +92,8 @@ class OsDisk:
     def write_private(self, path: str, data: Buffer) -> None:
         draft = f"{path}.tmp"
         with disk_errors("create", draft):
-            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            os.close(self._files.attempt(lambda: os.open(draft, flags, 0o600)))
             os.chmod(draft, 0o600)  # It may be there already.
         self.write_atomically(path, data)  # Which writes into this draft.
 
@@ -111,7 +104,7 @@ class OsDisk:
     def delete_folder(self, path: str) -> None:
         with disk_errors("delete the folder", path):
             try:
-                shutil.rmtree(path)
+                self._files.attempt(lambda: shutil.rmtree(path))
             except FileNotFoundError:
                 return
 
@@ -121,13 +114,14 @@ class OsDisk:
 
     def truncate(self, path: str, size: int) -> None:
         with disk_errors("set the length of", path):
-            make_own(path)
+            self._files.attempt(lambda: make_own(path))
             os.truncate(path, size)
 
     def sync_folder(self, path: str) -> None:
         with disk_errors("sync the folder", path):
             try:
-                fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+                fd = self._files.attempt(lambda: os.open(path or ".", flags))
             except FileNotFoundError:
                 return  # Deleted meanwhile: nothing is left to sync.
             try:
@@ -138,7 +132,7 @@ class OsDisk:
     def open_map(
         self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False
     ) -> Mapping:
-        return OsMapping(path, size, writable=writable, create=create)
+        return OsMapping(path, size, writable=writable, create=create, files=self._files)
 
     def lock(self, path: str) -> Lock:
         return OsLock(path)
@@ -158,203 +152,6 @@ def _entry(entry: os.DirEntry[str]) -> list[Entry]:
         return [Entry(entry.name, 0 if folder else entry.stat().st_size, folder)]
     except FileNotFoundError:
         return []
-
-
-class OsMapping:
-    """One real file. The descriptor is opened at once if the file must be made or grown, else at the first use."""
-
-    def __init__(self, path: str, size: int | None, *, writable: bool, create: bool) -> None:
-        self.path = path
-        self._writable = writable
-        self._is_own = not writable
-        self._guard = threading.RLock()  # Held over open, dup and close only, never over a sync.
-        self._fd = -1
-        self._closed = False
-        self._view: memoryview | None = None
-        self._array: NDArray[np.uint8] | None = None
-        self._map: mmap.mmap | None = None
-        length = self._length(create=create)
-        self.size = length if size is None else size
-        if self.size > length:
-            self._make_own()
-            with disk_errors("set the length of", path):
-                os.ftruncate(self._descriptor(), self.size)
-
-    def _length(self, *, create: bool) -> int:
-        if not create:
-            return os.stat(self.path).st_size
-        with disk_errors("create", self.path):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return os.fstat(self._fd).st_size
-
-    def _descriptor(self) -> int:
-        if self._fd < 0:
-            self._open()
-        return self._fd
-
-    def _open(self) -> None:
-        with self._guard, disk_errors("open", self.path):
-            if self._closed:
-                raise DiskFailure(f"{self.path} was closed", path=self.path, reason="closed")
-            if self._fd < 0:
-                flags = os.O_RDWR if self._writable else os.O_RDONLY
-                self._fd = os.open(self.path, flags | os.O_CLOEXEC)
-
-    def _make_own(self) -> None:
-        """Before the first write: see that the file has no other name. Views that are held keep the old bytes."""
-        with self._guard, disk_errors("copy", self.path):
-            self._is_own = True
-            if os.fstat(self._descriptor()).st_nlink > 1 and make_own(self.path):
-                os.close(self._fd)
-                self._fd = -1
-                self._view = self._array = self._map = None
-
-    def _mapped(self, *, writable: bool) -> mmap.mmap:
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        with disk_errors("map", self.path):
-            return mmap.mmap(self._descriptor(), self.size, flags=mmap.MAP_SHARED, prot=protection)
-
-    @property
-    def view(self) -> memoryview:
-        if self._view is None:
-            if self.size and self._map is None:
-                self._map = self._mapped(writable=False)
-            self._view = memoryview(self._map or b"").toreadonly()
-        return self._view
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        if self._array is None:
-            if not self._is_own:
-                self._make_own()
-            if self.size:
-                self._map = self._mapped(writable=self._writable)
-                self._view = None
-            self._array = np.frombuffer(self._map or b"", np.uint8)
-        return self._array
-
-    def write(self, at: int, data: Buffer) -> None:
-        if not self._is_own:
-            self._make_own()
-        fd = self._descriptor()
-        with disk_errors("write to", self.path):
-            written = os.pwrite(fd, data, at)
-            if written == len(data):
-                return
-            rest = memoryview(data)
-            while written < len(rest):
-                step = os.pwrite(fd, rest[written:], at + written)
-                if step == 0:
-                    raise OSError(errno.EIO, "nothing was written")
-                written += step
-
-    def reserve(self, at: int, size: int) -> None:
-        if size > 0:
-            if not self._is_own:
-                self._make_own()
-            with disk_errors("allocate room in", self.path):
-                os.posix_fallocate(self._descriptor(), at, size)
-
-    def zero(self, at: int, size: int) -> None:
-        for start, end in self._data(at, at + size):
-            for position in range(start, end, _CHUNK):
-                length = min(_CHUNK, end - position)
-                zeros = _ZEROS[:length]
-                if self.read(position, length) != zeros:
-                    self.write(position, zeros)
-
-    def _data(self, at: int, end: int) -> list[tuple[int, int]]:
-        return data_extents(self._descriptor(), at, end)
-
-    def data_end(self, at: int, end: int) -> int:
-        extents = self._data(at, end)
-        return extents[-1][1] if extents else at
-
-    def read(self, at: int, size: int) -> bytes:
-        with self._guard:
-            fd = os.dup(self._descriptor())
-        try:
-            return os.pread(fd, size, at)
-        finally:
-            os.close(fd)
-
-    def check(self) -> None:
-        with self._guard:
-            fault = None if self._closed else self._fault()
-        if fault is not None:
-            raise DiskFailure(
-                f"{self.path} {fault} while it was in use: stop the broker, put back what was there, and start again",
-                path=self.path,
-                reason=fault,
-            )
-
-    def _fault(self) -> str | None:
-        try:
-            there = os.stat(self.path)
-        except OSError as error:
-            return f"cannot be found any more ({error.strerror})"
-        if self._fd >= 0:
-            own = os.fstat(self._fd)
-            if (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino):
-                return "is another file now"
-        if there.st_size < self.size:
-            return f"was cut to {there.st_size:,} bytes of {self.size:,}"
-        return None
-
-    def forget(self, at: int, size: int) -> None:
-        if self._map is not None and size > 0:
-            start = at // _PAGE * _PAGE
-            self._map.madvise(mmap.MADV_DONTNEED, start, min(at + size, self.size) - start)
-
-    def sync(self) -> None:
-        with self._guard:
-            if self._fd < 0:
-                return  # Never opened, or closed after the owner synced it: nothing of ours is unwritten.
-            fd = os.dup(self._fd)
-        try:
-            with disk_errors("sync", self.path):
-                os.fdatasync(fd)
-        finally:
-            os.close(fd)
-
-    def close(self) -> None:
-        with self._guard:
-            self._closed = True
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-        # The map itself goes when the last view of it does: closing it here would pull it from under a reader.
-        self._view = None
-        self._array = None
-        self._map = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:  # An opening that was given up half-way.
-            os.close(self._fd)
-
-
-def data_extents(fd: int, at: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of [AT, END) of the file FD that may hold something other than zeros, in order."""
-    extents = []
-    while at < end:
-        start, stop = _next_data(fd, at, end)
-        if start < stop:
-            extents.append((start, stop))
-        at = stop
-    return extents
-
-
-def _next_data(fd: int, at: int, end: int) -> tuple[int, int]:
-    """Return the first data extent in [AT, END); an empty one at END if all the rest is a hole."""
-    try:
-        start = os.lseek(fd, at, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return end, end
-        return at, end  # A file system that knows no holes: everything may be data.
-    if start >= end:
-        return end, end
-    return start, min(os.lseek(fd, start, os.SEEK_HOLE), end)
 
 
 class OsLock:

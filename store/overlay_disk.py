@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from .disk import Buffer, Disk, DiskUsage, Entry, Lock, Mapping
+from .open_files import OPEN_FILES, OpenFiles
 from .os_disk import OsDisk
 from .private_mapping import PrivateMapping
 
@@ -29,8 +30,15 @@ class OverlayDisk:
     Otherwise a file is read through BASE: in ranges by `Mapping.read`, whole once its `view` is asked for.
     """
 
-    def __init__(self, base: Disk | None = None, *, on_this_machine: bool = True) -> None:
-        self._base: Disk = OsDisk() if base is None else base
+    def __init__(
+        self,
+        base: Disk | None = None,
+        *,
+        on_this_machine: bool = True,
+        files: OpenFiles = OPEN_FILES,
+    ) -> None:
+        self._base: Disk = OsDisk(files) if base is None else base
+        self._open_files = files
         self._far = None if on_this_machine else self._base
         #: Files whose content is ours: mapped, written or renamed here.
         self._files = _Files()
@@ -181,7 +189,7 @@ class OverlayDisk:
         if path not in self._files:
             self._require(path)
             self._files[path] = PrivateMapping(
-                path, self._base.size(path), source=path, far=self._far
+                path, self._base.size(path), source=path, far=self._far, files=self._open_files
             )
         return self._files[path]
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .disk import Buffer, Disk
-from .os_disk import data_extents
+from .open_files import OPEN_FILES, OpenFiles
+from .os_mapping import data_extents
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +27,22 @@ _PRIVATE = mmap.MAP_PRIVATE | _NO_RESERVE
 class PrivateMapping:
     """A copy-on-write map of a real file (fetched from the disk FAR, if given), or anonymous memory.
 
-    Mapped at its first use; `read` of a file that is not mapped yet reads just that range.
+    Mapped at its first use, and let go while nothing was changed where other files need the room; `read` of a file
+    that is not mapped yet reads just that range.
     """
 
     def __init__(
-        self, path: str, size: int, *, source: str | None, far: Disk | None = None
+        self,
+        path: str,
+        size: int,
+        *,
+        source: str | None,
+        far: Disk | None = None,
+        files: OpenFiles = OPEN_FILES,
     ) -> None:
         self.path = path
+        self.used = False
+        self._files = files
         self.size = size
         self._source = source
         self._far = far
@@ -51,11 +61,24 @@ class PrivateMapping:
         return self._source != self.path or self._array is not None or bool(self._written)
 
     def _mapped(self) -> mmap.mmap:
-        if self._map is None:
-            self._map = self._private_map() if self._source else None
-            if self._map is None:
-                self._map = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
-        return self._map
+        self.used = True
+        found = self._map
+        if found is None:
+            found = self._private_map() if self._source else None
+            if found is None:
+                flags = _PRIVATE | mmap.MAP_ANONYMOUS
+                found = self._files.attempt(lambda: mmap.mmap(-1, self.size, flags=flags))
+            self._map = found
+            if self._is_sparse:
+                self._files.add(self)
+        return found
+
+    def let_go(self) -> bool:
+        """Drop the map of a real file that is as it was."""
+        if self._written or self._array is not None or not self._is_sparse:
+            return False
+        self._map = self._view = None
+        return True
 
     def _private_map(self) -> mmap.mmap | None:
         """Map the real file; None if it is no longer there or no longer as long as it was."""
@@ -63,7 +86,7 @@ class PrivateMapping:
         if self._far is not None:
             return self._fetched(self._far, self._source)
         try:
-            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._source_descriptor()
         except FileNotFoundError:
             logger.warning("a file vanished; reading it as zeros", extra={"path": self._source})
             return None
@@ -75,9 +98,17 @@ class PrivateMapping:
             return self._short_copy(fd, length)
         try:  # The map keeps a descriptor of its own: a second one would halve how many files can be open.
             self._is_sparse = True
-            return mmap.mmap(fd, self.size, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            protection = mmap.PROT_READ | mmap.PROT_WRITE
+            return self._files.attempt(
+                lambda: mmap.mmap(fd, self.size, flags=_PRIVATE, prot=protection)
+            )
         finally:
             os.close(fd)
+
+    def _source_descriptor(self) -> int:
+        source = self._source
+        assert source is not None
+        return self._files.attempt(lambda: os.open(source, os.O_RDONLY | os.O_CLOEXEC))
 
     def _fetched(self, far: Disk, source: str) -> mmap.mmap:
         copy = mmap.mmap(-1, self.size, flags=_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -112,7 +143,7 @@ class PrivateMapping:
         """Return the parts of the real file that are no holes; everything, if it was deleted meanwhile."""
         assert self._source is not None
         try:
-            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._source_descriptor()
         except FileNotFoundError:
             return [(at, end)]
         try:
@@ -134,21 +165,26 @@ class PrivateMapping:
 
     @property
     def view(self) -> memoryview:
-        if self._view is None:
-            self._view = memoryview(self._mapped() if self.size else b"").toreadonly()
-        return self._view
+        self.used = True
+        view = self._view
+        if view is None:
+            view = self._view = memoryview(self._mapped() if self.size else b"").toreadonly()
+        return view
 
     @property
     def array(self) -> NDArray[np.uint8]:
         if self._array is None:
             self._array = np.frombuffer(self._mapped() if self.size else b"", np.uint8)
+            self._files.remove(self)
         return self._array
 
     def write(self, at: int, data: Buffer) -> None:
         if len(data):
             assert at + len(data) <= self.size, "written beyond the end of a mapped file"
-            self._mapped()[at : at + len(data)] = data
-            self._note(at, at + len(data))
+            found = self._mapped()
+            self._note(at, at + len(data))  # From here on it is not let go.
+            self._files.remove(self)
+            found[at : at + len(data)] = data
 
     def reserve(self, at: int, size: int) -> None:
         """Nothing to do: memory is taken page by page."""
@@ -158,8 +194,7 @@ class PrivateMapping:
             for position in range(start, end, _CHUNK):
                 stop = min(position + _CHUNK, end)
                 if np.frombuffer(self.view[position:stop], np.uint8).any():
-                    self._mapped()[position:stop] = bytes(stop - position)
-                    self._note(position, stop)
+                    self.write(position, bytes(stop - position))
 
     def read(self, at: int, size: int) -> bytes:
         if self._map is None and self._source is not None:
@@ -180,7 +215,7 @@ class PrivateMapping:
         if self._far is not None:
             return self._far.read_at(self._source, at, size)
         try:
-            fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._source_descriptor()
         except FileNotFoundError:
             return None
         try:

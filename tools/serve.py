@@ -7,8 +7,8 @@ the machine's. `serve` runs a name server and a broker on one event
 loop; the broker registers over loopback, as a broker elsewhere would.
 
 Standard output says where the servers listen, with a line to copy, and then, in one line for programs, that they
-serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `clock`, `pid`,
-`started_in_ms`.
+serve: `ready ` and a JSON object with `nameserver`, `broker` (addresses), `store`, `recovery`, `clock`, `limits` (of
+descriptors, and what they allow), `pid`, `started_in_ms`.
 Log lines go to standard error (log_lines.py). SIGTERM and SIGINT stop cleanly; a second SIGINT does not wait.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from click.core import ParameterSource
 
 from .. import __version__
 from ..proto.clock import Clock, SystemClock, VirtualClock
+from ..proto.listening import connections_fitting, raise_descriptor_limit
 from ..proto.rpc import GRPC_CHOICES
 from .allocator import keep_freed_memory
 from .log_lines import configure_logging
@@ -39,6 +41,8 @@ from .settings import Settings, load_settings, sample
 if TYPE_CHECKING:  # A name server needs neither.
     from ..store.config import StoreConfig
     from ..store.disk import Disk
+
+logger = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 #: How long a broker waits for its name servers before it says that it serves.
@@ -231,6 +235,7 @@ class _Servers:
     async def _start_nameserver(self, stack: AsyncExitStack) -> str:
         from ..nameserver.nameserver import NameServer
 
+        raise_descriptor_limit()  # 1,024 are not many for connections.
         server = NameServer.build(self._settings.nameserver, clock=self._wall)
         await server.start()
         stack.push_async_callback(server.stop)
@@ -240,11 +245,12 @@ class _Servers:
         self, stack: AsyncExitStack, nameserver: str | None, time: _Time
     ) -> dict[str, Any]:
         from ..broker.broker import Broker
-        from ..store.os_disk import OsDisk, allow_many_files
+        from ..store.open_files import allow_many_files
+        from ..store.os_disk import OsDisk
         from .stores.locations import check_new_store
         from .stores.sizes import config_of_files
 
-        allow_many_files()  # Every queue keeps files open; 1,024 are not many.
+        limits = allow_many_files()
         settings = self._settings
         if nameserver is not None:
             settings = settings.with_options(nameservers=nameserver)
@@ -270,6 +276,11 @@ class _Servers:
             "store": settings.store.path,
             "recovery": recovery.to_json() | {"text": recovery.text()},
             "clock": "virtual" if time.virtual else "system",
+            "limits": {
+                "descriptors": limits.descriptors,
+                "open_files": limits.files,
+                "connections": connections_fitting(settings.broker.connections_max),
+            },
         }
 
 
@@ -305,6 +316,11 @@ def _announce(ready: dict[str, Any]) -> None:
         click.echo(f"  {'recovery':12}{ready['recovery']['text']}")
     if ready.get("clock") == "virtual":
         click.echo(f"  {'clock':12}virtual: it stands still until `pocketmq clock advance 1h`")
+    if limits := ready.get("limits"):
+        click.echo(
+            f"  {'limits':12}{limits['connections']:,} connections, {limits['open_files']:,} open files of the store"
+            f" ({limits['descriptors']:,} descriptors)"
+        )
     click.echo(f"Try: {_line_to_copy(ready)}")
     click.echo(READY + json.dumps(ready))
     sys.stdout.flush()

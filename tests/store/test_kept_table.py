@@ -32,6 +32,7 @@ class CountingDisk(OsDisk):
     """Counts the bytes of whole files, and fails to write them if told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.bytes = 0
         self.fails = False
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ...proto.clock import SystemClock
-from ...store.os_disk import allow_many_files
+from ...store.open_files import allow_many_files
 from ..options import (
     StoreFolder,
     TakesStores,

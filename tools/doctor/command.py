@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from ...proto.clock import SystemClock
-from ...store.os_disk import OsDisk, allow_many_files
+from ...store.open_files import allow_many_files
+from ...store.os_disk import OsDisk
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
 from ..stores.sizes import settings_of

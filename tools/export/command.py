@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ...store.os_disk import allow_many_files
+from ...store.open_files import allow_many_files
 from ..instants import past_instant_of
 from ..options import TakesStores, chosen_stores, json_option, stores_argument
 from ..output import print_json

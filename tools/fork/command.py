@@ -12,7 +12,7 @@ import click
 
 from ...proto.clock import SystemClock
 from ...proto.instant import format_instant
-from ...store.os_disk import allow_many_files
+from ...store.open_files import allow_many_files
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json

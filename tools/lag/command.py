@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from ...client import Admin
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import StoreRefused
-from ...store.os_disk import allow_many_files
+from ...store.open_files import allow_many_files
 from ..options import (
     DEFAULT_NAMESERVER,
     NAMESERVER_VARIABLE,

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ...proto.clock import SystemClock
-from ...store.os_disk import allow_many_files
+from ...store.open_files import allow_many_files
 from ..doctor.text import reason_lines
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...proto.clock import SystemClock
-from ...store.os_disk import allow_many_files
+from ...store.open_files import allow_many_files
 from ..stores.cold_store import ColdStore
 from ..stores.locations import StoreLocation
 from ..stores.recoveries import RecoveryName
