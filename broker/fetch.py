@@ -65,7 +65,10 @@ class Fetches:
         if request.group:
             self._offsets.pulled(request.topic, request.group, request.queue, request.offset)
         if request.min_bytes <= 0 or request.max_wait_ms <= 0:
-            fetch.on_deadline()
+            if isinstance(fetch, FilteredFetch):
+                fetch.look_once()
+            else:
+                fetch.on_deadline()
             return None
         wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
         key = (request.topic, request.queue)

@@ -2,7 +2,8 @@
 
 Tags     the queue entry holds the hash of a message's tag: only entries with a wanted hash are read, and of these
          only records whose tag is a wanted one, letter by letter ("Aa" and "BB" have one hash)
-SQL      every record is read, a few at a time; only the properties that the expression names are decoded
+SQL      every record is read, a few at a time; only the properties that the expression names are decoded. How many
+         are read in one turn follows from what the expression does with each, and with each byte
 
 An entry whose code is no hash is looked at whatever it is: in SCHEDULE_TOPIC_XXXX it is a time, and stores of Apache
 with extended queues keep an address there.
@@ -33,12 +34,27 @@ Mask = NDArray[np.bool_]
 _INT_MIN: Final = -(1 << 31)
 _INT_MAX: Final = (1 << 31) - 1
 
+#: What SQL takes of a turn of the loop, and what it costs: each record, each test of it, each property that is looked
+#: up; each byte of a value that is searched, and of the string that a property is looked for in. Rather too much.
+_TURN_NS: Final = 10_000_000
+_RECORD_NS: Final = 1_000
+_TEST_NS: Final = 600
+_NAME_NS: Final = 500
+_SEARCHED_BYTE_NS: Final = 3.0
+_SPLIT_BYTE_NS: Final = 0.25
+_SQL_RECORDS_MAX: Final = 2_000
+
+
+#: Bytes of records that are looked at in one turn; one record may be larger.
+LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
+
 
 class Choice(Protocol):
     """A filter at work."""
 
-    #: Records that are looked at in one turn of the loop.
+    #: Records that are looked at in one turn of the loop, and bytes of them.
     records_max: int
+    bytes_max: int
 
     def candidates(self, tags_codes: Longs) -> Mask:
         """Tell for queue entries with TAGS_CODES which may be wanted."""
@@ -54,6 +70,7 @@ class TagChoice:
 
     #: A few array operations look at all of them.
     records_max = 20_000
+    bytes_max = LOOKED_AT_BYTES_MAX
 
     def __init__(self, tags: tuple[str, ...]) -> None:
         self._tags = frozenset(tags)
@@ -90,11 +107,13 @@ class TagChoice:
 class SqlChoice:
     """Wants messages for which EXPRESSION is true."""
 
-    #: Each costs about a microsecond.
-    records_max = 2_000
-
     def __init__(self, expression: str) -> None:
-        self._filter = compiled(expression)
+        self._filter = found = compiled(expression)
+        names = len(found.names)
+        record_ns = _RECORD_NS + found.tests * _TEST_NS + names * _NAME_NS
+        byte_ns = found.searches * _SEARCHED_BYTE_NS + names * _SPLIT_BYTE_NS
+        self.records_max = min(_SQL_RECORDS_MAX, _TURN_NS // record_ns)
+        self.bytes_max = int(min(LOOKED_AT_BYTES_MAX, _TURN_NS / (byte_ns or 1)))
 
     def candidates(self, tags_codes: Longs) -> Mask:
         return np.ones(len(tags_codes), np.bool_)
@@ -105,6 +124,11 @@ class SqlChoice:
             return np.full(len(seen), self._filter.evaluate(()) is True)
         rows = list(zip(*map(_properties(seen).texts, names), strict=True))
         return np.array(self._filter.matches(rows), np.bool_)
+
+
+def share_of_turn(choice: Choice, seen: Slices) -> float:
+    """Return which part of what CHOICE may look at in one turn SEEN is."""
+    return max(len(seen) / choice.records_max, len(seen.records) / choice.bytes_max)
 
 
 def _no_hashes(tags_codes: Longs) -> Mask:

@@ -18,13 +18,11 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..fetch_replies import Done, Limits, failed, never_written
 from ..waiting import Purgatory, Waiting
-from .choice import Choice, Mask
+from .choice import Choice, Mask, share_of_turn
 from .filters import Filters
 
 #: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
 HELD_BYTES_MAX: Final = 64 * 1024
-#: Bytes of records that are looked at in one turn; one record may be larger.
-LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 
 
 class FilteredFetch:
@@ -62,6 +60,10 @@ class FilteredFetch:
     def try_complete(self) -> bool:
         if self._goes_on or self._next == self._end():
             return False
+        if not self._filters.has_turn:
+            self._goes_on = True
+            self._filters.go_on(self._look_on)
+            return False
         error = self._look()
         if error is not None or self._is_enough():
             self._answer(error)
@@ -72,7 +74,18 @@ class FilteredFetch:
         return False
 
     def on_deadline(self) -> None:
-        self._answer(None if self._looked else self._look())
+        self._answer(None if self._looked or not self._filters.has_turn else self._look())
+
+    def look_once(self) -> None:
+        """Look at the next messages, in this turn or a later one, and answer."""
+        if self._filters.has_turn:
+            self.on_deadline()
+        else:
+            self._filters.go_on(self._look_late)
+
+    def _look_late(self) -> bool:
+        self.on_deadline()
+        return True
 
     def _look_on(self) -> bool:
         self._goes_on = False
@@ -97,7 +110,7 @@ class FilteredFetch:
                 request.queue,
                 self._next,
                 min(limits.messages - self._found_count, self._choice.records_max),
-                min(room_bytes, LOOKED_AT_BYTES_MAX),
+                min(room_bytes, self._choice.bytes_max),
                 self._choice.candidates,
                 check_crcs=request.check_crcs,
             )
@@ -112,6 +125,7 @@ class FilteredFetch:
         return None
 
     def _take(self, seen: Slices) -> None:
+        self._filters.spend(share_of_turn(self._choice, seen))
         wanted = self._choice.wanted(seen)
         count = int(wanted.sum())
         stepped = seen.turned_down + len(seen) - count

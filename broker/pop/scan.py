@@ -8,13 +8,11 @@ from typing import Final, NamedTuple
 from ...proto.record_run import starts_of
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..filters.choice import Choice
+from ..filters.choice import Choice, share_of_turn
 from .changes import PopKey
 
 #: A look through a filter reads so many times more messages each time that it finds too few.
 _GROWTH: Final = 4
-#: Bytes that are looked at in one turn of the loop; one record may be larger.
-LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 
 
 class Scanned(NamedTuple):
@@ -50,13 +48,14 @@ def scan(
         seen = store.read_queue(topic, queue, offset, room, room_bytes)
         return Scanned(_pairs(seen), seen.next_offset, end, seen.lost)
     lost = 0
-    count, stop = room, offset + choice.records_max
-    bytes_max = min(room_bytes, LOOKED_AT_BYTES_MAX)
+    count, stop, turn = room, offset + choice.records_max, 0.0
+    bytes_max = min(room_bytes, choice.bytes_max)
     while True:
         seen = store.read_queue(topic, queue, offset, count, bytes_max, choice.candidates)
         found, offset = _wanted(seen, choice, room)
         lost += seen.lost
-        if found or offset >= min(end, stop):
+        turn += share_of_turn(choice, seen)
+        if found or offset >= min(end, stop) or turn >= 1:
             return Scanned(found, offset, end, lost)
         count = min(count * _GROWTH, choice.records_max)
 

@@ -40,6 +40,11 @@ CACHED_MAX: Final = 100
 #: Characters of a property that is read as a number.
 NUMBER_LENGTH_MAX: Final = 64
 
+#: A longer value is searched in a time that grows with its length alone. What `in` takes may grow with the product of
+#: both lengths.
+_SHORT: Final = 100
+_TRUE_LENGTH: Final = len("true")
+
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _ORDERS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -52,6 +57,9 @@ class SqlFilter:
         compiling = _Compiling()
         test = compiling.test(tree)
         self.names: tuple[str, ...] = tuple(compiling.places)
+        #: What evaluating it costs: tests of a message, and those among them that look through a whole value.
+        self.tests = compiling.tests
+        self.searches = compiling.searches
         self._test = test
 
     def evaluate(self, row: Row) -> Truth:
@@ -97,7 +105,7 @@ def _equals_text(text: str, other: str | int | float | bool) -> Truth:
     if isinstance(other, str):
         return text == other
     if isinstance(other, bool):
-        return (text.lower() == "true") == other
+        return (len(text) == _TRUE_LENGTH and text.lower() == "true") == other
     number = number_of(text)
     return None if number is None else number == other
 
@@ -112,12 +120,14 @@ class _Compiling:
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
+        self.tests = self.searches = 0
 
     def _place(self, name: str) -> int:
         return self.places.setdefault(name, len(self.places))
 
     def test(self, node: Node) -> _Test:
         """Return what evaluates NODE where a condition is wanted."""
+        self.tests += 1
         match node:
             case nodes.Not(operand):
                 return _negated(self.test(operand))
@@ -156,6 +166,7 @@ class _Compiling:
                     None if (text := row[place]) is None else (text in wanted) != negated
                 )
             case nodes.Search(kind, operand, text, negated):
+                self.searches += kind == "CONTAINS"
                 return _search(kind, self.term(operand), text, negated)
             case _:
                 raise AssertionError(f"{node} is no condition, and the parser lets none through")
@@ -238,21 +249,35 @@ def _any_of(tests: Sequence[_Test]) -> _Test:
     return any_of
 
 
-_HOLDS: Final[dict[str, Callable[[str, str], bool]]] = {
-    "CONTAINS": str.__contains__,
-    "STARTSWITH": str.startswith,
-    "ENDSWITH": str.endswith,
+def _contains(text: str) -> Callable[[str], bool]:
+    search: Callable[[str], object] | None = None
+
+    def contains(value: str) -> bool:
+        nonlocal search
+        if len(value) <= _SHORT:
+            return text in value
+        if search is None:
+            search = re.compile(re.escape(text)).search
+        return search(value) is not None
+
+    return contains
+
+
+_HOLDS: Final[dict[str, Callable[[str], Callable[[str], bool]]]] = {
+    "CONTAINS": _contains,
+    "STARTSWITH": lambda text: lambda value: value.startswith(text),
+    "ENDSWITH": lambda text: lambda value: value.endswith(text),
 }
 
 
 def _search(kind: str, term: _Term, text: str, negated: bool) -> _Test:
     """Nothing holds an empty text, nor does it lack one, and only strings hold any: as in Apache's."""
-    holds = _HOLDS[kind]
     if not text:
         return lambda _: False
+    holds = _HOLDS[kind](text)
 
     def search(row: Row) -> Truth:
         value = term(row)
-        return isinstance(value, str) and holds(value, text) != negated
+        return isinstance(value, str) and holds(value) != negated
 
     return search

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pocketmq.broker.filters import filtered_fetch
-from pocketmq.broker.filters.choice import TagChoice
+from pocketmq.broker.filters.choice import Mask, SqlChoice, TagChoice, choice_of
 from pocketmq.proto.errors import InvalidFilter, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.slices import Slices
 
 from ..fetching import TOPIC, WAIT_MS, Rig
 
@@ -166,7 +167,7 @@ async def test_as_many_come_as_were_asked_for(rig: Rig) -> None:
 async def test_a_fetch_far_behind_looks_on_turn_by_turn(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered_fetch, "LOOKED_AT_BYTES_MAX", 150)
+    monkeypatch.setattr(choice_of(OVER_5), "bytes_max", 150)
     rig.append(*[b"x"] * 20, properties={"n": "1"})
     rig.append(b"wanted", properties={"n": "6"})
     before = rig.clock.now_ms()
@@ -186,7 +187,7 @@ async def test_a_fetch_far_behind_looks_on_turn_by_turn(
 
 
 async def test_fetches_that_look_on_take_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtered_fetch, "LOOKED_AT_BYTES_MAX", 1)
+    monkeypatch.setattr(choice_of(OVER_5), "bytes_max", 1)
     for queue, count in ((0, 40), (1, 2)):
         rig.append(*[b"x"] * count, queue=queue, properties={"n": "1"})
         rig.append(b"%d" % queue, queue=queue, properties={"n": "6"})
@@ -199,10 +200,76 @@ async def test_fetches_that_look_on_take_turns(rig: Rig, monkeypatch: pytest.Mon
     assert [reply.next_offset for reply in rig.replies] == [3, 41]
 
 
+#: A filter as costly as one may be, of which no message is wanted, and a value that it searches from end to end.
+COSTLY = pb.Filter(
+    kind=pb.Filter.SQL, expression=" OR ".join(f"p CONTAINS 'aaaaab{n:03d}a'" for n in range(250))
+)
+LONG_VALUE = {"p": "a" * 28_000}
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Each look through an SQL filter: how many records it was at."""
+    found: list[int] = []
+    wanted = SqlChoice.wanted
+
+    def counted(self: SqlChoice, seen: Slices) -> Mask:
+        found.append(len(seen))
+        return wanted(self, seen)
+
+    monkeypatch.setattr(SqlChoice, "wanted", counted)
+    return found
+
+
+async def test_what_a_turn_looks_at_is_less_the_more_a_filter_does(
+    rig: Rig, looks: list[int]
+) -> None:
+    rig.append(*[b"x"] * 8, properties=LONG_VALUE)
+
+    rig.wait(filter=OVER_5)
+    assert looks == [8]
+
+    looks.clear()
+    await asyncio.sleep(0)
+    rig.wait(filter=COSTLY)
+    assert looks == [1]
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert looks == [1] * 8
+
+
+def test_fewer_short_messages_are_looked_at_the_more_a_filter_does() -> None:
+    little, much = choice_of(OVER_5), choice_of(COSTLY)
+
+    assert little is not None
+    assert much is not None
+    assert little.records_max == 2_000
+    assert much.records_max < 100
+
+
+async def test_fetches_of_one_turn_look_at_no_more_than_one_may(rig: Rig, looks: list[int]) -> None:
+    rig.append(*[b"x"] * 3, properties=LONG_VALUE)
+
+    for _ in range(10):
+        rig.wait(filter=COSTLY)
+    for _ in range(10):
+        rig.fetch(filter=COSTLY)
+    assert looks == [1]
+    assert rig.replies == []
+
+    for turn in range(2, 20):
+        await asyncio.sleep(0)
+        assert len(looks) <= turn
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert len(looks) == 10 * 3 + 10
+    assert [reply.next_offset for reply in rig.replies] == [1] * 10
+
+
 async def test_a_fetch_that_is_cancelled_looks_on_no_more(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered_fetch, "LOOKED_AT_BYTES_MAX", 1)
+    monkeypatch.setattr(choice_of(OVER_5), "bytes_max", 1)
     rig.append(*[b"x"] * 9, properties={"n": "1"})
     waiting = rig.wait(filter=OVER_5, group="g")
     assert waiting is not None

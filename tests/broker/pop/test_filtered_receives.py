@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pocketmq.broker.filters.choice import choice_of
+from pocketmq.broker.pop.changes import PopKey
+from pocketmq.broker.pop.scan import scan
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
-from .popping import Popping, bodies
+from .popping import GROUP, TOPIC, Popping, bodies
 
 
 def tagged(*tags: str) -> object:
@@ -35,6 +37,17 @@ async def test_an_expression_looks_at_many_to_find_one(broker: Popping) -> None:
     broker.send(*[b"%d" % n for n in range(300)], properties=[{"n": str(n)} for n in range(300)])
 
     assert bodies(broker.pop(1, choice=choice)) == [b"299"]
+
+
+async def test_one_receive_looks_at_little_for_a_costly_expression(broker: Popping) -> None:
+    expression = " OR ".join(f"p CONTAINS 'aaaaab{n:03d}a'" for n in range(250))
+    choice = choice_of(pb.Filter(kind=pb.Filter.SQL, expression=expression))
+    assert choice is not None
+    broker.send(*[b"x"] * 5, properties={"p": "a" * 28_000})
+
+    scanned = scan(broker.store, PopKey(GROUP, TOPIC, 0), 0, 32, 1 << 20, choice)
+
+    assert (scanned.found, scanned.next_offset) == ([], 1)
 
 
 async def test_a_look_at_very_many_goes_on_in_later_turns(broker: Popping) -> None:

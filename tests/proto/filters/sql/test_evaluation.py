@@ -402,3 +402,10 @@ def test_compiled_filters_are_kept_up_to_a_bound() -> None:
 
     assert compiled.cache_info().currsize == CACHED_MAX
     assert compiled("a = 1") is not first
+
+
+@given(st.text("ab.*[(^$é", min_size=1, max_size=4), st.text("ab.*[(^$é", max_size=200))
+def test_a_long_value_is_searched_as_a_short_one_is(wanted: str, rest: str) -> None:
+    value = "x" * 101 + rest
+
+    assert evaluated(f"p CONTAINS '{wanted}'", {"p": value}) == (wanted in value)
