@@ -36,7 +36,7 @@ from .config import BrokerConfig
 from .metrics_page import Figure, MetricsPage
 from .network import GRPC, Network
 from .parts import Parts, assemble
-from .registration import Registration
+from .registration import Registration, State
 from .service_v1 import BrokerService, topic_message
 from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
@@ -260,27 +260,35 @@ class Broker:
     def _register(self, running: _Running) -> None:
         registration = Registration(
             self._config.nameservers,
-            self._state,
+            self._state(),
             TimerClock(self._wall, running.parts.wall_timers),
             self._random,
             self._config.registration_interval_ms,
             self._network.dial,
         )
         running.registration = registration
-        running.parts.topics.on_change.append(registration.changed)
+        running.parts.topics.on_change.append(lambda name: registration.changed())
         registration.start()
 
-    def _state(self) -> pb.BrokerRegistration:
+    def _state(self) -> State:
         """Return what name servers are told."""
         assert self._running is not None, "registered while running"
         topics = self._running.parts.topics
+
+        def topic(name: str) -> pb.TopicConfig | None:
+            found = topics.find(name)
+            return None if found is None else topic_message(found)
+
+        return State(self._head, topics.names, topic, topics.changed_since)
+
+    def _head(self) -> pb.BrokerRegistration:
+        assert self._running is not None, "registered while running"
         return pb.BrokerRegistration(
             cluster=self._config.cluster,
             broker_name=self._config.name,
             broker_id=self._config.broker_id,
             address=self.direct_address,
-            data_version=topics.version,
-            topics=[topic_message(topic) for topic in topics.all(include_system=True)],
+            data_version=self._running.parts.topics.version,
         )
 
     async def registered(self, timeout_s: float) -> bool:

@@ -1,8 +1,10 @@
 """Registering with the name servers: one long-lived stream to each, all independent of each other.
 
 A stream is opened at start and again after a loss, with a growing, jittered pause. It carries the broker's whole state
-when it opens, when topics change, and when the name server asks; in between a heartbeat every period says that nothing
-changed. Closing the stream unregisters. `announced` lets a change wait until the reachable name servers know it.
+when it opens and when the name server asks, what changed when topics change, and in between a heartbeat every period
+that says that nothing did. A state of more than PART_TOPICS topics comes in parts, each answered, so that neither side
+is busy with it for long; to a name server that knows no parts and no changes it comes whole, each time. Closing the
+stream unregisters. `announced` lets a change wait until the reachable name servers know it.
 
 This is a client of the name servers: the one place in this folder that makes calls.
 """
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NoReturn
 
@@ -30,8 +33,26 @@ _ANSWER_TIMEOUT_MS: Final = 3_000
 #: What ends a stream, or finds it ended.
 _BROKEN: Final = (CallFailed, asyncio.InvalidStateError, TimeoutError)
 
-#: Returns the whole state of the broker as it is now.
-State = Callable[[], pb.BrokerRegistration]
+#: Topics in one message: a few milliseconds for each side.
+PART_TOPICS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a broker says of itself: HEAD makes a message without topics, with the present version of them.
+
+    CHANGED_SINCE tells which names of topics changed since a version, None if that is not known; TOPIC makes the
+    message of one, None if there is none of that name.
+    """
+
+    head: Callable[[], pb.BrokerRegistration]
+    names: Callable[[], list[str]]
+    topic: Callable[[str], pb.TopicConfig | None]
+    changed_since: Callable[[int], Collection[str] | None]
+
+    def of(self, names: Iterable[str]) -> list[pb.TopicConfig]:
+        """Return the topics NAMES, as far as they are there."""
+        return [found for name in names if (found := self.topic(name)) is not None]
 
 
 def dial(address: str) -> Channel:
@@ -101,6 +122,8 @@ class _NameServerLink:
         self._connected = False
         #: The reason of the latest failure, as it was logged.
         self._told: str | None = None
+        #: Does the name server understand parts and changes? None: it has not said yet on this stream.
+        self._takes_changes: bool | None = None
         #: The newest version that the name server has acknowledged on this stream.
         self._known_version: int | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -122,7 +145,7 @@ class _NameServerLink:
         self._wake.set()
 
     async def announced(self) -> None:
-        version = self._state().data_version
+        version = self._state.head().data_version
         if not self._connected or self._knows(version):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -154,6 +177,7 @@ class _NameServerLink:
     async def _register(self, stream: Any) -> None:
         """Send states and heartbeats until the stream breaks, which ends a pause as well."""
         stream.add_done_callback(lambda _: self._wake.set())
+        self._takes_changes = None
         try:
             whole = True
             while not stream.done():
@@ -166,28 +190,60 @@ class _NameServerLink:
             stream.cancel()
 
     async def _exchange(self, stream: Any, *, whole: bool) -> bool:
-        """Send the state (a heartbeat unless WHOLE or changed) and take the answer; return: must the next be whole?"""
-        message = self._state()
-        version = message.data_version
-        if not whole and self._knows(version):
-            message = _heartbeat(message)
-        # A heartbeat is over before a virtual clock moves on; one that cannot connect must not keep it from moving.
-        with held(self._clock) if self._connected else nullcontext():
-            async with asyncio.timeout(_ANSWER_TIMEOUT_MS / 1000):
-                await stream.write(message)
-                reply = await stream.read()
-        if reply is EOF:
-            await self._raise_end(stream)
-        assert isinstance(reply, pb.RegistrationReply)
+        """Send what the name server lacks and take the answers; return: must the next be the WHOLE state?"""
+        version = self._state.head().data_version
+        for message in self._messages(whole=whole):
+            # A heartbeat is over before a virtual clock moves on; one that cannot connect must not keep it from moving.
+            with held(self._clock) if self._connected else nullcontext():
+                async with asyncio.timeout(_ANSWER_TIMEOUT_MS / 1000):
+                    await stream.write(message)
+                    reply = await stream.read()
+            if reply is EOF:
+                await self._raise_end(stream)
+            assert isinstance(reply, pb.RegistrationReply)
+            self._takes_changes = reply.takes_changes
+            if reply.send_topics:
+                return True
         if not self._connected:
             logger.info("registered nameserver=%s", self.address)
         self._connected, self._told = True, None
-        if reply.send_topics:
-            return True
         self._known_version = version
         self.taken_once.set()
         self._release_up_to(version)
         return False
+
+    def _messages(self, *, whole: bool) -> Iterator[pb.BrokerRegistration]:
+        """Yield what is to be sent, each when what precedes it was taken."""
+        head, known = self._state.head(), self._known_version
+        if not whole and known is not None and self._knows(head.data_version):
+            head.unchanged = True
+            yield head
+            return
+        changed = None
+        if not whole and self._takes_changes and known is not None:
+            changed = self._state.changed_since(known)
+        if changed is not None and known is not None and len(changed) <= PART_TOPICS:
+            head.changed_since = known
+            head.topics.extend(self._state.of(changed))
+            there = {topic.name for topic in head.topics}
+            head.gone.extend(name for name in changed if name not in there)
+            yield head
+            return
+        yield from self._whole(head)
+
+    def _whole(self, head: pb.BrokerRegistration) -> Iterator[pb.BrokerRegistration]:
+        names = self._state.names()
+        if len(names) > PART_TOPICS and self._takes_changes is None:
+            head.unchanged = True  # It asks for the topics, and says how it wants them.
+            yield head
+            return
+        size = PART_TOPICS if self._takes_changes else len(names) or 1
+        for begin in range(0, len(names) or 1, size):
+            part = pb.BrokerRegistration()
+            part.CopyFrom(head)
+            part.topics.extend(self._state.of(names[begin : begin + size]))
+            part.more = begin + size < len(names)
+            yield part
 
     async def _raise_end(self, stream: Any) -> NoReturn:
         """Raise what STREAM ended with; a plain end is a loss as well."""
@@ -228,17 +284,6 @@ class _NameServerLink:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
-
-
-def _heartbeat(state: pb.BrokerRegistration) -> pb.BrokerRegistration:
-    return pb.BrokerRegistration(
-        cluster=state.cluster,
-        broker_name=state.broker_name,
-        broker_id=state.broker_id,
-        address=state.address,
-        data_version=state.data_version,
-        unchanged=True,
-    )
 
 
 def _reason(error: Exception) -> str:

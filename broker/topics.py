@@ -9,6 +9,7 @@ Not thread-safe: the event loop owns it.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -65,6 +66,8 @@ ATTRIBUTES: Final = {
     "cleanup.policy": ("DELETE",),
 }
 _PERMISSION_MAX: Final = 7
+#: So many changes are remembered, for name servers to be told of nothing else.
+_CHANGES_KEPT: Final = 10_000
 
 
 class Topics:
@@ -82,8 +85,10 @@ class Topics:
                 name=name, read_queues=queues, write_queues=queues, permission=permission
             )
             self._topics.setdefault(name, topic)
-        #: Called after every change.
-        self.on_change: list[Callable[[], None]] = []
+        #: Called after every change, with the name of the topic.
+        self.on_change: list[Callable[[str], None]] = []
+        #: The latest changes: the version before, and the topic.
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
 
     # --- asking
 
@@ -92,6 +97,25 @@ class Topics:
         """A number that grows with every change, over restarts too and where the clock is set back."""
         version = self.kept.version
         return version.timestamp_ms << 16 | version.counter & 0xFFFF
+
+    def changed_since(self, version: int) -> set[str] | None:
+        """Return the names of the topics that were changed or deleted since VERSION; None if that is not known."""
+        names: set[str] = set()
+        if version == self.version:
+            return names
+        for before, name in reversed(self._changes):
+            names.add(name)
+            if before == version:
+                return names
+        return None
+
+    def names(self) -> list[str]:
+        """Return the names of all topics."""
+        return list(self._topics)
+
+    def find(self, name: str) -> TopicConfig | None:
+        """Return the topic NAME; None if there is none."""
+        return self._topics.get(name)
 
     def get(self, name: str) -> TopicConfig:
         """Return the topic NAME; raise TopicNotFound."""
@@ -251,8 +275,9 @@ class Topics:
                 field="topics",
                 limit=limit,
             )
+        before = self.version
         self.kept.put(topic.name, topic)
-        self._tell()
+        self._tell(before, topic.name)
         logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
 
     def check_deletable(self, name: str) -> None:
@@ -264,13 +289,15 @@ class Topics:
     def delete(self, name: str) -> None:
         """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
         self.check_deletable(name)
+        before = self.version
         self.kept.drop(name)
-        self._tell()
+        self._tell(before, name)
         logger.info("topic deleted topic=%s", name)
 
-    def _tell(self) -> None:
+    def _tell(self, before: int, name: str) -> None:
+        self._changes.append((before, name))
         for callback in self.on_change:
-            callback()
+            callback(name)
 
 
 def _check_writable(topic: TopicConfig) -> None:

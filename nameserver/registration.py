@@ -32,18 +32,24 @@ def read_registration(message: BrokerRegistration, *, topics_max: int) -> Broker
         address=_address(message.address),
         data_version=_in_range("data_version", message.data_version, 0, None),
         topics=None if message.unchanged else _topics(message, topics_max),
+        changed_since=message.changed_since if message.HasField("changed_since") else None,
+        gone=tuple(message.gone),
     )
 
 
-def _topics(message: BrokerRegistration, topics_max: int) -> dict[str, TopicQueues]:
-    if len(message.topics) > topics_max:
+def check_count(count: int, topics_max: int) -> None:
+    """Raise InvalidArgument for a broker with more than TOPICS_MAX topics."""
+    if count > topics_max:
         raise InvalidArgument(
-            f"topics: the broker has {len(message.topics)}, the limit is {topics_max}:"
-            " raise nameserver.topics_per_broker_max",
+            f"topics: the broker has {count}, the limit is {topics_max}: raise nameserver.topics_per_broker_max",
             field="topics",
             limit=topics_max,
-            value=len(message.topics),
+            value=count,
         )
+
+
+def _topics(message: BrokerRegistration, topics_max: int) -> dict[str, TopicQueues]:
+    check_count(len(message.topics), topics_max)
     topics: dict[str, TopicQueues] = {}
     for index, config in enumerate(message.topics):
         field = f"topics[{index}]"

@@ -5,6 +5,8 @@ Each broker speaks through a *session*, one open stream, numbered in the order o
 
   - A registration that carries topics is the whole state of its broker and replaces what was known: a topic that is
     missing in it disappears, a new address replaces the old one.
+  - A change (CHANGED_SINCE a data version) is taken if that version is what is known of the same session; otherwise the
+    answer is SEND_TOPICS.
   - A heartbeat (no topics) renews a registration of the same session and data version; to any other the answer is
     SEND_TOPICS, and what was known of the session stays alive meanwhile.
   - Two sessions that claim the same name and id: the one opened last wins; the other hears SUPERSEDED, and
@@ -15,7 +17,8 @@ Each broker speaks through a *session*, one open stream, numbered in the order o
 The topics of a name are those of its lowest id. If that is not the master, the queues cannot be written to, so
 their permission comes without the write bit.
 
-Costs: a heartbeat O(1), a whole registration O(its topics), a route O(brokers of the topic), `expire` O(brokers).
+Costs: a heartbeat O(1), a whole registration O(its topics), a change O(what changed), a route
+O(brokers of the topic), `expire` O(brokers).
 Not thread-safe: the event loop of the name server owns it.
 """
 
@@ -23,8 +26,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ..proto.errors import Overloaded
@@ -46,7 +49,10 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """What a broker says of itself. TOPICS is None in a heartbeat: they are as last time."""
+    """What a broker says of itself. TOPICS is None in a heartbeat: they are as last time.
+
+    With CHANGED_SINCE, a data version, TOPICS and those that are GONE are what changed since.
+    """
 
     cluster: str
     name: str
@@ -54,6 +60,8 @@ class BrokerState:
     address: str
     data_version: int
     topics: Mapping[str, TopicQueues] | None
+    changed_since: int | None = None
+    gone: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,8 @@ class _Registered:
     state: BrokerState
     session: int
     heard_ms: int
+    #: Is the mapping of its topics nobody else's?
+    is_own: bool = False
 
 
 class RouteTable:
@@ -108,6 +118,11 @@ class RouteTable:
         """Count the live brokers."""
         return self._count
 
+    def topic_count(self, name: str, broker_id: int) -> int:
+        """Return how many topics the broker NAME, BROKER_ID has; 0 for none that lives."""
+        known = self._brokers.get(name, {}).get(broker_id)
+        return 0 if known is None or known.state.topics is None else len(known.state.topics)
+
     def register(self, state: BrokerState, session: int, now_ms: int) -> Verdict:
         """Take what a broker says of itself in SESSION; raise Overloaded if there are too many brokers."""
         known = self._brokers.get(state.name, {}).get(state.id)
@@ -115,6 +130,8 @@ class RouteTable:
             return Verdict.SUPERSEDED
         if state.topics is None:
             return self._renew(known, state, session, now_ms)
+        if state.changed_since is not None:
+            return self._change(known, state, session, now_ms)
         if known is None and self._count >= self._brokers_max:
             raise Overloaded(
                 f"{self._count} brokers are registered, the limit is {self._brokers_max}:"
@@ -142,6 +159,39 @@ class RouteTable:
             and known.state.cluster == state.cluster
         )
         return Verdict.TAKEN if same else Verdict.SEND_TOPICS
+
+    def _change(
+        self, known: _Registered | None, state: BrokerState, session: int, now_ms: int
+    ) -> Verdict:
+        """Take a change of a state that is known; its mapping of topics becomes the table's own, and is changed."""
+        if known is None or known.session != session:
+            return Verdict.SEND_TOPICS
+        before = known.state
+        as_known = (state.changed_since, state.address, state.cluster)
+        if (before.data_version, before.address, before.cluster) != as_known:
+            return Verdict.SEND_TOPICS
+        assert before.topics is not None, "a live broker has topics"
+        assert state.topics is not None, "a change is no heartbeat"
+        topics = before.topics if known.is_own else dict(before.topics)
+        assert isinstance(topics, dict)
+        known.state = replace(before, data_version=state.data_version, topics=topics)
+        known.is_own, known.heard_ms = True, max(known.heard_ms, now_ms)
+        speaks = self._speakers[state.name] is before
+        for topic in state.gone:
+            if topics.pop(topic, None) is not None and speaks:
+                self._forget_holder(topic, state.name)
+        topics.update(state.topics)
+        if speaks:
+            self._speakers[state.name] = known.state
+            for topic in state.topics:
+                self._holders.setdefault(topic, set()).add(state.name)
+        return Verdict.TAKEN
+
+    def _forget_holder(self, topic: str, name: str) -> None:
+        holders = self._holders[topic]
+        holders.discard(name)
+        if not holders:
+            del self._holders[topic]
 
     def unregister(self, name: str, broker_id: int, session: int) -> bool:
         """Remove a broker at the end of SESSION; return whether the session still spoke for it."""
@@ -220,10 +270,7 @@ class RouteTable:
         old = before.topics if before is not None and before.topics is not None else {}
         new = now.topics if now is not None and now.topics is not None else {}
         for topic in old.keys() - new.keys():
-            holders = self._holders[topic]
-            holders.discard(name)
-            if not holders:
-                del self._holders[topic]
+            self._forget_holder(topic, name)
         for topic in new.keys() - old.keys():
             self._holders.setdefault(topic, set()).add(name)
 

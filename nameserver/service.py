@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from itertools import count
 
 from ..proto.clock import Clock
@@ -11,8 +12,15 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import Call, MethodTable, Stream, bidi, service, unary
 from ..proto.topics import check_topic
 from .config import NameServerConfig
-from .registration import read_registration
-from .route_table import BrokerAddresses, Route, RouteTable, Verdict
+from .registration import check_count, read_registration
+from .route_table import (
+    BrokerAddresses,
+    BrokerState,
+    Route,
+    RouteTable,
+    TopicQueues,
+    Verdict,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +90,8 @@ class BrokerSession:
         self._number = number
         self._topics_max = topics_max
         self._broker: tuple[str, int] | None = None
+        #: The topics that came so far of a whole state that comes in parts.
+        self._parts: dict[str, TopicQueues] = {}
         self._superseded = False
 
     def on_message(self, message: pb.BrokerRegistration) -> None:
@@ -95,9 +105,32 @@ class BrokerSession:
                 value=state.name,
             )
         self._broker = broker
-        verdict = self._table.register(state, self._number, self._clock.now_ms())
+        state = self._joined(state, more=message.more)
+        if message.more:
+            self._stream.send(pb.RegistrationReply(takes_changes=True))
+            return
+        verdict = self._registered(state)
         self._note(verdict, state.address)
-        self._stream.send(pb.RegistrationReply(send_topics=verdict is Verdict.SEND_TOPICS))
+        send_topics = verdict is Verdict.SEND_TOPICS
+        self._stream.send(pb.RegistrationReply(send_topics=send_topics, takes_changes=True))
+
+    def _joined(self, state: BrokerState, *, more: bool) -> BrokerState:
+        """Return STATE with the parts that came before it; MORE: it is one of those itself."""
+        parts, self._parts = self._parts, {}
+        if state.topics is None or state.changed_since is not None or not (parts or more):
+            return state
+        parts.update(state.topics)
+        check_count(len(parts), self._topics_max)
+        if more:
+            self._parts = parts
+        return replace(state, topics=parts)
+
+    def _registered(self, state: BrokerState) -> Verdict:
+        if state.changed_since is not None and state.topics is not None:
+            known = self._table.topic_count(state.name, state.id)
+            if known + len(state.topics) > self._topics_max:
+                return Verdict.SEND_TOPICS  # The whole state tells whether there are too many.
+        return self._table.register(state, self._number, self._clock.now_ms())
 
     def _note(self, verdict: Verdict, address: str) -> None:
         superseded = verdict is Verdict.SUPERSEDED

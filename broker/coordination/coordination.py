@@ -36,8 +36,8 @@ class Coordination:
         #: Who knows what filters stepped over.
         self.filtered_counts: FilteredCounts = lambda group: ()
         self._topics = topics
-        self._shapes = self._shape()
-        topics.on_change.append(self._topics_changed)
+        self._shapes = {name: self._shape(name) for name in topics.names()}
+        topics.on_change.append(self._topic_changed)
 
     def keep_apart(self, pops: Pops) -> None:
         """Have groups share queues or pop, and not both."""
@@ -71,18 +71,17 @@ class Coordination:
 
     # --- topics
 
-    def _shape(self) -> dict[str, tuple[int, int]]:
-        """Return what matters of each topic for who reads it."""
-        return {
-            topic.name: (topic.read_queues, topic.permission)
-            for topic in self._topics.all(include_system=True)
-        }
+    def _shape(self, name: str) -> tuple[int, int] | None:
+        """Return what matters of topic NAME for who reads it; None if there is none."""
+        topic = self._topics.find(name)
+        return None if topic is None else (topic.read_queues, topic.permission)
 
-    def _topics_changed(self) -> None:
-        before, self._shapes = self._shapes, self._shape()
-        changed = before.items() ^ self._shapes.items()
-        if changed:
-            self.coordinator.topics_changed({name for name, _ in changed})
+    def _topic_changed(self, name: str) -> None:
+        before, now = self._shapes.pop(name, None), self._shape(name)
+        if now is not None:
+            self._shapes[name] = now
+        if before != now:
+            self.coordinator.topics_changed({name})
 
     # --- telling
 

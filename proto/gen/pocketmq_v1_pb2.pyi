@@ -92,7 +92,7 @@ class TopicConfig(_message.Message):
     def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., type: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., order: _Optional[bool] = ...) -> None: ...
 
 class BrokerRegistration(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "address", "data_version", "topics", "unchanged")
+    __slots__ = ("cluster", "broker_name", "broker_id", "address", "data_version", "topics", "unchanged", "more", "changed_since", "gone")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,9 @@ class BrokerRegistration(_message.Message):
     DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -107,13 +110,18 @@ class BrokerRegistration(_message.Message):
     data_version: int
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     unchanged: bool
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., data_version: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., unchanged: _Optional[bool] = ...) -> None: ...
+    more: bool
+    changed_since: int
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., data_version: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., unchanged: _Optional[bool] = ..., more: _Optional[bool] = ..., changed_since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RegistrationReply(_message.Message):
-    __slots__ = ("send_topics",)
+    __slots__ = ("send_topics", "takes_changes")
     SEND_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_CHANGES_FIELD_NUMBER: _ClassVar[int]
     send_topics: bool
-    def __init__(self, send_topics: _Optional[bool] = ...) -> None: ...
+    takes_changes: bool
+    def __init__(self, send_topics: _Optional[bool] = ..., takes_changes: _Optional[bool] = ...) -> None: ...
 
 class RouteRequest(_message.Message):
     __slots__ = ("topics",)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.registration import Registration
+from pocketmq.broker.registration import PART_TOPICS, Registration, State
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded
@@ -26,6 +26,7 @@ class FakeNameServer:
         self.ended = asyncio.Event()
         self.ask_again = False
         self.refuse = False
+        self.takes_changes = False
         self.opened = 0
         self.streams: list[Stream] = []
         self._carrier: GrpcioCarrier | None = None
@@ -60,7 +61,9 @@ class _Session:
             raise Overloaded("too many brokers")
         self._server.told.put_nowait(message)
         again, self._server.ask_again = self._server.ask_again, False
-        self._stream.send(pb.RegistrationReply(send_topics=again))
+        self._stream.send(
+            pb.RegistrationReply(send_topics=again, takes_changes=self._server.takes_changes)
+        )
 
     def on_end(self) -> None:
         self._stream.finish()
@@ -75,13 +78,29 @@ class Rig:
     def __init__(self, *addresses: str) -> None:
         self.clock = VirtualClock()
         self.version = 1
-        self.registration = Registration(addresses, self.state, self.clock, Random(1), PERIOD_MS)
+        self.topics: dict[str, int] = {}
+        self.changed: dict[int, set[str]] = {}
+        state = State(self.head, self.names, self.topic, self.changed.get)
+        self.registration = Registration(addresses, state, self.clock, Random(1), PERIOD_MS)
+
+    def head(self) -> pb.BrokerRegistration:
+        return pb.BrokerRegistration(
+            cluster="C", broker_name="b", address="h:1", data_version=self.version
+        )
+
+    def names(self) -> list[str]:
+        return list(self.topics) or [f"T{number}" for number in range(self.version)]
+
+    def topic(self, name: str) -> pb.TopicConfig | None:
+        if self.topics and name not in self.topics:
+            return None
+        return pb.TopicConfig(name=name, read_queues=self.topics.get(name, 0))
 
     def state(self) -> pb.BrokerRegistration:
-        topics = [pb.TopicConfig(name=f"T{number}") for number in range(self.version)]
-        return pb.BrokerRegistration(
-            cluster="C", broker_name="b", address="h:1", data_version=self.version, topics=topics
-        )
+        """The whole of it."""
+        whole = self.head()
+        whole.topics.extend(topic for name in self.names() if (topic := self.topic(name)))
+        return whole
 
 
 @pytest.fixture
@@ -199,4 +218,58 @@ async def test_nobody_waits_for_a_name_server_that_is_not_there(server: FakeName
 
     await rig.registration.announced()
 
+    await rig.registration.stop()
+
+
+async def test_only_what_changed_is_told_to_a_name_server_that_takes_changes(
+    server: FakeNameServer,
+) -> None:
+    server.takes_changes = True
+    rig = Rig(await server.start())
+    rig.topics = {"A": 1, "B": 1}
+    rig.registration.start()
+    await rig.registration.registered()
+    assert await server.told.get() == rig.state()
+
+    rig.topics = {"A": 2, "C": 1}
+    rig.version, rig.changed[1] = 2, {"A", "B", "C"}
+    rig.registration.changed()
+    await rig.registration.announced()
+
+    told = await server.told.get()
+    assert (told.changed_since, told.data_version, list(told.gone)) == (1, 2, ["B"])
+    assert {topic.name: topic.read_queues for topic in told.topics} == {"A": 2, "C": 1}
+    await rig.registration.stop()
+
+
+async def test_a_change_that_is_not_known_any_more_is_told_as_the_whole_state(
+    server: FakeNameServer, rig: Rig
+) -> None:
+    server.takes_changes = True
+    assert not (await server.told.get()).unchanged
+    await rig.registration.registered()
+
+    rig.version = 2
+    rig.registration.changed()
+    await rig.registration.announced()
+
+    assert await server.told.get() == rig.state()
+
+
+@pytest.mark.parametrize("takes_changes", [True, False])
+async def test_many_topics_are_told_in_parts_where_those_are_understood(
+    server: FakeNameServer, takes_changes: bool
+) -> None:
+    server.takes_changes, server.ask_again = takes_changes, True
+    rig = Rig(await server.start())
+    rig.topics = {f"T{number}": 1 for number in range(2 * PART_TOPICS + 1)}
+    rig.registration.start()
+    await rig.registration.registered()
+
+    assert (await server.told.get()).unchanged
+    told = [server.told.get_nowait() for _ in range(server.told.qsize())]
+    sizes = [PART_TOPICS, PART_TOPICS, 1] if takes_changes else [2 * PART_TOPICS + 1]
+    assert [len(one.topics) for one in told] == sizes
+    assert [one.more for one in told] == [True] * (len(told) - 1) + [False]
+    assert [topic.name for one in told for topic in one.topics] == list(rig.topics)
     await rig.registration.stop()

@@ -216,7 +216,7 @@ def test_a_topic_of_the_system_cannot_be_deleted(topics: Topics) -> None:
 
 def test_every_change_moves_the_version_and_is_told(topics: Topics) -> None:
     versions = [topics.version]
-    topics.on_change.append(lambda: versions.append(topics.version))
+    topics.on_change.append(lambda name: versions.append(topics.version))
 
     topics.create(topic(), update=False)
     topics.create(topic(read_queues=5), update=True)
@@ -243,7 +243,7 @@ class TestTopicsOfGroups:
 
     def test_one_is_made_and_told_once(self, topics: Topics) -> None:
         told: list[None] = []
-        topics.on_change.append(lambda: told.append(None))
+        topics.on_change.append(lambda name: told.append(None))
 
         made = topics.for_group("%RETRY%g", 2)
 

@@ -254,6 +254,37 @@ async def test_bounds_are_named_when_they_are_hit() -> None:
             await peer.ask("Route", pb.RouteRequest(topics=["T", "a/b"]), pb.RouteReply)
 
 
+async def test_a_state_in_parts_counts_when_it_is_whole_and_a_change_adds_to_it() -> None:
+    async with serving(topics_per_broker_max=3) as (_, peer):
+        stream = peer.register()
+        part = pb.BrokerRegistration()
+        part.CopyFrom(BROKER)
+        part.more = True
+        await stream.write(part)
+        reply = await stream.read()
+        assert (reply.send_topics, reply.takes_changes) == (False, True)
+        assert await peer.brokers_of("T") == []
+
+        part.more = False
+        part.topics[0].name = "U"
+        await stream.write(part)
+        assert not (await stream.read()).send_topics
+        assert await peer.brokers_of("T") == await peer.brokers_of("U") == ["broker-a"]
+
+        part.changed_since, part.data_version = 1, 2
+        part.topics[0].name = "V"
+        part.gone.append("T")
+        await stream.write(part)
+        assert not (await stream.read()).send_topics
+        assert await peer.brokers_of("T") == []
+        assert await peer.brokers_of("V") == ["broker-a"]
+
+        part.changed_since, part.data_version = 2, 3
+        part.topics.extend([pb.TopicConfig(name="W"), pb.TopicConfig(name="X")])
+        await stream.write(part)
+        assert (await stream.read()).send_topics  # Too many, perhaps: the whole state tells.
+
+
 async def test_a_second_name_server_on_the_port_is_refused() -> None:
     first = NameServer.build(nameserver_config(port=0), clock=SystemClock())
     await first.start()

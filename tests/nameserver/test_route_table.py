@@ -61,6 +61,62 @@ def test_a_route_names_the_queues_and_the_brokers() -> None:
     routes.check()
 
 
+def change(since: int, version: int, *topics: str, gone: tuple[str, ...] = ()) -> BrokerState:
+    """Return what changed of broker-a."""
+    return replace(broker("broker-a", *topics, version=version), changed_since=since, gone=gone)
+
+
+def test_a_change_leaves_what_it_does_not_name() -> None:
+    routes, whole = table(), broker("broker-a", "T", "U")
+    routes.register(whole, 1, 0)
+    routes.register(broker("broker-b", "U", address="h:2"), 2, 0)
+
+    assert routes.register(change(1, 2, "V", gone=("U", "X")), 1, 9) is Verdict.TAKEN
+    assert routes.register(change(2, 5, "W"), 1, 9) is Verdict.TAKEN
+
+    assert routes.topics(include_system=True) == ["T", "U", "V", "W"]
+    assert [one.name for one in (routes.route("U") or pytest.fail("no route")).brokers] == [
+        "broker-b"
+    ]
+    assert whole.topics == {"T": ALL, "U": ALL}
+    assert routes.register(heartbeat(broker("broker-a", version=5)), 1, 9) is Verdict.TAKEN
+    routes.check()
+    assert routes.expire(9 + EXPIRY_MS - 1) != []
+    routes.unregister("broker-a", 0, 1)
+    assert routes.topics(include_system=True) == []
+    routes.check()
+
+
+@pytest.mark.parametrize(
+    ("session", "asked"),
+    [
+        (1, change(3, 4, "V")),
+        (2, change(1, 4, "V")),
+        (1, replace(change(1, 4, "V"), address="h:9")),
+    ],
+)
+def test_a_change_of_another_state_asks_for_the_whole(session: int, asked: BrokerState) -> None:
+    routes = table()
+    assert routes.register(asked, session, 0) is Verdict.SEND_TOPICS
+    routes.register(broker("broker-a", "T"), 1, 0)
+    assert routes.register(asked, session, 0) is Verdict.SEND_TOPICS
+    assert routes.topics(include_system=True) == ["T"]
+    routes.check()
+
+
+def test_a_change_of_a_copy_shows_when_the_master_is_gone() -> None:
+    routes = table()
+    routes.register(broker("broker-a", "T"), 1, 0)
+    routes.register(broker("broker-a", "T", id=1, address="h:3"), 2, 0)
+    asked = replace(change(1, 2, "V"), id=1, address="h:3")
+    assert routes.register(asked, 2, 0) is Verdict.TAKEN
+    assert routes.topics(include_system=True) == ["T"]
+    routes.check()
+    routes.unregister("broker-a", 0, 1)
+    assert routes.topics(include_system=True) == ["T", "V"]
+    routes.check()
+
+
 def test_each_registration_is_the_whole_state() -> None:
     routes = table()
     routes.register(broker("broker-a", "T", "U"), 1, 0)
