@@ -100,6 +100,12 @@ def _store(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
         "Records that were found damaged and set aside since the broker started.",
         parts.store.damages.count,
     )
+    yield Figure(
+        "counter",
+        "pocketmq_store_scrubbed_bytes_total",
+        "Bytes of the log that were verified in the background since the broker started.",
+        parts.store.scrubber.read_bytes,
+    )
     rows: list[tuple[str, str, float]] = [
         ("log_begin_bytes", "Log offset of the oldest byte that is kept.", status.min_log_offset),
         ("flushed_bytes", "Log offset up to which all is on the device.", status.flushed_offset),

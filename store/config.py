@@ -84,6 +84,8 @@ class StoreConfig:
     #: A message that is due after more slots than this is looked at again on the way.
     timer_roll_window_slots: int = 172_800
 
+    #: How fast the log is read in the background and compared with CRCs and queues, each file once a day; 0: never.
+    scrub_bytes_per_s: int = _MIB
     #: How many log files from the end Apache's recovery looks at.
     recover_files_max: int = 10
     check_crc_on_recover: bool = True
@@ -187,6 +189,7 @@ _LEAST: Final = {
     "flush_checkpoint_interval_ms": 1,
     "flush_timeout_ms": 1,
     "retention_ms": 0,
+    "scrub_bytes_per_s": 0,
     "clean_interval_ms": 1,
     "clean_files_max": 1,
     "recover_files_max": 1,

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,15 @@ from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
 from ..proto.record import Record, decode_record
 from ..proto.record_run import Longs
 from ..proto.run_check import is_sound, unsound
+from ..proto.topics import RECORD_SIZE_MAX
+from .disk import Disk
 from .health import Health
 from .mapped_file import MappedFile
 from .parts import StoreParts
 from .recovery.repair import LogRepair
 from .recovery.scan import Damage
 from .slices import Entries, QueueName, read_entries
+from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +116,29 @@ class Damages:
             self._queues.find_or_make(record.topic, record.queue_id).repeat_neighbour(
                 record.queue_offset
             )
+
+
+class SetAside(NamedTuple):
+    """What stood at LOG_OFFSET, SIZE bytes, and is kept at PATH; RECORD: what they say if they are one record."""
+
+    log_offset: int
+    size: int
+    path: str
+    record: Record | None
+
+
+def set_aside(disk: Disk, root: str) -> Iterator[SetAside]:
+    """Yield what was set aside of the log of the store in ROOT, in order; what recovery set aside too."""
+    folder = f"{root}/{BROKEN_FOLDER}"
+    for entry in disk.list(folder):
+        offset = entry.name.removeprefix("log-")
+        if entry.is_folder or not entry.name.startswith("log-") or not offset.isdecimal():
+            continue
+        path = f"{folder}/{entry.name}"
+        data = disk.read(path) if entry.size <= RECORD_SIZE_MAX else b""
+        record = _decoded(memoryview(data))
+        whole = record is not None and record.total_size == len(data)
+        yield SetAside(int(offset), entry.size, path, record if whole else None)
 
 
 def _decoded(data: memoryview) -> Record | None:

@@ -33,6 +33,7 @@ from .parts import StoreParts
 from .reader import Reader
 from .recovery import RecoveryReport, Verified, recover
 from .run import Appended, Run
+from .scrub import Scrubber
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
 
@@ -67,6 +68,7 @@ class MessageStore(Reader):
         self._remember_newest()
         self._warned_of_next_file = False
         self._cleaner = Cleaner(parts, health, self.timers)
+        self.scrubber = Scrubber(parts, health, self.damages, self.lost_entries, now_ms)
         self._background = Background(parts, health, self._writer, self._verified, self.timers)
 
     def _forget_pages(self) -> None:
@@ -161,6 +163,7 @@ class MessageStore(Reader):
     def start(self, call_owner: CallOwner) -> None:
         """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
         self._background.start(call_owner)
+        self.scrubber.start(call_owner)
 
     @property
     def flusher(self) -> Flusher:
@@ -180,6 +183,7 @@ class MessageStore(Reader):
         """
         if self.health.closed:
             return
+        self.scrubber.stop()
         self._background.stop()
         self.health.closed = True
         try:
@@ -277,7 +281,9 @@ class MessageStore(Reader):
         NOW_MS is an instant of a clock that is never set back (`Clock.now_ms`); None: the wall clock, for tools.
         """
         self._writer.catch_up_if_possible()
-        self._background.tick(self._now_ms() if now_ms is None else now_ms)
+        now_ms = self._now_ms() if now_ms is None else now_ms
+        self._background.tick(now_ms)
+        self.scrubber.tick(now_ms)
         self._preallocate()
 
     def _preallocate(self) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Literal
 
 from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ...store.damage import SetAside, set_aside
 from ...store.state_files import BROKEN_FOLDER
 from ...store.timers.wheel import WHEEL_SIZE
 from .log_walk import LogWalk
@@ -21,6 +23,7 @@ Severity = Literal["refused", "wrong", "note"]
 HEADS_MAX: Final = 1024
 _HEAD_SIZE: Final = LOG_OFFSET_AT + 8
 _FINDINGS_MAX: Final = 1000
+_SET_ASIDE_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,22 @@ class Health:
         broken = disk.list(path(BROKEN_FOLDER))
         if broken:
             yield Finding(
-                "note", f"{BROKEN_FOLDER} holds {len(broken)} files that recovery set aside"
+                "note", f"{BROKEN_FOLDER} holds {len(broken)} files that were set aside as damaged"
             )
+        for one in islice(set_aside(disk, self.files.root), _SET_ASIDE_SHOWN):
+            yield Finding("wrong", f"commitlog: damaged at {one.log_offset:,}: {_what(one)}")
 
     def _checkpoint(self) -> Iterator[Finding]:
         values = self.files.checkpoint()
         if values.confirm_offset > self.walk.end:
             text = f"{values.confirm_offset:,}, but the log ends at {self.walk.end:,}"
             yield Finding("wrong", f"checkpoint: confirmPhyOffset is {text}")
+
+
+def _what(one: SetAside) -> str:
+    """Return which message ONE was, if it says so."""
+    if one.record is None:
+        return f"{one.size:,} bytes, kept in {one.path}"
+    record = one.record
+    place = f"{record.topic}/{record.queue_id} at offset {record.queue_offset:,}"
+    return f"the message in {place} is lost, kept in {one.path}"

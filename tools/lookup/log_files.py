@@ -26,6 +26,8 @@ from ...proto.record import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    SYS_ROLLBACK,
+    SYS_TRANSACTION,
     Record,
     decode_record,
 )
@@ -95,6 +97,9 @@ class LogFiles(FileRow):
             record = decode_record(data)
         except InvalidRecord as error:
             return Absence(log_offset, "nothing", f"no sound record begins there ({error.message})")
+        if record.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
+            why = "what stood there was damaged, and was set aside in pocketmq/broken"
+            return Absence(log_offset, "nothing", why)
         return Stored(record, data, log_offset, file.path, _faults(record, log_offset))
 
     def _outside(self, log_offset: int) -> Absence:

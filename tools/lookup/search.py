@@ -256,9 +256,18 @@ class StoreSearch:
         found = Found()
         for entry in files.entries_from(offset):
             self._take(entry, found)
+            if len(found.hits) == 1 and self._repeats(files, offset, found.hits[0]):
+                note = f"the message at offset {offset:,} is lost: its entry repeats another one"
+                return Found(notes=[note], may_have_existed=True)
             if len(found.hits) >= count or not found.hits:
                 break
         return found
+
+    def _repeats(self, files: QueueFiles, offset: int, stored: Stored) -> bool:
+        """Does the entry at OFFSET, which leads to STORED, repeat the entry of the number that STORED bears?"""
+        number = stored.record.queue_offset
+        own = None if number == offset else files.entry(number)
+        return own is not None and own.log_offset == stored.log_offset and not files.is_batch
 
     def _take(self, entry: QueueEntry, found: Found) -> None:
         stored = self.log.at(entry.log_offset)

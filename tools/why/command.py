@@ -16,6 +16,9 @@ from rich.console import Console
 
 from ...proto.errors import InvalidArgument, MessageNotFound
 from ...proto.message_id import decode_offset_message_id
+from ...proto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
+from ...store.damage import SetAside, set_aside
+from ...store.disk import Disk
 from ...store.os_disk import OsDisk
 from ..lookup.found import Found
 from ..lookup.log_files import Absence
@@ -101,7 +104,7 @@ def _told(
     search = StoreSearch(disk, place.root, settings, mapped=mapped)
     found = _found(search, asked)
     witnesses = Witnesses(disk, search, mapped=mapped)
-    return found, list(_stories(search, witnesses, found, asked))
+    return found, list(_stories(search, disk, witnesses, found, asked))
 
 
 def _found(search: StoreSearch, asked: _Asked) -> Found:
@@ -117,16 +120,34 @@ def _found(search: StoreSearch, asked: _Asked) -> Found:
 
 
 def _stories(
-    search: StoreSearch, witnesses: Witnesses, found: Found, asked: _Asked
+    search: StoreSearch, disk: Disk, witnesses: Witnesses, found: Found, asked: _Asked
 ) -> Iterator[Story]:
     for known in messages_of(found.hits)[-asked.count :]:
         copies = witnesses.copies_of(known, scan=asked.scan)
         if copies:
             yield tell(copies, witnesses.evidence(copies))
     if not found.hits:
-        gone = _gone(search, found, asked)
+        aside = [one for one in set_aside(disk, search.root) if _is_asked_for(one, asked)]
+        for one in aside[-asked.count :]:
+            stored_ms = None if one.record is None else one.record.store_timestamp_ms
+            what = f"its record at log offset {one.log_offset:,} was damaged"
+            why = f"groups step over it, and what is left of it is kept in {one.path}"
+            yield tell_gone(what, stored_ms, witnesses.evidence(()), why=why)
+        gone = None if aside else _gone(search, found, asked)
         if gone is not None:
             yield tell_gone(*gone, witnesses.evidence(()))
+
+
+def _is_asked_for(one: SetAside, asked: _Asked) -> bool:
+    record = one.record
+    if record is None:
+        return False
+    if asked.topic is not None:
+        keys = record.properties.get(KEYS, "").split(KEY_SEPARATOR)
+        return real_topic(record) == asked.topic and asked.message in keys
+    place = f"{record.topic}/{record.queue_id}/{record.queue_offset}"
+    ids = record.properties.get(UNIQ_KEY), record.message_id
+    return asked.message == place or asked.message.upper() in ids
 
 
 def _gone(search: StoreSearch, found: Found, asked: _Asked) -> tuple[str, int | None] | None:

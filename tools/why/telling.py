@@ -67,9 +67,14 @@ def tell(copies: Sequence[Stored], evidence: Evidence) -> Story:
     )
 
 
-def tell_gone(what: str, about_ms: int | None, evidence: Evidence) -> Story:
-    """Return the story of a message of which the log holds nothing: WHAT names it, ABOUT_MS is when it was stored."""
-    text = f"gone: {what}; {expired_text(evidence)}"
+def tell_gone(
+    what: str, about_ms: int | None, evidence: Evidence, *, why: str | None = None
+) -> Story:
+    """Return the story of a message of which the log holds nothing: WHAT names it, ABOUT_MS is when it was stored.
+
+    WHY it is gone; None: its file expired.
+    """
+    text = f"gone: {what}; {why or expired_text(evidence)}"
     when = "" if about_ms is None else f", stored at about {format_instant(about_ms)}"
     return Story(
         message_id=None,

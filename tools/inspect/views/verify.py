@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,10 @@ from rich.progress import (
 from rich.text import Text
 
 from ....proto.clock import SystemClock
+from ....proto.instant import format_instant
+from ....store.scrub import ScrubNotes
 from ..output import Output, format_options, people
+from ..store_files import StoreFiles
 from ..verify.verification import Verification
 from .opened import opened
 
@@ -32,19 +36,46 @@ _PLACES_SHOWN = 5
 def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool) -> None:
     """Read the whole store: every record and its CRC, every queue entry, every index entry, and what is missing.
 
-    A progress bar stands on standard error, if that is a terminal. Exit code 1 when anything is wrong.
+    Also when a broker of ours verified each log file last, in the background (`store.scrub_bytes_per_s`). A progress
+    bar stands on standard error, if that is a terminal. Exit code 1 when anything is wrong.
     """
     output = Output.of(as_json, as_jsonl)
     clock = SystemClock()
     began_ms = clock.now_ms()
-    verification = Verification(opened())
+    files = opened()
+    verification = Verification(files)
     _run(verification, quiet)
     document = verification.tally.document()
+    document["lastVerified"] = _last_verified(files)
     document["elapsedMs"] = max(1, clock.now_ms() - began_ms)
     document["bytesPerSecond"] = document["logBytes"] * 1000 // document["elapsedMs"]
     output.document(document, lambda: _print(document))
     if document["wrong"]:
         context.exit(1)
+
+
+def _last_verified(files: StoreFiles) -> list[dict[str, Any]]:
+    """Return what the broker's scrubber noted of each log file; nothing if it never noted anything."""
+    notes = ScrubNotes.load(files.disk, files.path("pocketmq")).files
+    rows = [(file, notes.get(posixpath.basename(file.path))) for file in files.log().files]
+    return [
+        {
+            "file": posixpath.basename(file.path),
+            "verifiedMs": None if note is None else note.verified_ms,
+            "bytes": 0 if note is None else note.size_bytes,
+            "damaged": 0 if note is None else note.damaged,
+        }
+        for file, note in rows
+        if notes
+    ]
+
+
+def _told(row: dict[str, Any]) -> str:
+    if row["verifiedMs"] is None:
+        return f"{row['file']}: not verified yet in the background"
+    when = format_instant(row["verifiedMs"])
+    found = f", {row['damaged']:,} places damaged then" if row["damaged"] else ""
+    return f"{row['file']}: {row['bytes']:,} bytes verified in the background at {when}{found}"
 
 
 def _run(verification: Verification, quiet: bool) -> None:
@@ -78,6 +109,8 @@ def _print(document: dict[str, Any]) -> None:
         f"{document['records']:,} records, {document['logBytes']:,} bytes; {document['entries']:,} queue entries; "
         f"{document['indexEntries']:,} index entries: {seconds:.1f} s, {megabytes:,.0f} MB/s"
     )
+    for row in document["lastVerified"]:
+        console.print(Text(_told(row), style="dim"))
     for finding in document["findings"]:
         style = "red" if finding["wrong"] else "yellow"
         console.print(Text.assemble((f"{finding['what']}: {finding['count']:,}", style)))

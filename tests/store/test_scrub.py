@@ -1,0 +1,266 @@
+"""The scrubber: damage is found before anybody reads it, at the pace that was set, and what was verified is noted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq.proto.record_run import LEAST_SIZE
+from pocketmq.store.message_store import MessageStore
+from pocketmq.store.scrub import PIECE_BYTES, ROUND_MS, ScrubNotes
+
+from ..damage import BODY_AT, flip
+from ..runs import Hand, bodies_of, make_run, open_store
+
+COUNT = 60
+DAY_MS = ROUND_MS
+
+
+def filled(path: Path, clock: Hand, **settings: Any) -> MessageStore:
+    """Return a store of several log files."""
+    store = open_store(path, now_ms=clock, **settings)
+    for number in range(COUNT):
+        store.append(make_run("T", 0, [b"body %04d" % number] * 1, {"KEYS": f"k{number}"}))
+        store.append(make_run("U", number % 3, [b"another %d" % number]))
+    assert len(store.log.files.files) > 2
+    return store
+
+
+def ticked(store: MessageStore, clock: Hand, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.now_ms += 1_000
+        store.scrubber.tick(clock.now_ms)
+
+
+def noted(path: Path) -> dict[str, Any]:
+    files: dict[str, Any] = json.loads((path / "pocketmq/scrubbed.json").read_text())["files"]
+    return files
+
+
+def log_offset_of(store: MessageStore, number: int) -> int:
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    found = queue.log_offset(number)
+    assert found is not None
+    return found
+
+
+def test_every_file_is_noted_with_when_and_how_far(tmp_path: Path) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    begin_ms = clock.now_ms
+
+    ticked(store, clock, 60)
+
+    notes = noted(tmp_path)
+    assert list(notes) == [file.name for file in store.log.files.files]
+    assert [row["size_bytes"] for row in notes.values()] == [
+        file.position for file in store.log.files.files
+    ]
+    assert all(begin_ms < row["verified_ms"] <= clock.now_ms for row in notes.values())
+    assert all(row["damaged"] == 0 for row in notes.values())
+    assert store.damages.count == 0
+    store.close()
+
+
+@pytest.mark.parametrize("number", [0, 30, COUNT - 1])
+def test_a_changed_body_is_set_aside_before_it_is_read(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    at = log_offset_of(store, number)
+    flip(store, at)
+
+    ticked(store, clock, 60)
+
+    assert store.damages.count == 1
+    assert (tmp_path / "pocketmq/broken" / f"log-{at:020d}").exists()
+    [told] = [one for one in caplog.records if "is damaged" in one.message]
+    assert told.__dict__["queue_offset"] == number
+    assert sum(row["damaged"] for row in noted(tmp_path).values()) == 1
+    assert store.read_queue("T", 0, number, 1, 1 << 20, check_crcs=False).lost == 1
+    store.close()
+
+
+def test_a_changed_queue_entry_is_made_again(tmp_path: Path) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    place = queue.files.file_at(30 * 20)
+    assert place is not None
+    right = log_offset_of(store, 30)
+    place.put(30 * 20 - place.start, (right ^ 64).to_bytes(8, "big"))
+    assert log_offset_of(store, 30) != right
+
+    ticked(store, clock, 60)
+
+    assert log_offset_of(store, 30) == right
+    store.close()
+
+
+def test_what_is_no_record_is_told_and_the_rest_is_verified(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    flip(store, log_offset_of(store, 10), 4)  # its magic
+    flip(store, log_offset_of(store, 12), BODY_AT)
+
+    ticked(store, clock, 60)
+
+    told = [one.__dict__ for one in caplog.records if "no record can be read" in one.message]
+    assert [one["log_offset"] for one in told] == [log_offset_of(store, 10)]
+    assert told[0]["size_bytes"] >= LEAST_SIZE
+    assert store.damages.count == 1
+    assert sum(row["damaged"] for row in noted(tmp_path).values()) == 2
+    assert len(noted(tmp_path)) == len(store.log.files.files)
+    store.close()
+
+
+def test_a_device_that_cannot_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    mapping = store.log.files.files[1].mapping
+
+    read = type(mapping).read
+
+    def failing(self: Any, at: int, size: int) -> bytes:
+        if self is mapping:
+            raise OSError(5, "Input/output error")
+        return bytes(read(self, at, size))
+
+    monkeypatch.setattr(type(mapping), "read", failing)
+    ticked(store, clock, 60)
+
+    assert "they cannot be read" in caplog.text
+    assert [row["damaged"] for row in noted(tmp_path).values()][:3] == [0, 1, 0]
+    monkeypatch.undo()
+    store.close()
+
+
+def test_it_keeps_to_its_pace(tmp_path: Path) -> None:
+    clock = Hand()
+    store = open_store(
+        tmp_path, now_ms=clock, log_file_size_bytes=4 << 20, scrub_bytes_per_s=100_000
+    )
+    for _ in range(30):
+        store.append(make_run("T", 0, [b"x" * 100_000]))
+    ticked(store, clock, 1)
+
+    for _ in range(100):
+        clock.now_ms += 10
+        store.scrubber.tick(clock.now_ms)
+    assert 0 < store.scrubber.read_bytes <= 100_000 + PIECE_BYTES
+
+    ticked(store, clock, 20)
+    assert 1_900_000 <= store.scrubber.read_bytes <= 2_200_000 + PIECE_BYTES
+    store.close()
+
+
+def test_zero_is_off(tmp_path: Path) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock, scrub_bytes_per_s=0)
+
+    ticked(store, clock, 60)
+
+    assert store.scrubber.read_bytes == 0
+    assert not (tmp_path / "pocketmq/scrubbed.json").exists()
+    store.close()
+
+
+def test_each_file_is_verified_once_a_day_also_over_restarts(tmp_path: Path) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    ticked(store, clock, 60)
+    done = store.scrubber.read_bytes
+    ticked(store, clock, 60)
+    assert store.scrubber.read_bytes == done
+    store.close()
+
+    again = open_store(tmp_path, now_ms=clock)
+    ticked(again, clock, 60)
+    assert again.scrubber.read_bytes == 0
+    clock.now_ms += DAY_MS
+    ticked(again, clock, 60)
+    assert again.scrubber.read_bytes == done
+    again.close()
+
+
+def test_a_clock_that_is_set_back_costs_another_reading_and_nothing_else(tmp_path: Path) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    ticked(store, clock, 60)
+    done = store.scrubber.read_bytes
+
+    clock.now_ms -= 3 * DAY_MS
+    ticked(store, clock, 60)
+
+    assert store.scrubber.read_bytes == 2 * done
+    store.close()
+
+
+def test_files_that_are_gone_are_forgotten_and_notes_that_cannot_be_read_are_none(
+    tmp_path: Path,
+) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    ticked(store, clock, 60)
+    store.log.files.delete_leading(1)
+    clock.now_ms += DAY_MS
+    ticked(store, clock, 60)
+    assert list(noted(tmp_path)) == [file.name for file in store.log.files.files]
+
+    for text in ("", "[]", '{"version": 1}', '{"version": 1, "files": {"a": {"x": 1}}}'):
+        (tmp_path / "pocketmq/scrubbed.json").write_text(text)
+        assert ScrubNotes.load(store.disk, str(tmp_path / "pocketmq")) == ScrubNotes()
+    store.close()
+
+
+def test_it_reads_on_a_thread_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    flip(store, log_offset_of(store, 30))
+    landed: list[Any] = []
+    arrived = threading.Event()
+
+    def call_owner(call: Any) -> None:
+        landed.append((threading.current_thread().name, call))
+        arrived.set()
+
+    store.scrubber.start(call_owner)
+    for _ in range(50):
+        clock.now_ms += 1_000
+        store.scrubber.tick(clock.now_ms)
+        if store.scrubber._busy:
+            assert arrived.wait(10)
+        arrived.clear()
+        while landed:
+            name, call = landed.pop(0)
+            assert name == "pocketmq-scrub"
+            call()
+    assert store.damages.count == 1
+    assert bodies_of(store, "T", 0)[30] == b"body 0031"
+    store.close()
+
+
+def test_a_store_opened_for_reading_is_not_scrubbed(tmp_path: Path) -> None:
+    clock = Hand()
+    filled(tmp_path, clock).close()
+    store = MessageStore.open(
+        open_store(tmp_path / "other").config,
+        disk=filled(tmp_path / "third", clock).disk,
+        now_ms=clock,
+        read_only=True,
+    )
+
+    ticked(store, clock, 10)
+
+    assert store.scrubber.read_bytes == 0
