@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, TypedDict
 
 from ..proto.errors import ConfigError, InvalidName
+from ..proto.record import BODY_BYTES_MAX
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
 from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
@@ -222,6 +223,7 @@ class ReadingSettings(TypedDict, total=False):
     fetch_messages_max: int
     fetch_wait_ms: int
     check_crcs: bool
+    body_bytes_max: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     auto_commit_interval_ms: int
@@ -256,6 +258,9 @@ class ReadingConfig(ClientConfig):
     fetch_wait_ms: int = 20_000
     #: Compare every body with its CRC before it is handed out (some 0.3 µs a message). Kafka's check.crcs.
     check_crcs: bool = True
+    #: A compressed body is not decompressed beyond this: it raises MessageTooLarge where it is asked for. What came of
+    #: it may be a thousandth.
+    body_bytes_max: int = BODY_BYTES_MAX
     #: Pause after an error; doubles up to the maximum.
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000

@@ -175,7 +175,7 @@ class Bodies(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> list[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        """Return a body; raise CorruptRecord or NotServed for one that cannot be decompressed."""
+        """Return a body; raise CorruptRecord, NotServed or MessageTooLarge for one that cannot be decompressed."""
         rows = range(self._begin, self._end)[index]
         if isinstance(rows, int):
             return self._run.body(rows)

@@ -31,7 +31,7 @@ from ..proto.properties import (
     UNIQ_KEY,
     decode_properties,
 )
-from ..proto.record import SYS_COMPRESSED, Record, decode_record, decompress_body
+from ..proto.record import BODY_BYTES_MAX, SYS_COMPRESSED, Record, decode_record, decompress_body
 from ..proto.record_run import parse_run, walk
 from ..proto.run_check import crc_mismatches
 from .delays import INSTANT_MAX_MS
@@ -69,11 +69,18 @@ class FetchedRun:
     """
 
     def __init__(
-        self, broker: str, data: bytes, decode: Decode = _as_is, *, check_crcs: bool = True
+        self,
+        broker: str,
+        data: bytes,
+        decode: Decode = _as_is,
+        *,
+        check_crcs: bool = True,
+        body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
         self.broker = broker
         self.data = data
         self.decode = decode
+        self.body_bytes_max = body_bytes_max
         starts, end = walk(data)
         self.columns = columns = parse_run(data, starts)
         good = columns.well_formed
@@ -107,11 +114,14 @@ class FetchedRun:
         return len(self.columns)
 
     def body(self, index: int) -> bytes:
-        """Return the body of message INDEX. Raises CorruptRecord or NotServed when it cannot be decompressed."""
+        """Return the body of message INDEX.
+
+        Raises CorruptRecord or NotServed when it cannot be decompressed, MessageTooLarge for more than BODY_BYTES_MAX.
+        """
         begin, end = self.body_ranges[index]
         if not self.any_compressed:
             return self.data[begin:end]
-        return decompress_body(self.data[begin:end], self.sys_flags[index])
+        return decompress_body(self.data[begin:end], self.sys_flags[index], self.body_bytes_max)
 
     def messages(self, begin: int = 0, end: int | None = None) -> list[ReceivedMessage]:
         """Return the messages with index BEGIN up to END."""
@@ -205,7 +215,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Raises CorruptRecord or NotServed when it cannot be decompressed."""
+        """The body as it was sent. Raises CorruptRecord, NotServed or MessageTooLarge if it cannot be decompressed."""
         run = self._run
         if run.any_compressed:
             return run.body(self._index)

@@ -40,7 +40,7 @@ from typing import Final, NamedTuple, TypeAlias
 from .errors import CorruptRecord, InvalidArgument, InvalidRecord, MessageTooLarge, NotServed
 from .message_id import offset_message_id
 from .properties import decode_properties, encode_properties
-from .topics import PROPERTIES_SIZE_MAX
+from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -77,6 +77,10 @@ COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 CRC_MASK: Final = 0x7FFFFFFF
+#: What a body may have when it is decompressed, unless a setting says otherwise: four times what a producer may send.
+BODY_BYTES_MAX: Final = 4 * MESSAGE_SIZE_MAX
+#: As far back as a ZSTD frame may refer; no level below "ultra" goes beyond 8 MiB.
+_ZSTD_WINDOW_MAX: Final = 32 * 1024 * 1024
 #: Clients of Apache's newer protocol say that a body is compressed, and mean gzip; the C++ one means zlib.
 _ZLIB_OR_GZIP: Final = zlib.MAX_WBITS | 32
 _TOPIC_LENGTH_V1_MAX = 127
@@ -355,43 +359,72 @@ def _part(buffer: Buffer, at: int, size: int, record_at: int, name: str) -> tupl
     return bytes(buffer[at : at + size]), at + size
 
 
-def decompress_body(body: bytes, sys_flag: int) -> bytes:
-    """Return BODY as the sender had it.
+def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_BYTES_MAX) -> bytes:
+    """Return BODY as the sender had it; nothing is decompressed beyond SIZE_MAX bytes.
 
-    Raises CorruptRecord when the bytes cannot be decompressed, NotServed when LZ4 or ZSTD is asked for and the
-    extra `pocketmq[compression]` is not installed.
+    Raises MessageTooLarge for a larger one, CorruptRecord when the bytes cannot be decompressed, NotServed when LZ4 or
+    ZSTD is asked for and the extra `pocketmq[compression]` is not installed.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
     kind = sys_flag & SYS_COMPRESSION
     try:
         if kind == COMPRESSION_LZ4:
-            return _lz4(body)
-        if kind == COMPRESSION_ZSTD:
-            return _zstd(body)
-        if kind in (0, COMPRESSION_ZLIB):
-            return zlib.decompress(body, _ZLIB_OR_GZIP)
+            whole = _lz4(body, size_max + 1)
+        elif kind == COMPRESSION_ZSTD:
+            whole = _zstd(body, size_max + 1)
+        elif kind in (0, COMPRESSION_ZLIB):
+            whole = _zlib(body, size_max + 1)
+        else:
+            raise InvalidArgument(
+                f"sysFlag {sys_flag:#x}: compression type {kind >> 8} is unknown", field="sysFlag"
+            )
     except ImportError as error:
         raise NotServed(
             "the body is compressed with LZ4 or ZSTD: pip install 'pocketmq[compression]'"
         ) from error
     except (RuntimeError, zlib.error, ValueError) as error:
         raise CorruptRecord(f"the compressed body cannot be read: {error}", field="body") from error
-    raise InvalidArgument(
-        f"sysFlag {sys_flag:#x}: compression type {kind >> 8} is unknown", field="sysFlag"
-    )
+    if len(whole) > size_max:
+        raise MessageTooLarge(
+            f"the body of {len(body)} bytes is decompressed to more than {size_max}, the limit (body_bytes_max): allow"
+            " more, or take it as it is stored",
+            field="body_bytes_max",
+            limit=size_max,
+            value=len(body),
+        )
+    return whole
 
 
-def _lz4(body: bytes) -> bytes:
+def _zlib(body: bytes, size_max: int) -> bytes:
+    decompressor = zlib.decompressobj(_ZLIB_OR_GZIP)
+    whole = decompressor.decompress(body, size_max)
+    if len(whole) < size_max and not decompressor.eof:
+        raise ValueError("it is cut off")
+    return whole
+
+
+def _lz4(body: bytes, size_max: int) -> bytes:
     import lz4.frame
 
-    return bytes(lz4.frame.decompress(body))
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    whole = bytes(decompressor.decompress(body, max_length=size_max))
+    if len(whole) < size_max and not decompressor.eof:
+        raise ValueError("it is cut off")
+    return whole
 
 
-def _zstd(body: bytes) -> bytes:
+def _zstd(body: bytes, size_max: int) -> bytes:
     import zstandard
 
     try:
-        return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+        # Its head says how far back it refers: memory that is taken before it is read.
+        if zstandard.get_frame_parameters(body).window_size > _ZSTD_WINDOW_MAX:
+            raise ValueError(f"it refers back more than {_ZSTD_WINDOW_MAX} bytes")
+        said = zstandard.frame_content_size(body)
+        whole = zstandard.ZstdDecompressor().stream_reader(body).read(size_max)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
+    if said >= 0 and len(whole) < min(said, size_max):
+        raise ValueError("it is cut off")
+    return bytes(whole)

@@ -36,6 +36,7 @@ from ...proto.message_id import offset_message_id
 from ...proto.plain_record import PlainRecord, read_record, write_record
 from ...proto.properties import NAME_END, PAIR_END, whole_number
 from ...proto.record import NO_HOST, SYS_COMPRESSED, SYS_COMPRESSION, Buffer, Host, decompress_body
+from ...proto.topics import MESSAGE_SIZE_MAX
 from .checks import milliseconds
 from .message_types import type_of_stored
 from .property_names import INTERNAL
@@ -266,8 +267,10 @@ def _body(record: PlainRecord) -> tuple[v2.Encoding, bytes]:
         return v2.IDENTITY, record.body
     if record.sys_flag & SYS_COMPRESSION:
         try:
-            return v2.IDENTITY, decompress_body(record.body, record.sys_flag)
-        except PocketMQError:  # Its reader can make no less of it than the broker.
+            return v2.IDENTITY, decompress_body(record.body, record.sys_flag, MESSAGE_SIZE_MAX)
+        except (
+            PocketMQError
+        ):  # A bomb, or broken: its reader can make no less of it than the broker.
             return v2.GZIP, record.body
     return v2.GZIP, record.body
 

@@ -60,6 +60,7 @@ async def pull_once(pull: Pull, parts: ConsumerParts) -> Pulled:
         broker=place.broker,
         decode=value_decoder(config.value_deserializer),
         check_crcs=config.check_crcs,
+        body_bytes_max=config.body_bytes_max,
     )
     parts.counts.lost += reply.lost_count
     messages: MessageBatch = NO_MESSAGES

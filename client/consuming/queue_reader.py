@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 from ...proto.errors import (
@@ -157,6 +158,7 @@ class QueueReader:
             broker=queue.broker,
             decode=self._decode,
             check_crcs=config.check_crcs,
+            body_bytes_max=config.body_bytes_max,
         )
         self._supply.source.fetched(self.held, sent_ms)
         self.max_offset = reply.max_offset
@@ -245,6 +247,7 @@ async def fetch_run(
     broker: str,
     decode: Decode,
     check_crcs: bool,
+    body_bytes_max: int,
 ) -> tuple[pb.FetchReply, FetchedRun | None]:
     """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
 
@@ -254,8 +257,11 @@ async def fetch_run(
     reply = await connection.fetch(request, timeout_ms)
     if not reply.records:
         return reply, None
+    read = partial(
+        FetchedRun, broker, decode=decode, check_crcs=check_crcs, body_bytes_max=body_bytes_max
+    )
     try:
-        return reply, FetchedRun(broker, reply.records, decode, check_crcs=check_crcs)
+        return reply, read(reply.records)
     except CorruptRecord as error:
         logger.warning(
             "wrong bytes came, the broker is asked again",
@@ -268,12 +274,12 @@ async def fetch_run(
     if not reply.records:
         return reply, None
     try:
-        return reply, FetchedRun(broker, reply.records, decode, check_crcs=check_crcs)
+        return reply, read(reply.records)
     except CorruptRecord as error:
         sound_bytes = int(error.details["sound_bytes"])
         if not sound_bytes:
             raise
-        run = FetchedRun(broker, reply.records[:sound_bytes], decode, check_crcs=check_crcs)
+        run = read(reply.records[:sound_bytes])
         reply.next_offset = int(error.details.get("queue_offset", run.queue_offsets[-1] + 1))
         reply.filtered_count = reply.lost_count = 0  # Who goes on there counts them.
         return reply, run

@@ -13,7 +13,7 @@ from pocketmq.client import AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.client.config import ProducerConfig
 from pocketmq.client.producing.compression import Compression, Compressor
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import ConfigError
+from pocketmq.proto.errors import ConfigError, MessageTooLarge
 from pocketmq.proto.record import decode_record, decompress_body
 
 from .fake_cluster import FakeCluster
@@ -100,3 +100,18 @@ async def test_a_consumer_has_the_body_back(kind: Compression | None) -> None:
         False,
     ]
     assert all(record.crc_ok for record in stored)
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+async def test_a_consumer_bounds_what_a_body_is_decompressed_to(kind: Compression) -> None:
+    cluster = FakeCluster.of_one("orders", queues=1)
+    async with AsyncProducer(compression=kind, **beside(cluster)) as sending:
+        await sending.send(Message("orders", bytes(100_000)))
+        await sending.send(Message("orders", bytes(99_999)))
+    async with AsyncPullConsumer(
+        "billing", "orders", body_bytes_max=99_999, **beside(cluster)
+    ) as consumer:
+        bomb, large = await consumer.poll()
+        with pytest.raises(MessageTooLarge, match=r"more than 99999, .*body_bytes_max"):
+            _ = bomb.body
+        assert large.body == bytes(99_999)

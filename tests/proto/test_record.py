@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+import random
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -180,6 +182,80 @@ def test_properties_over_32767_bytes_are_refused() -> None:
 def test_compressed_body_that_is_broken_is_corrupt() -> None:
     with pytest.raises(CorruptRecord):
         decompress_body(b"not zlib", 0x301)
+
+
+def lz4_frame(body: bytes) -> bytes:
+    import lz4.frame
+
+    return bytes(lz4.frame.compress(body))
+
+
+def zstd_frame(body: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.compress(body)
+
+
+def zstd_frame_of_unsaid_size(body: bytes) -> bytes:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor().compressobj()
+    return compressor.compress(body) + compressor.flush()
+
+
+PACKED: list[tuple[Callable[[bytes], bytes], int]] = [
+    (zlib.compress, 0x301),
+    (gzip.compress, 0x1),
+    (lz4_frame, 0x101),
+    (zstd_frame, 0x201),
+    (zstd_frame_of_unsaid_size, 0x201),
+]
+
+
+@pytest.mark.parametrize(("compress", "sys_flag"), PACKED)
+def test_a_bomb_is_not_decompressed_beyond_the_limit(
+    compress: Callable[[bytes], bytes], sys_flag: int
+) -> None:
+    bomb = compress(bytes(50_000_000))
+    tracemalloc.start()
+    try:
+        for limit in (1_000, 1_000_000):
+            with pytest.raises(MessageTooLarge, match=f"more than {limit}, .*body_bytes_max"):
+                decompress_body(bomb, sys_flag, limit)
+        with pytest.raises(MessageTooLarge, match="more than 16777216"):
+            decompress_body(bomb, sys_flag)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("compress", "sys_flag"), PACKED)
+@pytest.mark.parametrize("size", [0, 1, 99_999, 100_000])
+def test_a_body_up_to_the_limit_is_decompressed_whole(
+    compress: Callable[[bytes], bytes], sys_flag: int, size: int
+) -> None:
+    body = random.Random(size).randbytes(size)
+    assert decompress_body(compress(body), sys_flag, 100_000) == body
+
+
+@pytest.mark.parametrize(("compress", "sys_flag"), PACKED[:4])
+def test_a_compressed_body_that_is_cut_off_is_corrupt(
+    compress: Callable[[bytes], bytes], sys_flag: int
+) -> None:
+    whole = compress(random.Random(1).randbytes(1_000))
+    for size in (0, 5, len(whole) // 2, len(whole) - 9):
+        with pytest.raises(CorruptRecord):
+            decompress_body(whole[:size], sys_flag)
+
+
+def test_a_zstd_frame_that_takes_much_memory_before_it_is_read_is_refused() -> None:
+    import zstandard
+
+    parameters = zstandard.ZstdCompressionParameters(window_log=27)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    frame = compressor.compress(b"small") + compressor.flush()
+    with pytest.raises(CorruptRecord, match="refers back"):
+        decompress_body(frame, 0x201)
 
 
 @pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])

@@ -16,6 +16,7 @@ from pocketmq.broker.service_v2.property_names import INTERNAL
 from pocketmq.proto import private_pool
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.record import Host, Record, decode_record, encode_record
+from pocketmq.proto.topics import MESSAGE_SIZE_MAX
 from tests.recorded_v2 import recorded_group
 
 TOPIC = v2.Resource(name="T")
@@ -171,6 +172,14 @@ def test_a_body_that_cannot_be_decompressed_is_delivered_all_the_same() -> None:
     found = delivered(encode_record(Record(topic="T", body=b"junk", sys_flag=0x301)), TOPIC)
 
     assert found.body == b"junk"
+    assert found.system_properties.body_encoding == v2.GZIP
+
+
+def test_a_body_that_would_be_larger_than_any_may_be_is_delivered_as_it_is() -> None:
+    bomb = zlib.compress(bytes(MESSAGE_SIZE_MAX + 1))
+    found = delivered(encode_record(Record(topic="T", body=bomb, sys_flag=0x301)), TOPIC)
+
+    assert found.body == bomb
     assert found.system_properties.body_encoding == v2.GZIP
 
 
