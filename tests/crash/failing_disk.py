@@ -1,4 +1,4 @@
-"""A disk of which the n-th operation fails, once, as the operating system would have it.
+"""A disk of which the n-th operation fails, once or from there on, as the operating system would have it.
 
 What fails is what `OsDisk` makes of it: a write raises StoreFull or DiskFailure, a read the bare OSError. Half of what
 was to be written may be left behind.
@@ -28,17 +28,22 @@ _OPENS: Final = frozenset(("create", "replace", "list", "read", "map", "write to
 class Fault(Enum):
     """What goes wrong, and with which operations it can."""
 
-    EIO = (errno.EIO, _CHANGES | _READS | {"lock"}, False)
-    ENOSPC = (errno.ENOSPC, _WRITES, False)
+    EIO = (errno.EIO, _CHANGES | _READS | {"lock"})
+    ENOSPC = (errno.ENOSPC, _WRITES)
     SHORT = (errno.ENOSPC, frozenset(("write to", "replace")), True)  # Half is written: no room.
     HALF = (errno.EIO, frozenset(("write to", "replace")), True)
-    EMFILE = (errno.EMFILE, _OPENS, False)
-    ENOMEM = (errno.ENOMEM, frozenset(("map",)), False)
+    EMFILE = (errno.EMFILE, _OPENS)
+    ENOMEM = (errno.ENOMEM, frozenset(("map",)))
+    FULL = (errno.ENOSPC, _WRITES, True, True)  # From there on.
+    READ_ONLY = (errno.EROFS, _CHANGES | {"lock"}, False, True)  # Remounted so.
 
-    def __init__(self, code: int, actions: frozenset[str], leaves_half: bool) -> None:
+    def __init__(
+        self, code: int, actions: frozenset[str], leaves_half: bool = False, lasts: bool = False
+    ) -> None:
         self.code = code
         self.actions = actions
         self.leaves_half = leaves_half
+        self.lasts = lasts
 
     def error(self) -> OSError:
         return OSError(self.code, os.strerror(self.code))
@@ -66,7 +71,7 @@ class FailingDisk(ForwardingDisk):
             return False
         self.count += 1
         if self.count != self._number:
-            return False
+            return bool(self.hit) and self._fault.lasts
         self.hit = f"{self._fault.name} {self.count}: {action} {path}"
         return True
 

@@ -65,6 +65,7 @@ class Ledger:
     refused: set[str] = field(default_factory=set)
     #: Of what was refused: there was no room, so that the producer sends it to another broker.
     not_stored: set[str] = field(default_factory=set)
+    has_topic: bool = False
     #: Will never be delivered, or may not be: rolled back, recalled.
     gone: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
@@ -269,9 +270,8 @@ class _Life:
 async def first_life(life: _Life) -> None:
     """Use everything once."""
     ledger = life.ledger
-    for topic in (TOPIC, OLD):
-        config = pb.TopicConfig(name=topic, read_queues=QUEUES, write_queues=QUEUES, permission=6)
-        await life.ask("CreateTopic", pb.CreateTopicRequest(topic=config))
+    ledger.has_topic = await _create(life, TOPIC)
+    await _create(life, OLD)
     for name in (POPPERS, READERS):
         group = pb.GroupConfig(name=name, retry_max_times=16, retry_queues=1, consume_enable=True)
         await life.ask("CreateGroup", pb.CreateGroupRequest(group=group))
@@ -300,7 +300,8 @@ async def first_life(life: _Life) -> None:
         else:
             ledger.refused.add("recalled")
     for name in ("commit", "rollback", "later"):
-        await life.send([name], 1, TRAN_MSG="true", PGROUP=SENDERS)
+        if await life.send([name], 1, TRAN_MSG="true", PGROUP=SENDERS):
+            ledger.acknowledged.remove(name)  # Not before it is committed.
     await _resolve(life, "commit", "rollback")
     await _pop_some(life)
     await _read_some(life)
@@ -310,8 +311,15 @@ async def first_life(life: _Life) -> None:
     )  # What is due is delivered; queues, checkpoint and tables reach the device.
 
 
+async def _create(life: _Life, topic: str) -> bool:
+    config = pb.TopicConfig(name=topic, read_queues=QUEUES, write_queues=QUEUES, permission=6)
+    return await life.ask("CreateTopic", pb.CreateTopicRequest(topic=config)) is not None
+
+
 async def _resolve(life: _Life, commit: str, rollback: str = "") -> None:
-    if not (await life.end(commit, pb.COMMIT) or await life.end(commit, pb.COMMIT)):
+    if await life.end(commit, pb.COMMIT) or await life.end(commit, pb.COMMIT):
+        life.ledger.acknowledged.add(commit)
+    else:
         life.ledger.refused.add(commit)
     if rollback and await life.end(rollback, pb.ROLLBACK):
         life.ledger.gone.add(rollback)
@@ -395,6 +403,10 @@ async def _clean(life: _Life) -> None:
 async def check(life: _Life) -> None:
     """Say in the ledger what is not as it was promised. On a sound disk."""
     ledger = life.ledger
+    if not life.parts.topics.has_queue(TOPIC, 0):
+        if ledger.has_topic:
+            ledger.complaints.append("the topic is lost")
+        await _create(life, TOPIC)
     await asyncio.sleep(130)  # Whatever waits comes.
     found = Counter(r.body.decode() for q in range(QUEUES) for r in _records(life.store, TOPIC, q))
     old = {name for name in ledger.acknowledged if name.startswith("old")}

@@ -20,6 +20,8 @@ OPERATIONS: Final = {
     Fault.HALF: 145,
     Fault.EMFILE: 420,
     Fault.ENOMEM: 27,
+    Fault.FULL: 270,
+    Fault.READ_ONLY: 400,
 }
 
 
