@@ -87,13 +87,16 @@ class Flusher:
 def sync_all(parts: list[Syncable], tries: int = 1) -> StoreError | None:
     """Sync PARTS in order; return the first error, behind which nothing was tried.
 
-    What finds no descriptor was not tried, so it is again, up to TRIES times, every _PAUSE_S.
+    What finds no descriptor was not tried, so it is again, up to TRIES times, every _PAUSE_S. The error is a
+    DiskFailure, also where there was no room: what waits for the sync is stored, and must not be taken for refused.
     """
     try:
         for part in parts:
             _sync(part, tries)
-    except StoreError as error:
+    except DiskFailure as error:
         return error
+    except StoreError as error:
+        return DiskFailure(f"not synced: {error.message}", **error.details)
     except OSError as error:
         return DiskFailure(f"a sync failed: {error}", reason=str(error))
     return None

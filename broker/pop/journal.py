@@ -133,6 +133,7 @@ class Journal:
         """Begin to keep: with a snapshot of EVERYTHING, on the device before anything else happens."""
         self._everything = everything
         self._noted.clear()
+        self._is_open = True  # Where it cannot begin, that is told.
         try:
             self._open()
             changes = self._encoder.begin_at(everything())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pocketmq.proto.errors import DiskFailure, StoreError
+from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
 from pocketmq.store.flush import Flusher, FlushJob, GroupCommit, sync_all
 from pocketmq.store.mapped_files import Syncable
 
@@ -174,3 +174,12 @@ def test_without_a_thread_a_job_is_done_at_once() -> None:
     Flusher("never started").submit(FlushJob([Part()], done))
 
     assert seen == [None]
+
+
+def test_a_sync_without_room_is_a_failure_and_no_refusal() -> None:
+    """A producer sends what was refused to another broker; what waits for a sync is stored here."""
+    error = sync_all([Part(StoreFull("no space left on the device", path="log"))])
+
+    assert isinstance(error, DiskFailure)
+    assert "no space left" in error.message
+    assert error.details["path"] == "log"

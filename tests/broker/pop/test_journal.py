@@ -11,7 +11,7 @@ import pytest
 from pocketmq.broker.pop.changes import Forgotten
 from pocketmq.broker.pop.journal import RETRY_MS, Journal
 from pocketmq.broker.timers import Timers
-from pocketmq.proto.errors import InvalidReceiptHandle
+from pocketmq.proto.errors import InvalidReceiptHandle, StoreFull
 from pocketmq.store.flush import FlushJob, sync_all
 from pocketmq.store.message_store import MessageStore
 
@@ -299,6 +299,24 @@ class TestFailure:
         broker.send(b"a")
         broker.ack(*broker.pop())
         assert broker.committed() == 1
+        await broker.stop()
+
+    async def test_a_start_that_cannot_keep_anything_says_so(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = FaultyDisk()
+        make_folders = disk.make_folders
+
+        def refuse(path: str) -> None:
+            if path.endswith("/pop"):
+                raise StoreFull("no space left")
+            make_folders(path)
+
+        monkeypatch.setattr(disk, "make_folders", refuse)
+
+        broker = make(tmp_path, disk=disk)
+
+        assert "journal of deliveries not written" in caplog.text
         await broker.stop()
 
 
