@@ -39,13 +39,13 @@ class Rig:
         self.clock = VirtualClock()
         self.disk = FaultyDisk()
         config = small_config(path / "store", flush=flush)
-        self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.now_ms)
+        self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.unix_ms)
         self.reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         if threads:
             self.store.start(self.reports.put)
         broker = BrokerConfig(**settings)  # type: ignore[arg-type]
         file = StateFile(self.disk, self.store.config.path, "topics.json")
-        self.topics = Topics(file, broker, self.clock.now_ms)
+        self.topics = Topics(file, broker, self.clock.unix_ms)
         with contextlib.suppress(TopicExists):
             topic = TopicConfig(name=TOPIC, read_queues=4, write_queues=4)
             self.topics.create(topic, update=False)
@@ -54,7 +54,7 @@ class Rig:
         self.slots: dict[int, int] = {}
         self.halves_max = 3
         waits = Waits(
-            now_ms=self.clock.now_ms,
+            now_ms=self.clock.unix_ms,
             slot_count=lambda slot_ms: self.slots.get(slot_ms, 0),
             prepare=prepare,
             check_room=self._check_room,

@@ -397,6 +397,17 @@ async def test_a_level_counts_from_the_time_that_the_store_gave(rig: Rig) -> Non
     assert slices.tags_codes.tolist() == list(reply.due_ms) == [now + 1_003]
 
 
+async def test_a_level_counts_from_now_where_the_clock_was_set_back_behind_the_store(
+    rig: Rig,
+) -> None:
+    await rig.send(run_of_records([record(b"before")]))
+    rig.clock.step(-3_600_000)
+
+    await rig.send(run_of_records([record(b"after", DELAY="1")]))
+
+    assert list(rig.replies[-1].due_ms) == [rig.clock.unix_ms() + 1_000]
+
+
 async def test_half_messages_lie_in_their_topic_without_the_prepared_type(rig: Rig) -> None:
     await rig.send(run_of_records([half(b"a"), half(b"b", sys_flag=0)]))
 

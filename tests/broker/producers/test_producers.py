@@ -350,3 +350,39 @@ async def test_an_idle_producer_is_forgotten(tmp_path: Path) -> None:
         rig.producers.tick()
 
         assert len(rig.producers.sequences) == 0
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["kill", "clean stop"])
+@pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
+async def test_a_producer_is_as_idle_however_the_wall_clock_is_set(
+    tmp_path: Path, step_ms: int, kill: bool
+) -> None:
+    async with life(tmp_path, kill=kill, producer_expiry_ms=60_000) as rig:
+        await rig.send(numbered_run(bodies(0, 1), 0))
+        rig.clock.step(step_ms)
+        await rig.clock.advance(40_000)
+        rig.producers.tick()
+        assert len(rig.producers.sequences) == 1
+        await rig.send(numbered_run(bodies(1, 1), 1))
+        await rig.clock.advance(59_999)
+        rig.producers.tick()
+        assert len(rig.producers.sequences) == 1
+        await rig.clock.advance(1)
+        rig.producers.tick()
+        assert len(rig.producers.sequences) == 0
+
+
+async def test_a_clock_that_was_set_back_between_two_runs_keeps_a_producer_no_longer(
+    tmp_path: Path,
+) -> None:
+    async with life(tmp_path, producer_expiry_ms=60_000) as rig:
+        rig.clock.step(86_400_000)
+        await rig.send(numbered_run(bodies(0, 1), 0))
+
+    async with life(tmp_path, producer_expiry_ms=60_000) as rig:
+        await rig.clock.advance(59_999)
+        rig.producers.tick()
+        assert len(rig.producers.sequences) == 1
+        await rig.clock.advance(1)
+        rig.producers.tick()
+        assert len(rig.producers.sequences) == 0

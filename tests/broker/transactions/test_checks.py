@@ -46,6 +46,29 @@ async def test_the_first_check_comes_after_six_seconds_exactly(tmp_path: Path) -
         assert len(stream.checks) == 1
 
 
+@pytest.mark.parametrize("step_ms", [-86_400_000, -3_600_000, 3_600_000, 86_400_000])
+async def test_checks_keep_their_pace_however_the_wall_clock_is_set(
+    tmp_path: Path, step_ms: int
+) -> None:
+    async with hall(tmp_path) as broker:
+        interval_ms = broker.config.transaction_check_interval_ms
+        stream, _ = broker.listen()
+        broker.begin("a")
+        await broker.clock.advance(3_000)
+        broker.clock.step(step_ms)
+        await broker.clock.advance(2_999)
+        assert stream.checks == []
+        await broker.clock.advance(1)
+        assert len(stream.checks) == 1
+        broker.begin("b")
+
+        broker.clock.step(-step_ms)
+        await broker.clock.advance(interval_ms - 1)
+        assert [check.transaction_id for check in stream.checks] == ["a", "b"]
+        await broker.clock.advance(1)
+        assert [check.transaction_id for check in stream.checks] == ["a", "b", "a"]
+
+
 async def test_fifteen_checks_then_it_is_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,13 +55,13 @@ class Hall:
     ) -> None:
         self.clock = clock
         self.config = BrokerConfig(**settings)
-        self.store = MessageStore.open(store_config, disk=disk, now_ms=clock.now_ms)
+        self.store = MessageStore.open(store_config, disk=disk, now_ms=clock.unix_ms)
 
         def state(name: str) -> StateFile:
             return StateFile(disk, store_config.path, name)
 
-        self.offsets = Offsets(state("consumerOffset.json"), clock.now_ms)
-        self.topics = Topics(state("topics.json"), self.config, clock.now_ms)
+        self.offsets = Offsets(state("consumerOffset.json"), clock.unix_ms)
+        self.topics = Topics(state("topics.json"), self.config, clock.unix_ms)
         self.timers = Timers(clock)
         self.appends = Appends(self.store, lambda key: None)
         self.transactions = Transactions(
