@@ -121,10 +121,11 @@ class EntryRow:
         """Return the number of the first entry, no pre-blank one, at LOG_OFFSET or behind it; `end` if none is."""
         for file in self.files.files:
             entries = self.all_of(file)
-            if not len(entries) or int(entries["log_offset"][-1]) < log_offset:
+            if not _reaches(entries, log_offset):
                 continue
             offsets, sizes = entries["log_offset"], entries["size"]
-            found = bisect_left(range(len(entries)), log_offset, key=lambda i: int(offsets[i]))
+            # Not by halving: one damaged entry must not hide those around it.
+            found = 0 if int(offsets[0]) >= log_offset else int((offsets >= log_offset).argmax())
             while found < len(entries) and int(sizes[found]) == PRE_BLANK_SIZE:
                 found = _blanks_end(sizes)
             if found < len(entries):
@@ -268,11 +269,11 @@ class EntryRow:
                 return
 
     def delete_expired(self, min_log_offset: int) -> int:
-        """Delete leading files whose last entry points before MIN_LOG_OFFSET, never the last; return how many."""
+        """Delete leading files whose entries all point before MIN_LOG_OFFSET, never the last; return how many."""
         count = 0
         for file in self.files.files[:-1]:
             entries = self.all_of(file)
-            if not len(entries) or int(entries["log_offset"][-1]) >= min_log_offset:
+            if not len(entries) or _reaches(entries, min_log_offset):
                 break
             count += 1
         return self.files.delete_leading(count)
@@ -283,6 +284,12 @@ class EntryRow:
         self.files.disk.delete_folder(self.files.folder)
         self.max_log_end = -1
         self.sums = ()
+
+
+def _reaches(entries: EntryArray, log_offset: int) -> bool:
+    """Does one of ENTRIES point to LOG_OFFSET or behind it? The last does, unless it is damaged."""
+    offsets = entries["log_offset"]
+    return bool(len(offsets) and (offsets[-1] >= log_offset or (offsets >= log_offset).any()))
 
 
 def _extended(file: MappedFile, known: Sum) -> Sum:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, StoreFull
 from ..proto.record import SYS_PREPARED
-from ..proto.record_run import LEAST_SIZE, Longs, RunColumns
+from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, parse_run
 from ..proto.run_check import topic_is
+from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import ENTRY, ConsumeQueue
 from .entry_row import PRE_BLANK_SIZE
 from .health import Health
@@ -40,6 +41,9 @@ _BLOCK: Final = 1024
 _AROUND: Final = 64
 #: So many blocks are known to have been looked at; beyond it all are forgotten.
 _BLOCKS_MAX: Final = 10_000
+#: A tags code outside of an int is no hash.
+_INT_MIN: Final = -(1 << 31)
+_INT_MAX: Final = (1 << 31) - 1
 
 
 class LostEntries:
@@ -81,6 +85,8 @@ class LostEntries:
         agrees, said = self._judge(seen, QueueName(queue.topic, queue.queue))
         good = agrees & (said == seen.numbers)
         wrong = ~good & (seen.sizes != PRE_BLANK_SIZE)
+        if wrong.any() and queue.topic != SCHEDULE_TOPIC:
+            self._correct_codes(queue, seen, good)
         edges = np.flatnonzero(np.diff(wrong, prepend=False, append=False))
         for begin, stop in edges.reshape(-1, 2).tolist():
             numbers = int(seen.numbers[begin]), int(seen.numbers[stop - 1]) + 1
@@ -113,6 +119,17 @@ class LostEntries:
                 said[rows] = numbers_at(file.view, at[rows])
         return agrees, said
 
+    def _correct_codes(self, queue: ConsumeQueue, seen: _Seen, good: NDArray[np.bool_]) -> None:
+        """Correct the tags codes of entries that are GOOD: what hit those beside them may have hit these."""
+        hashed = (seen.tags_codes >= _INT_MIN) & (seen.tags_codes <= _INT_MAX)
+        for file in self._log.files.files:
+            at = seen.log_offsets - file.start
+            (rows,) = (good & hashed & (at >= 0) & (at < file.position)).nonzero()
+            if len(rows):
+                columns = parse_run(file.data, at[rows])
+                columns = columns.take(columns.well_formed)
+                self._enter(queue, seen.numbers[rows], file, columns)
+
     def _search(self, queue: ConsumeQueue, numbers: tuple[int, int], low: int, high: int) -> None:
         """Make the entries NUMBERS, [first, end), again from the records of log offsets [LOW, HIGH)."""
         place = {"topic": queue.topic, "queue": queue.queue, "queue_offset": numbers[0]}
@@ -127,7 +144,9 @@ class LostEntries:
             if file.start < high and low < file.start + file.position:
                 begin = max(low - file.start, 0)
                 end = min(high - file.start, file.position)
-                self._enter(queue, numbers, file, self._records(queue, file, begin, end))
+                self._enter(
+                    queue, np.arange(*numbers), file, self._records(queue, file, begin, end)
+                )
 
     def _records(self, queue: ConsumeQueue, file: MappedFile, begin: int, end: int) -> RunColumns:
         """Return the records of QUEUE in [BEGIN, END) of FILE."""
@@ -138,13 +157,12 @@ class LostEntries:
     def _enter(
         self,
         queue: ConsumeQueue,
-        numbers: tuple[int, int],
+        numbers: Longs,
         file: MappedFile,
         found: RunColumns,
     ) -> None:
         """Write the entries NUMBERS that FOUND in FILE are the records of, where they say something else."""
-        own = (found.queue_offset >= numbers[0]) & (found.queue_offset < numbers[1])
-        found = found.take(own)
+        found = found.take(np.isin(found.queue_offset, numbers))
         if not len(found) or self._health.state not in ("open", "full", "read-only"):
             return
         entries = np.empty(len(found), ENTRY)
@@ -172,13 +190,14 @@ class _Seen(NamedTuple):
     numbers: Longs
     log_offsets: Longs
     sizes: Longs
+    tags_codes: Longs
 
 
 def _seen(queue: ConsumeQueue, first: int, end: int) -> _Seen | None:
     at, end = max(first, queue.min_offset), min(end, queue.max_offset)
     parts: list[_Seen] = []
     while at < end:
-        log_offsets, sizes, _ = queue.entries(at, end - at)
-        parts.append(_Seen(at + np.arange(len(sizes)), log_offsets, sizes))
+        log_offsets, sizes, tags_codes = queue.entries(at, end - at)
+        parts.append(_Seen(at + np.arange(len(sizes)), log_offsets, sizes, tags_codes))
         at = at + len(sizes) if len(sizes) else queue.offset_behind_hole(at)
     return _Seen(*map(np.concatenate, zip(*parts, strict=True))) if parts else None

@@ -204,3 +204,26 @@ def test_a_start_believes_the_sums_of_what_was_added_repaired_and_deleted(tmp_pa
     store = open_store(tmp_path)
     assert store.recovery.findings == []
     store.close()
+
+
+def test_a_spoilt_last_entry_of_a_file_neither_hides_nor_deletes_those_before_it(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    bodies = [b"%04d" % n for n in range(45)]
+    store.append(make_run("A", 0, bodies))
+    queue = store.queues.get("A", 0)
+    assert queue is not None
+    per_file = queue.row.entries_per_file
+    begin = queue.row.log_offset(5)
+    assert begin is not None
+    with open(queue_file(tmp_path), "r+b") as raw:
+        raw.seek((per_file - 1) * ENTRY_SIZE)
+        raw.write(bytes(ENTRY_SIZE))
+
+    assert queue.delete_expired(begin) == 0
+    assert queue.min_offset == 5
+    queue.correct_min_offset(0)
+
+    assert bodies_of(store, "A", 0) == bodies
+    store.close()
