@@ -60,6 +60,8 @@ class BrokerConfig:
     #: Queues that a topic may have.
     topic_queues_max: int = 1024
     topics_max: int = 10_000
+    #: Queues of all topics together: each costs some 1.5 KB of memory and its share of a start.
+    queues_max: int = 100_000
     groups_max: int = 10_000
 
     #: Runs that one stream may have unanswered; further ones are not read.
@@ -203,6 +205,7 @@ _LEAST: Final = {
     "default_topic_queues": 1,
     "topic_queues_max": 1,
     "topics_max": 1,
+    "queues_max": 1,
     "groups_max": 1,
     "produce_runs_in_flight": 1,
     "run_bytes_max": 1024,

@@ -85,6 +85,7 @@ class Topics:
                 name=name, read_queues=queues, write_queues=queues, permission=permission
             )
             self._topics.setdefault(name, topic)
+        self._queues = sum(map(_queues_of, self._topics.values()))
         #: Called after every change, with the name of the topic.
         self.on_change: list[Callable[[str], None]] = []
         #: The latest changes: the version before, and the topic.
@@ -275,10 +276,27 @@ class Topics:
                 field="topics",
                 limit=limit,
             )
+        more = self._more_queues(topic)
         before = self.version
         self.kept.put(topic.name, topic)
+        self._queues += more
         self._tell(before, topic.name)
         logger.info("topic stored topic=%s queues=%d", topic.name, topic.write_queues)
+
+    def _more_queues(self, topic: TopicConfig) -> int:
+        """Return how many queues TOPIC adds; raise Overloaded if the broker has no room for them."""
+        known = self._topics.get(topic.name)
+        more = _queues_of(topic) - (0 if known is None else _queues_of(known))
+        limit = self._config.queues_max
+        if more > 0 and self._queues + more > limit:
+            raise Overloaded(
+                f"topic {topic.name!r} needs {more:,} more queues, the broker has {self._queues:,} and the limit is"
+                f" {limit:,}: give it fewer, delete topics, or raise broker.queues_max (1.5 KB of memory a queue)",
+                field="queues",
+                value=self._queues + more,
+                limit=limit,
+            )
+        return more
 
     def check_deletable(self, name: str) -> None:
         """Raise TopicNotFound, or NotWritable for a topic of the system."""
@@ -289,8 +307,9 @@ class Topics:
     def delete(self, name: str) -> None:
         """Forget topic NAME; raise TopicNotFound or NotWritable (a topic of the system)."""
         self.check_deletable(name)
-        before = self.version
+        before, queues = self.version, _queues_of(self._topics[name])
         self.kept.drop(name)
+        self._queues -= queues
         self._tell(before, name)
         logger.info("topic deleted topic=%s", name)
 
@@ -298,6 +317,10 @@ class Topics:
         self._changes.append((before, name))
         for callback in self.on_change:
             callback(name)
+
+
+def _queues_of(topic: TopicConfig) -> int:
+    return max(topic.read_queues, topic.write_queues)
 
 
 def _check_writable(topic: TopicConfig) -> None:

@@ -130,6 +130,24 @@ def test_the_number_of_topics_is_bounded(tmp_path: Path) -> None:
         topics.create(topic("B"), update=False)
 
 
+def test_the_number_of_all_queues_is_bounded_whatever_the_topics(tmp_path: Path) -> None:
+    system = sum(
+        max(one.read_queues, one.write_queues)
+        for one in topics_at(tmp_path).all(include_system=True)
+    )
+    topics = topics_at(tmp_path, queues_max=system + 10)
+    topics.create(topic("A", read_queues=6, write_queues=4), update=False)
+
+    with pytest.raises(Overloaded, match=rf"8 more queues.*{system + 6:,}.*queues_max"):
+        topics.create(topic("B", read_queues=8, write_queues=8), update=False)
+    with pytest.raises(Overloaded, match="queues_max"):
+        topics.create(topic("A", read_queues=11, write_queues=4), update=True)
+    topics.create(topic("A", read_queues=2, write_queues=2), update=True)
+    topics.create(topic("B", read_queues=8, write_queues=8), update=False)
+    topics.delete("B")
+    topics.create(topic("C", read_queues=8, write_queues=8), update=False)
+
+
 class TestSending:
     """What `for_writing` allows."""
 
