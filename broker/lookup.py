@@ -1,12 +1,13 @@
 """Finding single messages: by key, unique id, tags, or offset message id.
 
-The index knows hashes only, so every candidate is compared with what was asked for. An id of 32 or 56 digits may be an
+The index knows hashes only, so every candidate is compared with what was asked for, newest first, some in each turn of
+the loop, until there is enough: keys of the same hash hide nothing. An id of 32 or 56 digits may be an
 offset id or a Java client's unique id: the first is tried first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
 from typing import Final, Literal
 
 from ..proto.errors import InvalidArgument, InvalidRecord
@@ -19,6 +20,14 @@ from .topics import Topics
 #: Bytes of one answer: the newest that fit, at least one.
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _END_OF_TIME: Final = (1 << 63) - 1
+#: Candidates that the index is asked for first, and how many times more each time that there are not enough among them.
+_CANDIDATES: Final = 256
+_GROWTH: Final = 8
+#: Of one hash, no more of the newest are compared.
+CANDIDATES_MAX: Final = 1 << 18
+#: Records that are compared in one turn, and bytes of them; one record may be larger.
+_TURN_RECORDS: Final = 256
+_TURN_BYTES: Final = 1024 * 1024
 
 
 class Lookups:
@@ -28,8 +37,8 @@ class Lookups:
         self._topics = topics
         self._store = store
 
-    def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
-        """Return the records asked for, oldest first; `more` tells that there may be others.
+    async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
+        """Return the records asked for, the newest ones, oldest first; `more` tells that there may be others.
 
         Raises InvalidArgument or TopicNotFound; nothing found is an empty answer.
         """
@@ -37,13 +46,13 @@ class Lookups:
         if which is None or not getattr(request, which):
             raise InvalidArgument("by: give a key, a message id or a tag to look for", field="by")
         if which == "message_id":
-            return self._by_id(request)
+            return await self._by_id(request)
         self._topics.get(request.topic)
         if which == "tag":
-            return self._by_text(request, request.tag, "T")
-        return self._by_text(request, request.key, "K")
+            return await self._by_text(request, request.tag, "T")
+        return await self._by_text(request, request.key, "K")
 
-    def _by_id(self, request: pb.LookupRequest) -> pb.LookupReply:
+    async def _by_id(self, request: pb.LookupRequest) -> pb.LookupReply:
         found = None
         try:
             found = self._store.by_message_id(request.message_id)
@@ -55,7 +64,7 @@ class Lookups:
             return pb.LookupReply(records=found)
         if request.topic:
             self._topics.get(request.topic)
-            return self._by_text(request, request.message_id, "K")
+            return await self._by_text(request, request.message_id, "K")
         return pb.LookupReply()
 
     def _is(self, data: bytes, request: pb.LookupRequest) -> bool:
@@ -64,35 +73,62 @@ class Lookups:
         same_topic = record is not None and request.topic in ("", record.topic)
         return record is not None and same_topic and record.message_id == request.message_id.upper()
 
-    def _by_text(
+    async def _by_text(
         self, request: pb.LookupRequest, text: str, kind: Literal["K", "T"]
     ) -> pb.LookupReply:
         _check_not_negative(request)
         most = self._store.config.lookup_results_max
         limit = min(request.max_messages or most, most)
-        offsets = self._store.lookup(
-            request.topic,
-            text,
-            max_results=most,
-            begin_ms=request.begin_ms,
-            end_ms=request.end_ms or _END_OF_TIME,
-            kind=kind,
-        )
-        matching = list(self._matching(dict.fromkeys(offsets), request.topic, text, kind))
-        newest = _newest(matching, limit)
-        more = len(newest) < len(matching) or len(offsets) >= most
-        return pb.LookupReply(records=b"".join(newest), more=more)
+        found: list[bytes] = []  # The newest first.
+        found_bytes = 0
+        looked_at: set[int] = set()
+        asked = _CANDIDATES
+        while True:
+            offsets = self._store.candidates(
+                request.topic,
+                text,
+                most=asked,
+                begin_ms=request.begin_ms,
+                end_ms=request.end_ms or _END_OF_TIME,
+                kind=kind,
+            )
+            records = turn_bytes = 0
+            for offset in reversed(offsets):
+                if offset in looked_at:
+                    continue
+                looked_at.add(offset)
+                if records == _TURN_RECORDS or turn_bytes > _TURN_BYTES:
+                    records = turn_bytes = 0
+                    await asyncio.sleep(0)
+                data = self._store.read_at(offset) if self._store.is_served(offset) else None
+                records += 1
+                turn_bytes += 0 if data is None else len(data)
+                if data is not None and _bears(data, request.topic, text, kind):
+                    found.append(data)
+                    found_bytes += len(data)
+                    if len(found) > limit or found_bytes > _ANSWER_BYTES:
+                        return _answer(found, limit, more=True)
+            if len(offsets) < asked or asked >= CANDIDATES_MAX:
+                return _answer(found, limit, more=len(offsets) >= asked)
+            asked *= _GROWTH
+            await asyncio.sleep(0)
 
-    def _matching(
-        self, offsets: dict[int, None], topic: str, text: str, kind: Literal["K", "T"]
-    ) -> Iterator[bytes]:
-        for offset in offsets:
-            data = self._store.read_at(offset)
-            record = None if data is None else _decoded(data)
-            if data is None or record is None or record.topic != topic:
-                continue
-            if text in (_keys(record) if kind == "K" else [record.properties.get(TAGS)]):
-                yield data
+
+def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"]) -> bool:
+    """Is the record in DATA one of TOPIC with TEXT for a key, or for its tags?"""
+    if text.encode() not in data:  # Most of those that only share the hash.
+        return False
+    record = _decoded(data)
+    if record is None or record.topic != topic:
+        return False
+    return text in (_keys(record) if kind == "K" else [record.properties.get(TAGS)])
+
+
+def _answer(found: list[bytes], limit: int, *, more: bool) -> pb.LookupReply:
+    """Return the answer with the newest of FOUND, which has the newest first: LIMIT at most, and what fits."""
+    matching = found[::-1]
+    newest = _newest(matching, limit)
+    return pb.LookupReply(records=b"".join(newest), more=more or len(newest) < len(matching))
 
 
 def _check_not_negative(request: pb.LookupRequest) -> None:

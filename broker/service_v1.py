@@ -75,6 +75,10 @@ class BrokerService:
             self._coordination,
             self._pops,
         )
+
+        async def look_up(request: pb.LookupRequest, _: Call) -> pb.LookupReply:
+            return await lookups.lookup(request)
+
         return service(
             "pocketmq.v1.Broker",
             {
@@ -110,9 +114,7 @@ class BrokerService:
                     pb.DeleteGroupRequest, pb.DeleteGroupReply, changes.delete_group
                 ),
                 "ListGroups": unary(pb.GroupListRequest, pb.GroupListReply, self.list_groups),
-                "Lookup": unary(
-                    pb.LookupRequest, pb.LookupReply, lambda request, _: lookups.lookup(request)
-                ),
+                "Lookup": unary(pb.LookupRequest, pb.LookupReply, look_up),
                 "Status": unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, lambda *_: status()),
             },
         )

@@ -313,7 +313,7 @@ class Reader:
         if there is None or (size is not None and size != there):
             return None
         record = self.log.read(log_offset, there)
-        if record is None or not self._is_served(log_offset):
+        if record is None or not self.is_served(log_offset):
             return None
         if not is_sound(record):
             self.damages.found(log_offset, there)
@@ -348,7 +348,7 @@ class Reader:
             found = self.index.find(
                 topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms, kind=kind
             )
-            there = [offset for offset in found if self._is_served(offset)]
+            there = [offset for offset in found if self.is_served(offset)]
             if there or not found:
                 return there
             # All of them are gone: look for older ones, as Apache does.
@@ -358,7 +358,23 @@ class Reader:
             end_ms = oldest
         return []
 
-    def _is_served(self, log_offset: int) -> bool:
+    def candidates(
+        self,
+        topic: str,
+        key: str,
+        *,
+        most: int,
+        begin_ms: int = 0,
+        end_ms: int = _LONG_MAX,
+        kind: Literal["K", "T"] = "K",
+    ) -> list[int]:
+        """Return what `lookup` chooses from: MOST log offsets at most, the newest, in rising order, there or not."""
+        self.health.check_open()
+        if self.index is None:
+            return []
+        return self.index.find(topic, key, limit=most, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
+
+    def is_served(self, log_offset: int) -> bool:
         """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
         if self.log.record_size(log_offset) is None:
             return False

@@ -128,8 +128,8 @@ async def test_it_is_not_looked_up(tmp_path: Path) -> None:
         record = records_of(broker.store, "T", 0)[1]
         flip(broker.store, offsets[1])
 
-        by_key = broker.parts.lookups.lookup(pb.LookupRequest(topic="T", key="k"))
-        by_id = broker.parts.lookups.lookup(pb.LookupRequest(message_id=record.message_id))
+        by_key = await broker.parts.lookups.lookup(pb.LookupRequest(topic="T", key="k"))
+        by_id = await broker.parts.lookups.lookup(pb.LookupRequest(message_id=record.message_id))
 
         assert bodies(by_key.records) == [b"zero", b"two"]
         assert by_id.records == b""

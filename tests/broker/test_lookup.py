@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ class Rig:
         return int(appended.log_offsets[0])
 
     def ask(self, **fields: object) -> pb.LookupReply:
-        return self.lookups.lookup(pb.LookupRequest(**fields))  # type: ignore[arg-type]
+        return asyncio.run(self.lookups.lookup(pb.LookupRequest(**fields)))  # type: ignore[arg-type]
 
     def find(self, **fields: object) -> list[bytes]:
         """Return the bodies found."""
@@ -85,6 +87,25 @@ def test_two_keys_of_one_hash_are_told_apart(rig: Rig) -> None:
     rig.append(b"b", KEYS="BBBB")  # the same String.hashCode
 
     assert rig.find(key="AaAa") == [b"a"]
+
+
+async def test_a_key_is_found_behind_any_number_of_others_of_its_hash(rig: Rig) -> None:
+    rig.append(b"wanted", KEYS="AaAaAaAaAaAaAaAa")
+    others = ["".join(parts) for parts in product(("Aa", "BB"), repeat=8)]
+    for _ in range(5):
+        for key in others[1:]:
+            rig.append(b"other", KEYS=key)
+    question = pb.LookupRequest(topic=TOPIC, key="AaAaAaAaAaAaAaAa")
+
+    looking = asyncio.create_task(rig.lookups.lookup(question))
+    turns = 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert [decode_record(looking.result().records).body] == [b"wanted"]
+    assert not looking.result().more
+    assert turns > 4, "others of the broker's work come between"
 
 
 def test_another_topics_messages_are_not_found(rig: Rig) -> None:
