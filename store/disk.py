@@ -122,6 +122,10 @@ class Mapping(Protocol):
         """
         ...
 
+    def is_cut(self) -> bool:
+        """Is the file shorter than `size` by now? One system call, by the owner, before it reads through `view`."""
+        ...
+
     def forget(self, at: int, size: int) -> None:
         """Let the process's hold on the pages of [AT, AT + SIZE) go (they stay in the page cache)."""
         ...

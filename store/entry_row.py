@@ -93,6 +93,7 @@ class EntryRow:
         file = self.files.file_at(first * self.entry_size)
         if file is None:
             return np.empty(0, self.entry_type)
+        file.check_length()
         index = first - file.start // self.entry_size
         return self.all_of(file)[index : index + count]
 

@@ -75,6 +75,11 @@ class MappedFile:
         """The whole file as a read-only array over the same map: no copy."""
         return np.frombuffer(self.mapping.view, np.uint8)
 
+    def check_length(self) -> None:
+        """Raise DiskFailure if somebody cut the file: a look behind its end would end the process."""
+        if self.mapping.is_cut():
+            self.mapping.check()
+
     def append(self, data: Buffer) -> int:
         """Write DATA at the position and move on; return the row's offset of its first byte.
 

@@ -145,10 +145,14 @@ class MappedFiles:
         return None if index is None else self.files[index]
 
     def slice(self, offset: int, size: int) -> memoryview | None:
-        """Return SIZE bytes from OFFSET, without a copy; None unless all of them are used bytes of one file."""
+        """Return SIZE bytes from OFFSET, without a copy; None unless all of them are used bytes of one file.
+
+        Raises DiskFailure for a file that somebody cut.
+        """
         file = self.file_at(offset)
         if file is None:
             return None
+        file.check_length()
         at = offset - file.start
         return file.view[at : at + size] if at + size <= file.position else None
 

@@ -114,10 +114,14 @@ class OsMapping:
     def _mapped(self, *, writable: bool) -> mmap.mmap:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         number = (descriptor := self._opened()).number
-        with disk_errors("map", self.path):
-            found = self._files.attempt(
-                lambda: mmap.mmap(number, self.size, flags=mmap.MAP_SHARED, prot=protection)
-            )
+        try:
+            with disk_errors("map", self.path):
+                found = self._files.attempt(
+                    lambda: mmap.mmap(number, self.size, flags=mmap.MAP_SHARED, prot=protection)
+                )
+        except ValueError:  # The file is shorter than that.
+            self.check()
+            raise
         if self._descriptor is not descriptor:  # It was given up for the map's sake.
             self._files.add(self)
         return found
@@ -203,6 +207,14 @@ class OsMapping:
                 path=self.path,
                 reason=fault,
             )
+
+    def is_cut(self) -> bool:
+        descriptor = self._descriptor
+        try:
+            found = os.stat(self.path) if descriptor is None else os.fstat(descriptor.number)
+        except OSError:
+            return False  # What has no name any more keeps its bytes as long as it is mapped.
+        return found.st_size < self.size
 
     def _fault(self) -> str | None:
         try:

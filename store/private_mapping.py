@@ -226,6 +226,9 @@ class PrivateMapping:
     def data_end(self, at: int, end: int) -> int:
         return max((stop for _, stop in self.extents(at, end)), default=at)
 
+    def is_cut(self) -> bool:
+        return False
+
     def check(self) -> None:
         """Find nothing wrong: what was not read yet may have changed, and then reads as it is."""
 

@@ -123,6 +123,7 @@ def read_entries(
         if file is None:
             row += 1
             continue
+        file.check_length()
         end = row + _leading(entries.log_offsets[row:], file)
         found[row:end] = _add_pieces(file, entries, row, end, pieces)
         row = end

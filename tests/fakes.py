@@ -57,6 +57,9 @@ class ForwardingMapping:
     def data_end(self, at: int, end: int) -> int:
         return self.inner.data_end(at, end)
 
+    def is_cut(self) -> bool:
+        return self.inner.is_cut()
+
     def check(self) -> None:
         self.inner.check()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -163,6 +165,44 @@ def test_files_that_the_store_itself_deletes_and_makes_are_no_loss(tmp_path: Pat
     store.tick()
     assert store.health.state == "open"
     store.close()
+
+
+_READS = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[4:]
+from pocketmq.proto.errors import DiskFailure
+from tests.store.test_lost_files import bodies, by_key, files_of, opened
+path = Path(sys.argv[1])
+store = opened(path)
+reads = (
+    lambda: bodies(store),
+    lambda: [by_key(store, number) for number in range(500)],
+    lambda: store.offset_by_time("T", 0, 1),
+)
+os.truncate(files_of(path, sys.argv[2])[int(sys.argv[3])], 10)
+failed = 0
+for read in reads:
+    try:
+        read()
+    except DiskFailure as error:
+        assert "was cut to 10 bytes" in error.message, error.message
+        failed += 1
+print("failed", failed)
+"""
+
+
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue"])
+def test_a_cut_file_costs_the_read_and_not_the_process(
+    filled: Path, folder: str, which: int
+) -> None:
+    root = str(Path(__file__).parents[2])
+    words = [sys.executable, "-c", _READS, str(filled), folder, str(which), root]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert done.stdout.startswith("failed"), done.stdout
+    assert done.stdout.split() > ["failed", "0"], done.stdout
 
 
 # --- between two starts

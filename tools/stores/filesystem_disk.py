@@ -212,6 +212,9 @@ class FileSystemMapping:
             return self._data[at : at + size]
         return self._disk.read_at(self.path, at, size)
 
+    def is_cut(self) -> bool:
+        return False
+
     def check(self) -> None:
         """Find nothing wrong: each read asks anew."""
 
