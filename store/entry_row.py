@@ -126,7 +126,8 @@ class EntryRow:
                 continue
             offsets, sizes = entries["log_offset"], entries["size"]
             # Not by halving: one damaged entry must not hide those around it.
-            found = 0 if int(offsets[0]) >= log_offset else int((offsets >= log_offset).argmax())
+            # Negative ones are damage: what cannot be told counts as there.
+            found = int(((offsets >= log_offset) | (offsets < 0)).argmax())
             while found < len(entries) and int(sizes[found]) == PRE_BLANK_SIZE:
                 found = _blanks_end(sizes)
             if found < len(entries):
