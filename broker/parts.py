@@ -120,6 +120,7 @@ class Parts:
         self.saver.start()
         for kept in (self.topics.kept, self.groups.kept):
             kept.start(self.saver, self.store.flusher, self.store.call_owner)
+        self.store.rely_on(self.topics.kept.when_safe)
         self.producers.start()
         self.transactions.start()
         self.delays.start()

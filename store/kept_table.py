@@ -110,7 +110,8 @@ class KeptTable(Generic[E]):
         #: Bytes of changes that were ever written, and how many of them the file has.
         self._written = self._saved = 0
         self._dirty: list[Syncable] = []
-        self._group = GroupCommit(self._collect, Flusher("not started: works at once"))
+        self._flusher = Flusher("not started: works at once")
+        self._group = GroupCommit(self._collect, self._flusher)
 
     # --- beginning and ending
 
@@ -173,9 +174,15 @@ class KeptTable(Generic[E]):
     def start(self, saver: Flusher, flusher: Flusher, call_owner: CallOwner) -> None:
         """From now on write the whole table by SAVER, when `tick` is called; sync changes by FLUSHER."""
         self._saver = saver
-        self._group = GroupCommit(self._collect, flusher)
-        self._group.flushed_offset = self._written
+        self._flusher = flusher
+        self._begin_group(call_owner)
+
+    def _begin_group(self, call_owner: CallOwner) -> None:
+        """Sync from now on what the file does not have, whatever became of earlier syncs."""
+        self._group = GroupCommit(self._collect, self._flusher)
+        self._group.flushed_offset = self._saved
         self._group.call_owner = call_owner
+        self._group.flush_up_to(self._written)
 
     def close(self) -> None:
         """Write the whole table if it has changes, here and now; the saver has ended. Raises StoreError."""
@@ -223,7 +230,10 @@ class KeptTable(Generic[E]):
             self._texts[name] = render_member(name, entry.to_json(), 1)
 
     def when_safe(self, done: Waiter) -> None:
-        """Call DONE with None once all that was changed is on the device, or with the error of the device."""
+        """Call DONE with None once all that was changed is on the device, or with the error of the device.
+
+        After a sync that failed it is an error until the whole table was written.
+        """
         self._group.wait_for(self._written, done)
 
     # --- changes
@@ -270,7 +280,10 @@ class KeptTable(Generic[E]):
                 logger.error("table not saved file=%s reason=%s", self._file.name, error.message)
                 return
             self._saved = written
-            group.reached(written)
+            if group.failure is None:
+                group.reached(written)
+            else:  # What that sync did not bring to the device, the file has now.
+                self._begin_group(group.call_owner)
             self._delete_changes(number)
 
         def done(error: StoreError | None) -> None:

@@ -19,7 +19,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from ..proto.errors import DiskFailure, PocketMQError, StoreFull, StoreLocked, StoreRefused
+from ..proto.errors import (
+    DiskFailure,
+    PocketMQError,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreRefused,
+)
 from ..proto.record import Host, Record, encode_record
 from .background import Background
 from .cleaning import Cleaned, Cleaner
@@ -70,6 +77,7 @@ class MessageStore(Reader):
         self._cleaner = Cleaner(parts, health, self.timers)
         self.scrubber = Scrubber(parts, health, self.damages, self.lost_entries, now_ms)
         self._background = Background(parts, health, self._writer, self._verified, self.timers)
+        self._relied_on: Callable[[Waiter], None] = lambda done: done(None)
 
     def _forget_pages(self) -> None:
         """Let go of what recovery read: it would count as this process's memory for as long as it runs."""
@@ -313,9 +321,24 @@ class MessageStore(Reader):
     def request_sync(self, end_offset: int, waiter: Waiter) -> None:
         """Call WAITER in the owner's thread: with None once all before END_OFFSET is on the device, or the error.
 
-        One sync serves everybody who asked before it began. After a failed sync all fail, and all writes.
+        What the records rely on (`rely_on`) is there by then, too. One sync serves everybody who asked before it
+        began. After a failed sync all fail, and all writes.
         """
-        self._background.group.wait_for(end_offset, waiter)
+
+        def reliable(error: StoreError | None) -> None:
+            if error is None:
+                self._background.group.wait_for(end_offset, waiter)
+            else:
+                waiter(error)
+
+        self._relied_on(reliable)
+
+    def rely_on(self, when_safe: Callable[[Waiter], None]) -> None:
+        """Let a sync of the log be one of what its records rely on as well: WHEN_SAFE tells when that is on the device.
+
+        A message is of no use without its topic, which is kept beside the log.
+        """
+        self._relied_on = when_safe
 
     def flush(self) -> None:
         """Bring everything to the device now, in this thread; for tools and tests."""

@@ -20,6 +20,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, PocketMQError, TopicExists
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.disk import Disk
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig
@@ -34,10 +35,16 @@ class Rig:
     """Sends over a small store whose flushing thread reports only when the test says so; or without that thread."""
 
     def __init__(
-        self, path: Path, *, flush: str = "async", threads: bool = True, **settings: object
+        self,
+        path: Path,
+        *,
+        flush: str = "async",
+        threads: bool = True,
+        disk: Disk | None = None,
+        **settings: object,
     ) -> None:
         self.clock = VirtualClock()
-        self.disk = FaultyDisk()
+        self.disk = FaultyDisk(disk)
         config = small_config(path / "store", flush=flush)
         self.store = MessageStore.open(config, disk=self.disk, now_ms=self.clock.unix_ms)
         self.reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreError
-from pocketmq.store.disk import Buffer
+from pocketmq.store.disk import Buffer, Disk
 from pocketmq.store.flush import Flusher
 from pocketmq.store.kept_table import FOLDER, KeptTable
 from pocketmq.store.os_disk import OsDisk
@@ -26,6 +26,8 @@ from pocketmq.store.state_tables import (
     render_groups,
     render_topics,
 )
+
+from ..fakes import FaultyDisk
 
 
 class CountingDisk(OsDisk):
@@ -46,7 +48,7 @@ class CountingDisk(OsDisk):
 class Room:
     """A table of topics in FOLDER, as the broker starts it; its thread's work is done when `tick` says so."""
 
-    def __init__(self, folder: Path, disk: OsDisk | None = None, *, started: bool = True) -> None:
+    def __init__(self, folder: Path, disk: Disk | None = None, *, started: bool = True) -> None:
         self.disk = disk or OsDisk()
         self.file = StateFile(self.disk, str(folder), "topics.json")
         self.now_ms = 1_000
@@ -170,6 +172,24 @@ def test_the_answer_waits_for_the_sync_of_its_change(tmp_path: Path) -> None:
     assert told == []
     syncing.pop()()
     assert told == [None]
+
+
+def test_after_a_sync_that_failed_the_whole_table_makes_it_safe_again(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    room = Room(tmp_path, disk)
+    told: list[StoreError | None] = []
+    disk.break_syncs(FOLDER)
+    room.put("A")
+    room.table.when_safe(told.append)
+    disk.heal()
+    room.put("B")
+    room.table.when_safe(told.append)
+    assert [error is None for error in told] == [False, False]
+    room.table.tick()
+    room.table.when_safe(told.append)
+    room.put("C")
+    room.table.when_safe(told.append)
+    assert told[2:] == [None, None]
 
 
 def test_a_full_writing_that_fails_keeps_the_changes_and_is_tried_again(tmp_path: Path) -> None:

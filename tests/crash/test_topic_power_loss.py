@@ -1,0 +1,108 @@
+"""Power fails at any moment amid sends that make topics: a send acknowledged as "disk" has its topic afterwards.
+
+A seed decides the sends, when the device has done what, and what of the unsynced survives; a failing case is replayed
+by its seed.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.topics import Topics
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.flush import Flusher, FlushJob
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+
+from ..broker.sending import Rig
+from ..fakes import RecordingDisk
+from ..runs import make_run
+
+
+class Device(Flusher):
+    """Does one job after another, each when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("by hand")
+        self.jobs: list[FlushJob] = []
+
+    def submit(self, job: FlushJob) -> None:
+        self.jobs.append(job)
+
+    def do_next(self) -> None:
+        if self.jobs:
+            super().submit(self.jobs.pop(0))
+
+
+class World:
+    """Sends over a store whose two flushing threads are devices, on a disk that loses power."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        home = folder / "before"
+        home.mkdir()
+        self.chance = random.Random(seed)
+        self.disk = RecordingDisk(str(home), seed)
+        self.rig = Rig(home, threads=False, disk=self.disk)
+        self.flusher, self.saver = Device(), Device()
+        background = self.rig.store._background
+        background.log_flusher = background.group._flusher = self.flusher
+        self.rig.topics.kept.start(self.saver, self.flusher, lambda function: function())
+        self.rig.store.rely_on(self.rig.topics.kept.when_safe)
+        self.topics: list[str] = []
+
+    async def step(self) -> None:
+        match self.chance.randrange(20):
+            case 0:
+                self.rig.topics.kept.tick()
+            case 1:
+                self.saver.do_next()
+            case choice if choice < 10:
+                self.flusher.do_next()
+            case _:
+                await self.rig.send(*map(self.run, range(self.chance.randint(1, 3))))
+
+    def run(self, _: int) -> pb.ProduceRun:
+        """Return a run for a topic, mostly one that is not there yet; its id is the topic's place in `topics`."""
+        is_new = not self.topics or self.chance.random() < 0.7
+        number = len(self.topics) if is_new else self.chance.randrange(len(self.topics))
+        if is_new:
+            self.topics.append(f"made-{number}")
+        run = make_run(self.topics[number], 0, [b"body"])
+        return pb.ProduceRun(
+            run_id=number,
+            topic=run.topic,
+            queue=run.queue,
+            records=bytes(run.records),
+            sizes=run.columns.sizes,
+            durability=pb.DISK,
+        )
+
+    def acknowledged(self) -> set[str]:
+        """Return the topics of the sends that were acknowledged."""
+        assert not any(reply.HasField("error") for reply in self.rig.replies)
+        return {self.topics[reply.run_id] for reply in self.rig.replies}
+
+    def left(self, target: Path) -> set[str]:
+        """Return the topics that a broker has which starts, at TARGET, on what a power cut leaves now."""
+        self.disk.rebuild(str(target))
+        file = StateFile(OsDisk(), str(target / "store"), "topics.json")
+        return set(Topics(file, BrokerConfig(), lambda: 0).names())
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+async def test_what_was_acknowledged_as_disk_has_its_topic(seed: int, tmp_path: Path) -> None:
+    world = World(tmp_path, seed)
+    seen: set[str] = set()
+    for number in range(40):
+        await world.step()
+        if (acknowledged := world.acknowledged()) != seen:
+            seen = acknowledged
+            assert seen <= world.left(tmp_path / str(number))
+
+    while world.flusher.jobs:
+        world.flusher.do_next()
+    assert world.acknowledged() == set(world.topics)
