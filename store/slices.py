@@ -236,12 +236,14 @@ def _agrees(
     number: int | None,
 ) -> bool:
     there, magic, queue, said, own_offset, sys_flag, body_size = _HEAD.unpack_from(data, start)
-    if there != size or own_offset != log_offset or sys_flag & SYS_PREPARED or body_size < 0:
+    if there != size or own_offset != log_offset or sys_flag & SYS_PREPARED:
         return False
     if number not in (None, said):
         return False
-    if sys_flag & _V6:
+    if sys_flag & _V6:  # The body stands further behind: what was read above is no size of it.
         return _agrees_unusual(data, start, size, log_offset, name)
+    if body_size < 0:
+        return False
     topic_at = start + _HEAD.size + body_size
     properties_at = topic_at + len(name.topic_part) + _SHORT.size
     end = start + size

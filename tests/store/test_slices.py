@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pocketmq.proto.record import SYS_BORN_V6, Host
+from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.run_check import check_run
 from pocketmq.proto.topics import RECORD_SIZE_MAX
 from pocketmq.store.message_store import MessageStore
+from pocketmq.store.run import Run
 from pocketmq.store.slices import Entries, QueueName, read_entries
 
 from ..runs import bodies_of, make_run, open_store
@@ -53,6 +57,30 @@ def test_adjacent_and_scattered_records_join_to_the_same_bytes(store: MessageSto
     assert records == b"".join(
         store.read_at(offset) or b"" for offset in entries.log_offsets.tolist()
     )
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_records_of_ipv6_senders_are_there_whatever_their_reconsume_times_say(
+    count: int, store: MessageStore
+) -> None:
+    bodies = [b"%d" % number for number in range(count)]
+    data, sizes = encode_run(
+        "T",
+        0,
+        [(body, b"") for body in bodies],
+        born_timestamp_ms=1,
+        born_host=Host.parse("2001:db8::7", 4000),
+        sys_flag=SYS_BORN_V6,
+    )
+    records = bytearray(data)
+    for start in np.cumsum([0, *sizes[:-1]]).tolist():
+        records[start + 88 : start + 96] = (
+            b"\xff" * 8
+        )  # Where an IPv4 record has its body's length.
+    columns = check_run(bytes(records), sizes, "T", 0)
+    store.append(Run(topic="T", queue=0, records=bytes(records), columns=columns))
+
+    assert bodies_of(store, "T", 0) == bodies
 
 
 def test_a_smashed_record_is_left_out_and_read_past(
