@@ -74,9 +74,8 @@ def test_records_of_ipv6_senders_are_there_whatever_their_reconsume_times_say(
     )
     records = bytearray(data)
     for start in np.cumsum([0, *sizes[:-1]]).tolist():
-        records[start + 88 : start + 96] = (
-            b"\xff" * 8
-        )  # Where an IPv4 record has its body's length.
+        # Reconsume times: where a record of an IPv4 sender has its body's length.
+        records[start + 84 : start + 88] = b"\xff" * 4
     columns = check_run(bytes(records), sizes, "T", 0)
     store.append(Run(topic="T", queue=0, records=bytes(records), columns=columns))
 
