@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,13 +30,31 @@ LATER: Final = RUN(topic="later").SerializeToString()
 PLAIN: Final = RUN(run_id=1).SerializeToString()
 
 
+class StagedCarrier(Http2Carrier):
+    """A carrier whose clock can stand still."""
+
+    stands_ms: int | None = None
+
+    def now_ms(self) -> int:
+        return super().now_ms() if self.stands_ms is None else self.stands_ms
+
+
 class Stage:
     """A carrier that is served, and its handlers."""
 
-    def __init__(self, carrier: Http2Carrier, echo: EchoService, port: int) -> None:
+    def __init__(self, carrier: StagedCarrier, echo: EchoService, port: int) -> None:
         self.carrier = carrier
         self.echo = echo
         self.port = port
+
+    @contextmanager
+    def standing_clock(self) -> Iterator[None]:
+        """No time passes for the server, however slow the machine is: time gives nothing back."""
+        self.carrier.stands_ms = self.carrier.now_ms()
+        try:
+            yield
+        finally:
+            self.carrier.stands_ms = None
 
     async def until_arrived(self, calls: int) -> None:
         """Return when handlers have got CALLS calls."""
@@ -79,7 +97,7 @@ async def staged(
 ) -> AsyncIterator[Stage]:
     """Serve on a free port; at the end there is nothing left of what came."""
     echo = EchoService()
-    carrier = Http2Carrier([echo.methods()], limits=limits, **options)
+    carrier = StagedCarrier([echo.methods()], limits=limits, **options)
     carrier.connection_limits = replace(carrier.connection_limits, half_sent_ms=half_sent_ms)
     port = await carrier.start("127.0.0.1", 0)
     gc.freeze()  # What is there already is not looked through again and again.

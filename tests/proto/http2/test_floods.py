@@ -14,8 +14,9 @@ from .stage import staged
 async def test_a_flood_is_told_to_calm_down_and_nothing_is_left(flood: Flood) -> None:
     async with staged() as stage:
         async with Peer.open(stage.port) as peer:
-            await flood.sent(peer, stage)
-            end = await peer.ended_at_once()
+            with stage.standing_clock():
+                await flood.sent(peer, stage)
+                end = await peer.ended_at_once()
             # The connection itself may linger, so that its last words are heard.
             assert stage.owned().keys() <= {"Connection", "Conversation"}
         assert end is not None
