@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import Final
 
 _CHUNK: Final = 1 << 20
@@ -97,7 +98,7 @@ def make_own(path: str) -> bool:
     if not has_other_names(path):
         return False
     draft = f"{path}.own"
-    if os.path.exists(draft):  # An interrupted call left it.
+    with suppress(FileNotFoundError):  # An interrupted call left it.
         os.unlink(draft)
     times = os.stat(path)
     copy_file(path, draft)

@@ -7,7 +7,7 @@ Errors, the same for every implementation:
 - a file or folder that is not there: FileNotFoundError;
 - a write that finds no room: `StoreFull`; nothing, or only a part, was written;
 - no descriptor is left, and none could be had by closing a file: `FilesExhausted`; nothing was tried;
-- any other failed write or sync: `DiskFailure`;
+- any other failed write or sync, and a device that cannot say what there is: `DiskFailure`;
 - a lock that another holds: `StoreLocked`.
 
 Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `check`, `read` and
@@ -143,11 +143,11 @@ class Disk(Protocol):
     """Everything that the store asks of a file system. Paths are strings, absolute or relative."""
 
     def exists(self, path: str) -> bool:
-        """Is there a file or folder at PATH?"""
+        """Is there a file or folder at PATH? Raises DiskFailure where the device cannot say."""
         ...
 
     def is_folder(self, path: str) -> bool:
-        """Is PATH a folder?"""
+        """Is PATH a folder? Raises DiskFailure where the device cannot say."""
         ...
 
     def size(self, path: str) -> int:

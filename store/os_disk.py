@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import struct
 from typing import BinaryIO, cast
 
@@ -34,10 +35,11 @@ class OsDisk:
         self._files = files
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        return _found(path, follow_links=False) is not None
 
     def is_folder(self, path: str) -> bool:
-        return os.path.isdir(path)
+        found = _found(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
@@ -84,7 +86,7 @@ class OsDisk:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if backup is not None and os.path.exists(path):
+        if backup is not None and self.exists(path):
             self.rename(path, backup)
         self.rename(draft, path)
         self.sync_folder(os.path.dirname(path))
@@ -143,6 +145,15 @@ class OsDisk:
             used_bytes=(room.f_blocks - room.f_bfree) * room.f_frsize,
             usable_bytes=room.f_bavail * room.f_frsize,
         )
+
+
+def _found(path: str, *, follow_links: bool = True) -> os.stat_result | None:
+    """Return what PATH is; None if there is nothing. A device that cannot say is not one without the file."""
+    with disk_errors("look for", path):
+        try:
+            return os.stat(path, follow_symlinks=follow_links)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def _entry(entry: os.DirEntry[str]) -> list[Entry]:

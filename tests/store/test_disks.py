@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -254,6 +257,42 @@ def test_an_unwritable_path_is_a_disk_failure_that_names_it(tmp_path: Path) -> N
 
     with pytest.raises(DiskFailure, match="cannot create"):
         OsDisk().open_map(str(tmp_path / "file" / "below"), size=10, create=True)
+
+
+ASKED: dict[str, Callable[[Disk, str], object]] = {
+    "exists": lambda disk, path: disk.exists(path),
+    "is_folder": lambda disk, path: disk.is_folder(path),
+    "write_atomically": lambda disk, path: disk.write_atomically(path, b"new", backup=path + "~"),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
+def test_a_device_that_cannot_say_is_not_one_without_the_file(
+    ask: Callable[[Disk, str], object], disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "there")
+    Path(path).write_bytes(b"old")
+    if isinstance(disk, OverlayDisk) and ask is ASKED["write_atomically"]:
+        pytest.skip("the overlay writes nothing")
+
+    def fails(asked: object, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), asked)
+
+    with monkeypatch.context() as patched:
+        for name in ("stat", "lstat"):
+            patched.setattr(os, name, fails)
+        with pytest.raises(DiskFailure, match="Input/output error"):
+            ask(disk, path)
+    assert Path(path).read_bytes() == b"old"
+
+
+def test_a_file_in_the_place_of_a_folder_has_nothing_below_it(disk: Disk, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    below = str(tmp_path / "file" / "below")
+
+    assert not disk.exists(below)
+    assert not disk.is_folder(below)
+    assert disk.list(below) == []
 
 
 def test_an_overlay_keeps_one_descriptor_a_mapped_file(tmp_path: Path) -> None:
