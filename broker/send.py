@@ -5,10 +5,9 @@ when the device has it. Small runs that arrive in one turn of the loop are appen
 them far cheaper, and all of a turn share one sync, as do all that come while a sync is under way. The durability
 reached stands in the answer.
 
-A run that is prompt as a whole is stored whole or not at all. One of which messages wait (for their time, or for the
-outcome of their transaction) is stored in parts, a part for each queue that they wait in, all appended together. If a
-part fails, which a full disk or a failing device may do between two parts, the run is answered with that error; other
-parts may have been stored.
+A run is stored whole or not at all. One of which messages wait (for their time, or for the outcome of their
+transaction) is stored in parts, a part for each queue that they wait in: if one of them finds no room, none is stored,
+for whoever sends such a run again would have the others twice.
 
 A numbered run (producers/sequences.py) is stored once, however often it comes: of a repeat nothing is stored again, and
 the answer says where its records are, at the durability asked for now.
@@ -337,13 +336,21 @@ class Sends:
         return outcomes
 
     def _append_sends(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
-        """Append SENDS at once, as far as they fit a file."""
-        done = iter(self._append([part.run for send in sends for part in send.parts]))
+        """Append SENDS, each whole or not at all; at once, as far as they fit a file."""
+        runs = [part.run for send in sends for part in send.parts]
+        if len(runs) > len(sends) and len(self._together(sends)) > 1:
+            return [outcome for send in sends for outcome in self._append_sends([send])]
+        divided = len(sends) == 1 and len(runs) > 1
+        done = iter(self._append(runs, together=divided))
         return [list(islice(done, len(send.parts))) for send in sends]
 
-    def _append(self, runs: list[Run]) -> list[Appended | PocketMQError]:
+    def _append(self, runs: list[Run], *, together: bool) -> list[Appended | PocketMQError]:
         try:
+            if together:
+                return list[Appended | PocketMQError](self._store.append_together(runs))
             return self._store.append_many(runs)
+        except PocketMQError as error:
+            return [error] * len(runs)
         except Exception:  # The edge: a bug below must not leave its senders without an answer.
             logger.exception("append failed")
             return [PocketMQError("internal error in the store")] * len(runs)

@@ -1,10 +1,10 @@
 """Appending runs: place them in the log, fill in the store's fields, write once, derive queues and index.
 
-A run goes into the log as a whole or not at all: if any of it cannot be written, the log is cut back to where it
-was. What the log took is stored, whatever else fails, and that is what is answered: a refusal would be sent again, and
-stored twice. If queues or index could not take it (a full disk, no descriptor left), readers see it late: it is derived
-before anything else is appended, or with the next tick that can. Until then every append is refused. So queues never
-miss a record that is followed by another.
+A run, or runs that belong together, go into the log as a whole or not at all: if any of it cannot be written, the log
+is cut back to where it was. What the log took is stored, whatever else fails, and that is what is answered: a refusal
+would be sent again, and stored twice. If queues or index could not take it (a full disk, no descriptor left), readers
+see it late: it is derived before anything else is appended, or with the next tick that can. Until then every append is
+refused. So queues never miss a record that is followed by another.
 
 Not thread-safe: the store's owner calls it.
 """
@@ -61,11 +61,18 @@ class LogWriter:
 
         Raises InvalidRecord, MessageTooLarge, InvalidArgument (a batch topic), StoreFull, DiskFailure, StoreClosed.
         """
+        (appended,) = self.append_together([run])
+        return appended
+
+    def append_together(self, runs: Sequence[Run]) -> list[Appended]:
+        """Append all of RUNS in their order, or nothing of them; raises what `append` raises."""
         self._health.check_writable()
-        self._check(run)
+        for run in runs:
+            self._check(run)
         try:
             self.catch_up()
-            return self._append(run)
+            at_once = self._append_at_once(runs) if len(runs) > 1 else []
+            return at_once or self._append_together(runs)
         except DiskFailure as error:
             self._health.fail(error)
             raise
@@ -84,18 +91,24 @@ class LogWriter:
         try:
             self._health.check_writable()
             self.catch_up()
-            if runs and sum([len(run.records) for run in runs]) <= self._log.room():
-                few = [as_few(run.columns) for run in runs] if len(runs) < _JOINED_LEAST else [None]
-                if None not in few:
-                    return list[Appended | PocketMQError](self._append_few(runs, few))
-                if len(runs) > 1:
-                    return list[Appended | PocketMQError](self._append_joined(runs))
+            if appended := self._append_at_once(runs):
+                return list[Appended | PocketMQError](appended)
         except DiskFailure as error:
             self._health.fail(error)
             return [error] * len(runs)
         except PocketMQError as error:
             return [error] * len(runs)
         return [self._outcome(run) for run in runs]
+
+    def _append_at_once(self, runs: Sequence[Run]) -> list[Appended]:
+        """Append RUNS by one write. An empty list: they do not fit the file, or it is one run of many records."""
+        if runs and sum([len(run.records) for run in runs]) <= self._log.room():
+            few = [as_few(run.columns) for run in runs] if len(runs) < _JOINED_LEAST else [None]
+            if None not in few:
+                return self._append_few(runs, few)
+            if len(runs) > 1:
+                return self._append_joined(runs)
+        return []
 
     def _outcome(self, run: Run) -> Appended | PocketMQError:
         try:
@@ -120,22 +133,36 @@ class LogWriter:
                 value=run.topic,
             )
 
-    def _append(self, run: Run) -> Appended:
-        first = self._queues.next_offset(run.topic, run.queue)
+    def _append_together(self, runs: Sequence[Run]) -> list[Appended]:
         self.last_store_ms = max(self._now_ms(), self.last_store_ms)
-        data = np.frombuffer(run.records, np.uint8).copy()
-        parts = self._write(run, data, first)
-        end = self._log.max_offset
-        offsets = [columns.log_offset for columns in parts]
-        self.last_log_offset = int(offsets[-1][-1])
+        begin = self._log.max_offset
+        firsts = self._first_offsets(runs)
+        written = []
+        try:
+            for run, first in zip(runs, firsts, strict=True):
+                data = np.frombuffer(run.records, np.uint8).copy()
+                written.append((run, first, data, self._write(run, data, first)))
+        except PocketMQError:
+            if self._log.max_offset != begin:
+                self._log.truncate(begin)
+            raise
+        self.last_log_offset = int(written[-1][3][-1].log_offset[-1])
+        return [self._entered(*each) for each in written]
+
+    def _entered(
+        self, run: Run, first: int, data: NDArray[np.uint8], parts: list[RunColumns]
+    ) -> Appended:
+        """Enter RUN, which begins with queue offset FIRST and was written as PARTS of DATA; return where it is."""
+        end = 0
         for columns in parts:
             properties = run.properties if columns is run.columns else None
-            part_end = int(columns.log_offset[-1] + columns.sizes[-1])
-            self._enter([run], data, columns, part_end, run.topic, run.queue, properties)
+            end = int(columns.log_offset[-1] + columns.sizes[-1])
+            self._enter([run], data, columns, end, run.topic, run.queue, properties)
+        offsets = [columns.log_offset for columns in parts]
         log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
         return Appended(first, log_offsets, end, self.last_store_ms)
 
-    def _append_few(self, runs: list[Run], few: Sequence[FewColumns | None]) -> list[Appended]:
+    def _append_few(self, runs: Sequence[Run], few: Sequence[FewColumns | None]) -> list[Appended]:
         """Append RUNS, whose columns are FEW and which fit the current file together, by one write."""
         self.last_store_ms = now = max(self._now_ms(), self.last_store_ms)
         stamped = stamp(now, self.host)
@@ -158,7 +185,7 @@ class LogWriter:
             appended.append(Appended(first, columns.log_offset, end, now))
         return appended
 
-    def _append_joined(self, runs: list[Run]) -> list[Appended]:
+    def _append_joined(self, runs: Sequence[Run]) -> list[Appended]:
         """Append RUNS, which fit the current file together, as one."""
         self.last_store_ms = now = max(self._now_ms(), self.last_store_ms)
         data, columns = joined(runs)
@@ -180,7 +207,7 @@ class LogWriter:
             appended.append(Appended(first, offsets, end, now))
         return appended
 
-    def _first_offsets(self, runs: list[Run]) -> list[int]:
+    def _first_offsets(self, runs: Sequence[Run]) -> list[int]:
         """Return the queue offset with which each of RUNS begins."""
         following: dict[tuple[str, int], int] = {}
         firsts = []
@@ -193,25 +220,19 @@ class LogWriter:
         return firsts
 
     def _write(self, run: Run, data: NDArray[np.uint8], first: int) -> list[RunColumns]:
-        """Write the run to the log, a part for each file that it touches; or cut the log back and raise."""
+        """Write the run to the log, a part for each file that it touches; what was written stays there on an error."""
         stamped = stamp(self.last_store_ms, self.host)
-        begin = self._log.max_offset
         parts = []
-        try:
-            for columns in self._parts(run):
-                whole = columns is run.columns
-                start = int(columns.starts[0])
-                size = len(data) if whole else int(columns.sizes.sum())
-                offset = self._log.place(size)
-                numbers = np.arange(first, first + len(columns))
-                patch(data, columns, numbers, offset, stamped)
-                self._log.append(data[start : start + size].data)
-                first += len(columns)
-                parts.append(columns)
-        except PocketMQError:
-            if self._log.max_offset != begin:
-                self._log.truncate(begin)
-            raise
+        for columns in self._parts(run):
+            whole = columns is run.columns
+            start = int(columns.starts[0])
+            size = len(data) if whole else int(columns.sizes.sum())
+            offset = self._log.place(size)
+            numbers = np.arange(first, first + len(columns))
+            patch(data, columns, numbers, offset, stamped)
+            self._log.append(data[start : start + size].data)
+            first += len(columns)
+            parts.append(columns)
         return parts
 
     def _parts(self, run: Run) -> Iterator[RunColumns]:

@@ -242,6 +242,10 @@ class MessageStore(Reader):
         """Append RUNS in their order, and return what became of each. Small runs cost far less so than one by one."""
         return self._writer.append_many(runs)
 
+    def append_together(self, runs: Sequence[Run]) -> list[Appended]:
+        """Append all of RUNS in their order, or nothing of them; raises what `append` raises."""
+        return self._writer.append_together(runs)
+
     def append_record(self, record: Record) -> Appended:
         """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""
         return self.append(Run.of(record.topic, record.queue_id, [encode_record(record)]))

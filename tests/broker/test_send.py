@@ -39,7 +39,6 @@ from pocketmq.proto.record import (
 )
 from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from pocketmq.store.run import Appended, Run
 from pocketmq.store.state_tables import TopicConfig
 
 from ..runs import BORN, bodies_of, records_of
@@ -464,24 +463,26 @@ async def test_a_slot_takes_so_many_messages_and_no_more(tmp_path: Path) -> None
     rig.close()
 
 
-async def test_a_send_of_which_a_part_fails_is_answered_with_the_error(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_send_of_which_a_part_finds_no_room_is_not_stored_and_can_be_sent_again(
+    rig: Rig, others: int
 ) -> None:
-    append_many = rig.store.append_many
+    end = rig.store.max_log_offset
+    divided = run_of_records([record(b"a" * 2500), record(b"b" * 2500, DELAY="1")], run_id=7)
+    rig.disk.fail_create = lambda path: StoreFull("no room") if path.endswith("4096") else None
+    await rig.send(divided, *[run_of([b"other"], run_id=8)] * others)
 
-    def second_fails(runs: Sequence[Run]) -> list[Appended | PocketMQError]:
-        return [append_many([runs[0]])[0], StoreFull("no room"), append_many([runs[2]])[0]]
+    first = rig.replies.pop(0)
+    assert (first.run_id, type(from_wire(first.error))) == (7, StoreFull)
+    assert [reply.HasField("error") for reply in rig.replies] == [False] * others
+    assert bodies_of(rig.store, TOPIC, 0) == [b"other"] * others
+    assert others or rig.store.max_log_offset == end
 
-    monkeypatch.setattr(rig.store, "append_many", second_fails)
-    await rig.send(
-        run_of_records([record(b"a"), record(b"b", DELAY="1")], run_id=7),
-        run_of([b"other"], run_id=8),
-    )
-
-    first, second = rig.replies
-    assert isinstance(from_wire(first.error), StoreFull)
-    assert (first.run_id, second.run_id, second.HasField("error")) == (7, 8, False)
-    assert bodies_of(rig.store, TOPIC, 0) == [b"a", b"other"]
+    rig.disk.heal()
+    await rig.send(divided)
+    assert not rig.replies.pop().HasField("error")
+    assert bodies_of(rig.store, TOPIC, 0) == [b"other"] * others + [b"a" * 2500]
+    assert bodies_of(rig.store, SCHEDULE_TOPIC, 0) == [b"b" * 2500], "level 1 has queue 0"
 
 
 async def test_delayed_messages_reach_the_device_before_they_are_answered(rig: Rig) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -20,6 +21,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from pocketmq.store.run import Run
 
 from ...numbered import PRODUCER, bodies, numbered_run
 from ...runs import bodies_of, records_of
@@ -208,16 +210,25 @@ async def test_what_the_log_took_before_the_queues_were_full_is_not_stored_twice
     assert bodies_of(rig.store, TOPIC, 0) == bodies(0, 33)
 
 
-async def test_of_a_run_that_was_stored_in_part_the_rest_is_stored(rig: Rig) -> None:
+async def test_of_a_run_that_was_stored_in_part_the_rest_is_stored(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = rig.store.append
+
+    def first_only(runs: Sequence[Run]) -> NoReturn:
+        """Leave in the log what a kill between two parts leaves there."""
+        append(runs[0])
+        raise StoreFull("no room")
+
     delayed = [{"DELAY": "1"} if n % 2 else {} for n in range(6)]
     run = numbered_run(bodies(0, 6, size=600), 0, properties=delayed, each=True)
     await rig.send(numbered_run(bodies(0, 1), 0, producer_id=5))
-    no_new_log_files(rig)
-    await rig.send(run)
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.store, "append_together", first_only)
+        await rig.send(run)
     assert isinstance(errors_of(rig)[-1], StoreFull)
     assert len(bodies_of(rig.store, TOPIC, 0)) == 1 + 3
     assert isinstance(await rig.refusal(numbered_run(bodies(6, 1), 6)), SequenceBroken)
-    rig.disk.heal()
 
     await rig.send(run, numbered_run(bodies(6, 1), 6))
 
