@@ -26,7 +26,18 @@ from .record import (
     SYS_STORE_V6,
     Buffer,
 )
-from .record_run import LEAST_SIZE, Bytes, Ints, Longs, RunColumns, as_bytes, parse_run, starts_of
+from .record_run import (
+    HEAD_SIZE,
+    LEAST_SIZE,
+    Bytes,
+    Ints,
+    Longs,
+    RunColumns,
+    as_bytes,
+    heads_at,
+    parse_run,
+    starts_of,
+)
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 
 #: Fewer records are cut out one by one.
@@ -43,13 +54,13 @@ _SHORT: Final = struct.Struct(">h")
 
 def body_crcs(data: Buffer | Bytes, columns: RunColumns) -> Longs:
     """Return the CRC that each record should store. Records must be well formed."""
-    crcs = np.fromiter(map(zlib.crc32, _bodies(data, columns)), np.int64, len(columns))  # type: ignore[arg-type]
+    bodies = _bodies(data, columns.body_start, columns.body_size)
+    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, len(columns))  # type: ignore[arg-type]
     return crcs & CRC_MASK
 
 
-def _bodies(data: Buffer | Bytes, columns: RunColumns) -> Iterable[Buffer | Bytes]:
-    """Return the bodies. Those of one size, evenly spaced but for the first, are cut out by one call."""
-    starts, sizes = columns.body_start, columns.body_size
+def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffer | Bytes]:
+    """Return the bodies of SIZES at STARTS. Those of one size, evenly spaced but for the first, are cut by one call."""
     if len(starts) > _EVEN_LEAST and _is_even(starts[1:], sizes[1:], len(data)):
         size, step = int(sizes[1]), int(starts[2] - starts[1])
         array, at = as_bytes(data), int(starts[1])
@@ -102,18 +113,28 @@ def is_sound(record: Buffer) -> bool:
     return not body_size or zlib.crc32(memoryview(record)[at:topic_at]) & CRC_MASK == crc
 
 
-def unsound(data: bytes, sizes: Longs) -> NDArray[np.bool_]:
-    """Tell for each record of SIZES, end to end in DATA, whether its lengths disagree, or its body and its CRC."""
-    if len(sizes) < _FEW:
-        view = memoryview(data)
-        ends = np.cumsum(sizes).tolist()
-        places = zip([0, *ends], ends, strict=False)
-        return np.array([not is_sound(view[begin:end]) for begin, end in places], np.bool_)
-    columns = parse_run(data, starts_of(sizes))
-    bad: NDArray[np.bool_] = ~columns.well_formed | (columns.sizes != sizes)
-    sound = columns.take(~bad) if bad.any() else columns
-    bad[~bad] = crc_mismatches(data, sound)
-    return bad
+def wrong_bodies(data: bytes, sizes: Longs) -> NDArray[np.bool_]:
+    """Tell for each record of SIZES, end to end in DATA, whether its body contradicts its CRC. Lengths must agree."""
+    starts = starts_of(sizes)
+    if len(starts) < _FEW:
+        return np.array([_is_wrong(data, start) for start in starts.tolist()], np.bool_)
+    heads = heads_at(as_bytes(data), starts)
+    if (heads["sys_flag"] & (SYS_BORN_V6 | SYS_STORE_V6)).any():
+        return crc_mismatches(data, parse_run(data, starts))
+    body_sizes = heads["body_size"].astype(np.int64)
+    bodies = _bodies(data, starts + HEAD_SIZE, body_sizes)
+    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, len(starts))  # type: ignore[arg-type]
+    wrong: NDArray[np.bool_] = (crcs & CRC_MASK != heads["body_crc"]) & (body_sizes > 0)
+    return wrong
+
+
+def _is_wrong(data: bytes, start: int) -> bool:
+    _, _, crc, sys_flag, size = _HEAD.unpack_from(data, start)
+    at = start + _HEAD.size
+    if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
+        at += HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
+        (size,) = _INT.unpack_from(data, at - _INT.size)
+    return bool(size) and zlib.crc32(memoryview(data)[at : at + size]) & CRC_MASK != crc
 
 
 def topic_is(data: Buffer | Bytes, columns: RunColumns, topic: str) -> NDArray[np.bool_]:

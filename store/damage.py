@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
 from ..proto.record import Record, decode_record
 from ..proto.record_run import Longs
-from ..proto.run_check import is_sound, unsound
+from ..proto.run_check import is_sound, wrong_bodies
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
 from .health import Health
@@ -57,7 +57,7 @@ class Damages:
         """Return the sound records of ENTRIES, joined, and which entries these are; NAME, NUMBERS: see read_entries."""
         records, rows = read_entries(self._log, entries, name, numbers)
         sizes = entries.sizes[rows]
-        bad = unsound(records, sizes)
+        bad = wrong_bodies(records, sizes)
         if not bad.any():
             return records, rows
         for row in rows[bad].tolist():
