@@ -11,6 +11,8 @@ What stands in them are the tables of state_tables.py:
     topics = StateFile(disk, root, "topics.json")
     table = topics.load(parse_topics).value or TopicTable()
     topics.save(render_topics(table))
+
+Any thread may save; savers of one file wait for each other, for they share its temporary file.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final, Generic, Literal, TypeVar
 
 from ..proto.errors import CorruptState
@@ -49,6 +52,7 @@ class StateFile:
         self.path = posixpath.join(root, "config", name)
         self.backup_path = self.path + ".bak"
         self._main_is_sound = True
+        self._saving = Lock()
 
     def load(self, parse_text: Callable[[str], T]) -> Loaded[T]:
         """Return what PARSE_TEXT makes of the file, or of its backup.
@@ -69,12 +73,13 @@ class StateFile:
 
     def save(self, text: str) -> None:
         """Replace the file by TEXT, on the device when this returns; the old file becomes the backup."""
-        self.disk.make_folders(posixpath.dirname(self.path))
-        # An empty file must not replace a backup that may be the only copy.
-        sound = self._main_is_sound and self.disk.exists(self.path)
-        backup = self.backup_path if sound else None
-        self.disk.write_atomically(self.path, text.encode(), backup=backup)
-        self._main_is_sound = True
+        with self._saving:
+            self.disk.make_folders(posixpath.dirname(self.path))
+            # An empty file must not replace a backup that may be the only copy.
+            sound = self._main_is_sound and self.disk.exists(self.path)
+            backup = self.backup_path if sound else None
+            self.disk.write_atomically(self.path, text.encode(), backup=backup)
+            self._main_is_sound = True
 
     def _read(self, path: str, parse_text: Callable[[str], T]) -> tuple[T | None, str | None]:
         """Return the value in the file PATH, or None and what is wrong with it (None: it is missing or empty)."""

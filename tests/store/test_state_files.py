@@ -1,5 +1,7 @@
 """State files: which copy is believed, and that none is ever lost."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,17 @@ def test_text_that_is_not_utf8_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "config/delayOffset.json").write_bytes(b'{"a":"\xff"}')
 
     assert state_file(tmp_path).load(parse_delay_offsets).origin == "backup"
+
+
+def test_two_threads_may_save_one_file(tmp_path: Path) -> None:
+    file = StateFile(OsDisk(), str(tmp_path), "timermetrics")
+
+    def save(text: str) -> None:
+        for _ in range(100):
+            file.save(text)
+
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(save, text) for text in ('{"a":1}', '{"b":2}')]
+
+    assert [one.exception() for one in done] == [None, None]
+    assert file.load(json.loads).value in ({"a": 1}, {"b": 2})
