@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
-from ..proto.few_records import FewColumns, as_few
+from ..proto.few_records import FEW_MAX, FewColumns, as_few
 from ..proto.java_hash import hash_ranges
 from ..proto.property_ranges import PropertyRanges, property_values, tags_code, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
@@ -29,6 +29,8 @@ from .message_keys import has_keys, keys_of_few
 
 #: Records worked off at a time: what is looked at more than once stays in the processor's cache.
 ROWS_MAX: Final = 1 << 13
+#: And bytes of property strings: they may be half a million words for the index.
+PROPERTIES_MAX: Final = 1 << 20
 _NAME_SIZE_MAX: Final = 255  # of a folder
 
 Bytes = NDArray[np.uint8]
@@ -70,10 +72,8 @@ class Dispatcher:
         Raises StoreFull or DiskFailure: then a part may have been entered, and dispatching again enters the rest.
         """
         placed = Placed()
-        for at in range(0, len(columns), ROWS_MAX):
-            whole = len(columns) <= ROWS_MAX
-            part = columns if whole else columns.take(slice(at, at + ROWS_MAX))
-            known = properties if whole else None
+        for part in _parts(columns):
+            known = properties if part is columns else None
             placed.add(self._dispatch(as_bytes(data), part, topic, queue, known))
         return placed
 
@@ -199,6 +199,22 @@ class Dispatcher:
         levels = _numbers(array, starts[rows], sizes[rows])
         delays_ms = self._delays_ms[np.clip(levels, 0, len(self._delays_ms) - 1)]
         codes[rows] = np.where(levels > 0, columns.store_ms[rows] + delays_ms, codes[rows])
+
+
+def _parts(columns: RunColumns) -> Iterator[RunColumns]:
+    """Divide COLUMNS into what is worked off at a time."""
+    if len(columns) <= FEW_MAX:
+        if len(columns):
+            yield columns
+        return
+    ends = np.cumsum(columns.properties_size)
+    at, before = 0, 0
+    while at < len(columns):
+        fit = int(np.searchsorted(ends, before + PROPERTIES_MAX, "right"))
+        end = min(max(fit, at + 1), at + ROWS_MAX)
+        whole = end - at >= len(columns)
+        yield columns if whole else columns.take(slice(at, end))
+        at, before = end, int(ends[end - 1])
 
 
 def _queued(columns: RunColumns) -> Rows | None:

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int32]
 
+#: Keys entered at a time: so many are linked in linear time.
+PUT_MAX: Final = 1 << 15
+
 _NAME_FORMAT: Final = "%Y%m%d%H%M%S%f"
 _NAME_DIGITS: Final = 17
 _LONG_MAX: Final = (1 << 63) - 1
@@ -154,7 +157,7 @@ class MessageIndex:
         at = 0
         while True:
             file = self._writable(now_ms)
-            end = at + file.room
+            end = at + min(file.room, PUT_MAX)
             file.put(hashes[at:end], log_offsets[at:end], store_ms[at:end])
             at = end
             if at >= len(hashes):

@@ -3,19 +3,22 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
-from pocketmq.store import dispatch
+from pocketmq.store import dispatch, message_index
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.consume_queue import Placed
 from pocketmq.store.consume_queues import ConsumeQueues
 from pocketmq.store.dispatch import Dispatcher
+from pocketmq.store.index_file import IndexFile
 from pocketmq.store.message_index import MessageIndex
 from pocketmq.store.os_disk import OsDisk
 
@@ -158,6 +161,38 @@ def test_many_records_are_worked_off_in_slices(
     monkeypatch.setattr(dispatch, "ROWS_MAX", 4)
 
     assert sliced.put(data) == Placed(added=25)
+    assert files_under(tmp_path / "whole") == files_under(tmp_path / "sliced")
+
+
+def test_many_keys_are_worked_off_in_slices_that_leave_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = " ".join(f"{n % 30}" for n in range(120))
+    data = b"".join(message(row, properties={"KEYS": words, "TAGS": f"{row}"}) for row in range(40))
+    big = replace(small(tmp_path), index_entries=9_000)
+    whole, sliced = (Derived(replace(big, path=str(tmp_path / n))) for n in ("whole", "sliced"))
+    whole.put(data)
+    put_run, put = MessageIndex.put_run, IndexFile.put
+    keys_of_runs: list[int] = []
+    keys_of_puts: list[int] = []
+
+    def count_run(*given: Any, **more: Any) -> int:
+        keys_of_runs.append(put_run(*given, **more))
+        return keys_of_runs[-1]
+
+    def count_put(file: IndexFile, hashes: NDArray[np.int32], *more: Any) -> None:
+        keys_of_puts.append(len(hashes))
+        put(file, hashes, *more)
+
+    monkeypatch.setattr(dispatch, "PROPERTIES_MAX", 1000)
+    monkeypatch.setattr(message_index, "PUT_MAX", 25)
+    monkeypatch.setattr(MessageIndex, "put_run", count_run)
+    monkeypatch.setattr(IndexFile, "put", count_put)
+    sliced.put(data)
+
+    assert keys_of_runs == [3 * 121] * 13 + [121], "records of 1,000 bytes of properties at a time"
+    assert max(keys_of_puts) == 25
+    assert sum(keys_of_puts) == 40 * 121
     assert files_under(tmp_path / "whole") == files_under(tmp_path / "sliced")
 
 
