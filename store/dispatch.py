@@ -207,13 +207,15 @@ def _parts(columns: RunColumns) -> Iterator[RunColumns]:
         if len(columns):
             yield columns
         return
+    if len(columns) <= ROWS_MAX and int(columns.properties_size.sum()) <= PROPERTIES_MAX:
+        yield columns
+        return
     ends = np.cumsum(columns.properties_size)
     at, before = 0, 0
     while at < len(columns):
         fit = int(np.searchsorted(ends, before + PROPERTIES_MAX, "right"))
         end = min(max(fit, at + 1), at + ROWS_MAX)
-        whole = end - at >= len(columns)
-        yield columns if whole else columns.take(slice(at, end))
+        yield columns.take(slice(at, end))
         at, before = end, int(ends[end - 1])
 
 
