@@ -74,15 +74,15 @@ class Appends:
 
     async def safe(self, end_offset: int) -> None:
         """Return once everything before END_OFFSET is safe, or raise the error."""
-        await _ended(lambda done: self.when_safe(end_offset, done))
+        await ended(lambda done: self.when_safe(end_offset, done))
 
 
 async def synced(store: MessageStore, end_offset: int) -> None:
     """Return once everything of STORE before END_OFFSET is on the device, or raise the error."""
-    await _ended(lambda done: store.request_sync(end_offset, done))
+    await ended(lambda done: store.request_sync(end_offset, done))
 
 
-async def _ended(begin: Callable[[Callable[[PocketMQError | None], None]], None]) -> None:
+async def ended(begin: Callable[[Callable[[PocketMQError | None], None]], None]) -> None:
     """Call BEGIN with what to call at the end; return then, or raise the error it is called with."""
     ended: asyncio.Future[PocketMQError | None] = asyncio.get_running_loop().create_future()
 

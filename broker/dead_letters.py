@@ -47,7 +47,7 @@ from ..proto.topics import (
 )
 from ..store.message_store import MessageStore
 from ..store.run import Run
-from .appends import Appends, synced
+from .appends import Appends, ended, synced
 from .groups import Groups
 from .offsets import Offsets
 from .retries import told_failures
@@ -272,7 +272,7 @@ class DeadLetters:
             await synced(self._store, self._store.max_log_offset)
             known = self._offsets.committed(topic, MARK_GROUP, 0) or 0
             self._offsets.commit(topic, MARK_GROUP, 0, max(known, mark))
-            self._offsets.save()
+            await ended(self._offsets.when_saved)
             logger.info("dead letters purged group=%s below=%d", request.group, mark)
         return pb.PurgeDeadLettersReply(purged=mark - first, min_offset=mark)
 

@@ -2,7 +2,10 @@
 
 An offset is the next one to consume: everything below it is finished. A kill loses what was committed since the
 last save (5 s by default), and then those messages are delivered again; nothing is skipped. A step back that was lost
-would skip: whoever has a group go back by its administrator's will saves at once.
+would skip: whoever has a group go back by its administrator's will answers when it is saved.
+
+A save costs the owner's thread a copy of what changed since the last one. The thread that writes has the text of all
+the rest from the last time.
 
 Not thread-safe: the event loop owns it.
 """
@@ -11,15 +14,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias, cast
 
 from ..proto.errors import PocketMQError
+from ..store.flush import CallOwner, Flusher, FlushJob
+from ..store.java_json import Json, render_member, render_numbers, render_with_members
 from ..store.state_files import StateFile
 from ..store.state_tables import (
     ConsumerOffsets,
     DataVersion,
     parse_consumer_offsets,
-    render_consumer_offsets,
+    topics_of_groups,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,18 +51,25 @@ class Offsets:
             logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
         table = loaded.value or ConsumerOffsets()
         self._version: DataVersion = table.version
-        self._offsets = table.offsets
-        self._pull_offsets = table.pull_offsets
+        self._offsets = _Table(table.offsets)
+        self._pull_offsets = _Table(table.pull_offsets)
         self._commits = 0
         self._dirty = False
-        #: How many saves were begun.
-        self._saves = 0
-        #: Is the latest of them still to be written?
-        self._is_behind = False
+        #: What is to be saved once the log is on the device.
+        self._behind: _Changes | None = None
+        self._text = _Text()
+        self._saver = Flusher("not started: works at once")
+        self._call_owner: CallOwner = lambda function: function()
+        self._saving = 0
+
+    def start(self, saver: Flusher, call_owner: CallOwner) -> None:
+        """From now on save by SAVER, until it has stopped; CALL_OWNER brings back what became of it."""
+        self._saver = saver
+        self._call_owner = call_owner
 
     def commit(self, topic: str, group: str, queue: int, offset: int) -> None:
         """Note that GROUP has finished everything below OFFSET of QUEUE; going back is allowed."""
-        self._offsets.setdefault(_key(topic, group), {})[queue] = offset
+        self._offsets.put(_key(topic, group), queue, offset)
         self._dirty = True
         self._commits += 1
         if self._commits % _COMMITS_PER_VERSION == 0:
@@ -63,12 +77,12 @@ class Offsets:
 
     def committed(self, topic: str, group: str, queue: int) -> int | None:
         """Return the next offset of QUEUE for GROUP; None if it never committed."""
-        return self._offsets.get(_key(topic, group), {}).get(queue)
+        return self._offsets.entries.get(_key(topic, group), {}).get(queue)
 
     def of_group(self, group: str) -> list[tuple[str, int, int]]:
         """Return (topic, queue, offset) of everything that GROUP committed, sorted."""
         found = []
-        for key, queues in self._offsets.items():
+        for key, queues in self._offsets.entries.items():
             topic, _, owner = key.partition(_SEPARATOR)
             if owner == group:
                 found += [(topic, queue, offset) for queue, offset in queues.items()]
@@ -77,8 +91,8 @@ class Offsets:
     def pulled(self, topic: str, group: str, queue: int, offset: int) -> None:
         """Note where GROUP last fetched, if it is one that commits: anybody may give any name with a fetch."""
         key = _key(topic, group)
-        if key in self._offsets:
-            self._pull_offsets.setdefault(key, {})[queue] = offset
+        if key in self._offsets.entries:
+            self._pull_offsets.put(key, queue, offset)
 
     def forget_topic(self, topic: str) -> None:
         """Forget every group's offsets of TOPIC."""
@@ -90,46 +104,172 @@ class Offsets:
 
     def _forget(self, matches: Callable[[str], bool]) -> None:
         for table in (self._offsets, self._pull_offsets):
-            for key in [key for key in table if matches(key)]:
-                del table[key]
+            for key in [key for key in table.entries if matches(key)]:
+                table.drop(key)
                 self._dirty = True
 
+    # --- saving
+
     def save(self) -> None:
-        """Write the file if anything was committed since the last time."""
-        if not self._dirty and not self._is_behind:
+        """Write the file here and now, if it lacks anything. Raises StoreError.
+
+        Only where no saver works: it was not started, or has stopped.
+        """
+        if not self._lacks():
             return
-        self._saves += 1
-        self._file.save(self._text())
-        self._dirty = self._is_behind = False
+        changes = self._take_all()
+        try:
+            self._file.save(self._text.after(changes))
+        except PocketMQError:
+            self._dirty = True
+            raise
+
+    def when_saved(self, done: Safe) -> None:
+        """Call DONE with None once the file has all that was committed up to now, or with the error."""
+        if self._lacks():
+            self._submit(done)
+        else:
+            done(None)
 
     def save_behind(self, sync: Callable[[Safe], None]) -> None:
         """Write the file as it is now, if it changed, when what is in the log now is on the device: SYNC tells.
 
         What is finished may be so because of a copy: a retry, a dead letter. A power cut must not take that alone.
+        One such save at a time: what changes meanwhile is for the next.
         """
-        if not self._dirty:
+        if not self._dirty or self._behind is not None or self._saving:
             return
-        self._dirty, self._is_behind = False, True
-        self._saves += 1
-        text, number = self._text(), self._saves
+        self._dirty = False
+        changes = self._behind = self._take()
 
         def synced(error: PocketMQError | None) -> None:
-            if number != self._saves:
-                return  # A later save has, or will have, what this one has.
-            try:
-                if error is not None:
-                    raise error
-                self._file.save(text)
-                self._is_behind = False
-            except PocketMQError as failure:
-                self._dirty = True
-                logger.error("offsets not saved reason=%s", failure.message)
+            if self._behind is not changes:
+                return  # A later save has taken it along.
+            if error is None:
+                self._submit(lambda error: None, [changes])
+            else:
+                self._give_back(changes)
+                logger.error("offsets not saved reason=%s", error.message)
+            self._behind = None
 
         sync(synced)
 
-    def _text(self) -> str:
-        table = ConsumerOffsets(self._version, self._offsets, self._pull_offsets)
-        return render_consumer_offsets(table)
+    def _lacks(self) -> bool:
+        """May the file lack something?"""
+        return self._dirty or self._behind is not None or self._saving > 0
+
+    def _submit(self, done: Safe, changes: list[_Changes] | None = None) -> None:
+        """Have the saver write the file with CHANGES, by default all; tell DONE in the owner's thread."""
+        text = partial(self._text.after, self._take_all() if changes is None else changes)
+        self._saving += 1
+
+        def saved(error: PocketMQError | None) -> None:
+            self._saving -= 1
+            if error is not None:
+                self._dirty = True
+                logger.error("offsets not saved reason=%s", error.message)
+            done(error)
+
+        def written(error: PocketMQError | None) -> None:
+            self._call_owner(partial(saved, error))
+
+        self._saver.submit(FlushJob([self._file.saving(text)], written))
+
+    def _take_all(self) -> list[_Changes]:
+        """Return what no save has yet, that which waits for the log first."""
+        behind, self._behind = self._behind, None
+        self._dirty = False
+        return [self._take()] if behind is None else [behind, self._take()]
+
+    def _take(self) -> _Changes:
+        return _Changes(self._version, self._offsets.take(), self._pull_offsets.take())
+
+    def _give_back(self, changes: _Changes) -> None:
+        self._offsets.give_back(changes.offsets)
+        self._pull_offsets.give_back(changes.pull_offsets)
+        self._dirty = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """What changed in a table: first names that went, then entries as they are now, in the table's order if new."""
+
+    gone: set[str]
+    entries: dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    version: DataVersion
+    offsets: _Delta
+    pull_offsets: _Delta
+
+
+class _Table:
+    """Offsets of queues by `topic@group`, and which of ENTRIES changed since the last `take`: at first all."""
+
+    def __init__(self, entries: dict[str, dict[int, int]]) -> None:
+        self.entries = entries
+        self._changed = dict.fromkeys(entries)
+        self._gone: set[str] = set()
+
+    def put(self, key: str, queue: int, offset: int) -> None:
+        self.entries.setdefault(key, {})[queue] = offset
+        self._changed[key] = None
+
+    def drop(self, key: str) -> None:
+        del self.entries[key]
+        self._changed.pop(key, None)
+        self._gone.add(key)
+
+    def take(self) -> _Delta:
+        delta = _Delta(self._gone, {key: self.entries[key].copy() for key in self._changed})
+        self._changed, self._gone = {}, set()
+        return delta
+
+    def give_back(self, delta: _Delta) -> None:
+        """Let what DELTA has be changed still."""
+        older = dict.fromkeys(key for key in delta.entries if key not in self._gone)
+        self._changed = older | self._changed
+        self._gone |= delta.gone
+
+
+class _Text:
+    """The text of the file, made from that of its entries. Whoever saves has it, one thread at a time."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, str] = {}
+        self._pull_offsets: dict[str, str] = {}
+        self._topics: list[str] = []
+
+    def after(self, changes: list[_Changes]) -> str:
+        """Return the text with CHANGES, one or more, which are taken out of the list; with none as it was."""
+        while changes:
+            first = changes.pop(0)
+            self._head: dict[str | int, Json] = {"dataVersion": first.version.to_json()}
+            if _apply(first.offsets, self._offsets):
+                topics = topics_of_groups(self._offsets)
+                self._topics = [
+                    render_member(group, cast(Json, names), 1) for group, names in topics.items()
+                ]
+            _apply(first.pull_offsets, self._pull_offsets)
+        maps = {
+            "groupTopicMap": self._topics,
+            "offsetTable": self._offsets.values(),
+            "pullOffsetTable": self._pull_offsets.values(),
+        }
+        return render_with_members(self._head, maps)
+
+
+def _apply(delta: _Delta, texts: dict[str, str]) -> bool:
+    """Bring TEXTS up to DELTA; return whether it has other names then."""
+    before = len(texts)
+    for key in delta.gone:
+        texts.pop(key, None)
+    left = len(texts)
+    for key, queues in delta.entries.items():
+        texts[key] = render_numbers(key, queues, 1)
+    return not before == left == len(texts)
 
 
 def _key(topic: str, group: str) -> str:

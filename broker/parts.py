@@ -120,6 +120,7 @@ class Parts:
         self.saver.start()
         for kept in (self.topics.kept, self.groups.kept):
             kept.start(self.saver, self.store.flusher, self.store.call_owner)
+        self.offsets.start(self.saver, self.store.call_owner)
         self.store.rely_on(self.topics.kept.when_safe)
         self.producers.start()
         self.transactions.start()
@@ -159,8 +160,8 @@ class Parts:
         await self.delays.stop()
         self.coordination.close()
         errors += _errors_of(self.pops.close)
-        errors += _errors_of(self.offsets.save)
         self.saver.stop()
+        errors += _errors_of(self.offsets.save)
         errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
         try:
             await self.producers.close()

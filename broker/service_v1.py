@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-from ..proto.errors import InvalidArgument, InvalidRecord, StoreError
+from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import decode_record
-from ..proto.rpc import Call, MethodTable, bidi, service, unary
+from ..proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ..proto.topics import check_group
-from ..store.kept_table import KeptTable
 from ..store.message_store import MessageStore
 from ..store.state_tables import GroupConfig, TopicConfig
+from .appends import ended
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
 from .fetch import Fetches
@@ -121,7 +120,9 @@ class BrokerService:
 
     # --- offsets
 
-    def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsReply:
+    def commit_offsets(
+        self, request: pb.CommitOffsetsRequest, call: Call
+    ) -> pb.CommitOffsetsReply | Later:
         """Note offsets of a group: all of them, or none if one is bad or of a queue that somebody else holds."""
         _check_count("offsets", len(request.offsets))
         check_own_choice(request.group)
@@ -148,8 +149,26 @@ class BrokerService:
             self._coordination.leases.end(request.group, keys)
             for one in request.offsets:
                 self._pops.moved(request.group, one.topic, one.queue, one.offset)
-            self._offsets.save()  # A kill may lose progress, which is made again, but not a step back.
+            self._reply_when_saved(call)
+            return LATER
         return pb.CommitOffsetsReply()
+
+    def _reply_when_saved(self, call: Call) -> None:
+        """Answer CALL once offsets are saved: a kill may lose progress, which is made again, but not a step back."""
+
+        def safe(error: PocketMQError | None) -> None:
+            if error is None:
+                call.reply(pb.CommitOffsetsReply())
+            else:
+                call.fail(error)
+
+        def saved(error: PocketMQError | None) -> None:
+            if error is None:
+                self._groups.kept.when_safe(safe)  # The group may have been made just now.
+            else:
+                call.fail(error)
+
+        self._offsets.when_saved(saved)
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
         """Answer what a group committed: of the queues asked for, or of all that are still there."""
@@ -264,7 +283,7 @@ class _Changes:
 
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.TopicReply:
         topic = self._topics.create(_topic_config(request.topic), update=request.update)
-        await _safe(self._topics.kept)
+        await ended(self._topics.kept.when_safe)
         await self._announced()
         return pb.TopicReply(topic=topic_message(topic))
 
@@ -276,8 +295,8 @@ class _Changes:
         self._coordination.leases.forget_topic(request.topic)
         self._pops.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
-        self._offsets.save()
-        await _safe(self._topics.kept)
+        await ended(self._offsets.when_saved)
+        await ended(self._topics.kept.when_safe)
         await self._announced()
         return pb.DeleteTopicReply()
 
@@ -294,7 +313,7 @@ class _Changes:
         made = self._groups.create(
             group, update=request.update, retry_intervals_ms=asked.retry_intervals_ms
         )
-        await _safe(self._groups.kept)
+        await ended(self._groups.kept.when_safe)
         return pb.GroupReply(group=_group_message(made))
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
@@ -302,22 +321,9 @@ class _Changes:
         self._coordination.forget_group(request.group)
         self._pops.forget_group(request.group)
         self._offsets.forget_group(request.group)
-        self._offsets.save()
-        await _safe(self._groups.kept)
+        await ended(self._offsets.when_saved)
+        await ended(self._groups.kept.when_safe)
         return pb.DeleteGroupReply()
-
-
-async def _safe(table: KeptTable[Any]) -> None:
-    """Wait until what was changed in TABLE is on the device; raise StoreError if it will not be."""
-    done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-
-    def told(error: StoreError | None) -> None:
-        if not done.done():
-            done.set_result(error)
-
-    table.when_safe(told)
-    if (error := await done) is not None:
-        raise error
 
 
 def _check_count(field: str, count: int) -> None:

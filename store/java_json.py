@@ -16,7 +16,7 @@ puts the object itself there.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 #: What `parse` returns: bare integer keys are ints, quoted ones strings.
@@ -63,13 +63,24 @@ def render_member(key: str, value: Json, level: int) -> str:
     return "".join(out)
 
 
-def render_with_members(head: "dict[str | int, Json]", name: str, members: Sequence[str]) -> str:
-    """Return the document of HEAD, pretty, and a last map NAME of MEMBERS, each from `render_member` at level 1."""
-    text = render({**head, name: {}})
-    if not members:
-        return text
-    begin = text.removesuffix("}\n}")
-    return "".join((begin, "\n\t\t", ",\n\t\t".join(members), "\n\t}\n}"))
+def render_numbers(key: str, numbers: "Mapping[int, int]", level: int) -> str:
+    """Return what `render_member` does of a map of NUMBERS, ten times as fast: tables of offsets have many."""
+    line = "\n" + "\t" * (level + 2)
+    items = ",".join([f"{line}{number}:{value}" for number, value in numbers.items()])
+    return f"{_string(key, _ESCAPED)}:{{{items}{line[:-1] if items else ''}}}"
+
+
+def render_with_members(head: "dict[str | int, Json]", maps: "Mapping[str, Iterable[str]]") -> str:
+    """Return the document of HEAD, which has something, pretty, with MAPS behind it: by name, their members.
+
+    A member is what `render_member` returns at level 1.
+    """
+    out = [render(head).removesuffix("\n}")]
+    for name, members in maps.items():
+        text = ",\n\t\t".join(members)
+        out += [",\n\t", _string(name, _ESCAPED), ":{\n\t\t" if text else ":{", text]
+        out.append("\n\t}" if text else "}")
+    return "".join((*out, "\n}"))
 
 
 def _quote_bare_key(match: re.Match[str]) -> str:

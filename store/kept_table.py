@@ -269,7 +269,7 @@ class KeptTable(Generic[E]):
             None  # Whoever syncs it holds it; what changes from now on goes to the next file.
         )
         number, written = self._number, self._written
-        group, save = self._group, _Save(self._file, self._rendering())
+        group, save = self._group, self._file.saving(self._rendering())
 
         def saved(error: StoreError | None) -> None:
             if self._saver is None:
@@ -316,9 +316,8 @@ class KeptTable(Generic[E]):
     def _rendering(self) -> Callable[[], str]:
         """Return what makes the text of the table as it is now, in any thread."""
         head: Object = {"dataVersion": self.version.to_json(), **self._others}
-        return partial(
-            render_with_members, head, self._form.members, [*map(self._text, self.entries)]
-        )
+        maps = {self._form.members: [*map(self._text, self.entries)]}
+        return partial(render_with_members, head, maps)
 
     def _save_now(self) -> None:
         """Write the whole table in this thread."""
@@ -340,17 +339,6 @@ class KeptTable(Generic[E]):
                     self._disk.delete(path)
         except (PocketMQError, OSError) as error:
             logger.warning("changes not deleted file=%s reason=%s", self._file.name, error)
-
-
-class _Save:
-    """Writing a whole table, as something that a flusher does."""
-
-    def __init__(self, file: StateFile, rendering: Callable[[], str]) -> None:
-        self._file = file
-        self._rendering = rendering
-
-    def sync(self) -> None:
-        self._file.save(self._rendering())
 
 
 def _numbers(version: DataVersion) -> Json:

@@ -25,6 +25,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from ..proto.errors import CorruptState
 from .disk import Disk
+from .mapped_files import Syncable
 
 T = TypeVar("T")
 
@@ -81,6 +82,10 @@ class StateFile:
             self.disk.write_atomically(self.path, text.encode(), backup=backup)
             self._main_is_sound = True
 
+    def saving(self, render: Callable[[], str]) -> Syncable:
+        """Return the saving of what RENDER returns then, as something that a flusher does."""
+        return _Saving(self, render)
+
     def _read(self, path: str, parse_text: Callable[[str], T]) -> tuple[T | None, str | None]:
         """Return the value in the file PATH, or None and what is wrong with it (None: it is missing or empty)."""
         if not self.disk.exists(path):
@@ -110,3 +115,12 @@ class StateFile:
             path=self.path,
             backup=self.backup_path,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    file: StateFile
+    render: Callable[[], str]
+
+    def sync(self) -> None:
+        self.file.save(self.render())

@@ -8,7 +8,7 @@ RocketMQ 5.4.0 needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar, cast
 
@@ -238,19 +238,24 @@ def parse_consumer_offsets(text: str) -> ConsumerOffsets:
 
 def render_consumer_offsets(table: ConsumerOffsets) -> str:
     """Return TABLE as 5.5.0 writes it, with the topics of each group, which Apache derives and ignores on reading."""
-    topics: dict[str, list[Json]] = {}
-    for key in table.offsets:
-        topic, at, group = key.partition("@")
-        if at and "@" not in group:
-            topics.setdefault(group, []).append(topic)
     return render(
         {
             "dataVersion": table.version.to_json(),
-            "groupTopicMap": cast(Json, topics),
+            "groupTopicMap": cast(Json, topics_of_groups(table.offsets)),
             "offsetTable": cast(Json, table.offsets),
             "pullOffsetTable": cast(Json, table.pull_offsets),
         }
     )
+
+
+def topics_of_groups(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Return the topics of each group, from the KEYS of its offsets."""
+    topics: dict[str, list[str]] = {}
+    for key in keys:
+        topic, at, group = key.partition("@")
+        if at and "@" not in group:
+            topics.setdefault(group, []).append(topic)
+    return topics
 
 
 def parse_delay_offsets(text: str) -> DelayOffsets:

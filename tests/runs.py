@@ -12,6 +12,7 @@ from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
+from pocketmq.store.flush import Flusher, FlushJob
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run
@@ -27,6 +28,21 @@ class Hand:
 
     def __call__(self) -> int:
         return self.now_ms
+
+
+class Device(Flusher):
+    """Does one job after another, each when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("by hand")
+        self.jobs: list[FlushJob] = []
+
+    def submit(self, job: FlushJob) -> None:
+        self.jobs.append(job)
+
+    def do_next(self) -> None:
+        if self.jobs:
+            super().submit(self.jobs.pop(0))
 
 
 def make_run(

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pocketmq.broker.offsets import Offsets, Safe
-from pocketmq.proto.errors import DiskFailure
+from pocketmq.proto.errors import DiskFailure, PocketMQError
 from pocketmq.store.disk import Disk
+from pocketmq.store.java_json import render_numbers
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import parse_consumer_offsets
+from pocketmq.store.state_tables import (
+    ConsumerOffsets,
+    parse_consumer_offsets,
+    render_consumer_offsets,
+)
 
 from ..fakes import FaultyDisk
-from ..runs import Hand
+from ..recorded import recorded_store
+from ..runs import Device, Hand
 
 
 def offsets_at(path: Path, disk: Disk | None = None) -> Offsets:
@@ -164,3 +172,149 @@ class TestSavingBehindTheLog:
         offsets.save_behind(synced.append)
         synced[1](None)
         assert offsets_at(tmp_path).committed("T", "g", 0) == 5
+
+
+def test_a_file_of_apaches_broker_is_written_as_its_table_renders(tmp_path: Path) -> None:
+    file = file_of(recorded_store("consumption", tmp_path / "store"))
+    before = file.read_text()
+    offsets = offsets_at(tmp_path / "store")
+    key, queues = next(iter(parse_consumer_offsets(before).offsets.items()))
+    topic, _, group = key.partition("@")
+    queue, offset = next(iter(queues.items()))
+
+    offsets.commit(topic, group, queue, offset)
+    offsets.save()
+
+    assert file.read_text() == render_consumer_offsets(parse_consumer_offsets(before))
+    assert file.with_name(f"{file.name}.bak").read_text() == before
+
+
+class Saving:
+    """Seeded changes of offsets that a device saves when it is told to, on a disk that fails at times."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.path = path
+        self.disk = FaultyDisk()
+        self.saver = Device()
+        self.offsets = offsets_at(path, self.disk)
+        self.offsets.start(self.saver, lambda function: function())
+        self.syncs: list[Safe] = []
+
+    def change(self) -> None:
+        topic, group = f"T{self.chance.randrange(4)}", f"g{self.chance.randrange(3)}"
+        match self.chance.randrange(10):
+            case 0:
+                self.offsets.forget_topic(topic)
+            case 1:
+                self.offsets.forget_group(group)
+            case 2:
+                self.offsets.pulled(topic, group, 0, self.chance.randrange(99))
+            case queue:
+                self.offsets.commit(topic, group, queue, self.chance.randrange(99))
+
+    def save(self) -> None:
+        match self.chance.randrange(5):
+            case 0:
+                self.offsets.save_behind(self.syncs.append)
+            case 1 if self.syncs:
+                failure = DiskFailure("cannot sync", path="log")
+                self.syncs.pop(0)(self.chance.choice([None, failure]))
+            case 2:
+                self.disk.break_writes("consumerOffset")
+                assert self.saved() is not None
+                self.disk.heal()
+            case 3:
+                assert self.saved() is None
+                assert file_of(self.path).read_text() == self.whole()
+            case _:
+                self.saver.do_next()
+
+    def saved(self) -> PocketMQError | None:
+        """Commit something, and return what whoever waits for the save is told."""
+        told: list[PocketMQError | None] = []
+        self.offsets.commit("T0", "g0", 0, self.chance.randrange(99))
+        self.offsets.when_saved(told.append)
+        while self.saver.jobs:
+            self.saver.do_next()
+        (error,) = told
+        return error
+
+    def whole(self) -> str:
+        """Return the text of the whole table."""
+        offsets = self.offsets
+        tables = offsets._offsets.entries, offsets._pull_offsets.entries
+        return render_consumer_offsets(ConsumerOffsets(offsets._version, *tables))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_order_of_changes_saves_and_failures_leaves_the_text_of_the_whole_table(
+    seed: int, tmp_path: Path
+) -> None:
+    saving = Saving(tmp_path, seed)
+    for _ in range(300):
+        saving.change()
+        if saving.chance.random() < 0.4:
+            saving.save()
+
+
+def test_whoever_waits_is_told_when_the_saver_has_written(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    saver = Device()
+    offsets.start(saver, lambda function: function())
+    told: list[PocketMQError | None] = []
+    offsets.commit("T", "g", 0, 5)
+
+    offsets.when_saved(told.append)
+    offsets.commit("T", "g", 0, 6)
+    offsets.when_saved(told.append)
+
+    assert told == []
+    assert not file_of(tmp_path).exists()
+    saver.do_next()
+    assert (told, offsets_at(tmp_path).committed("T", "g", 0)) == ([None], 5)
+    saver.do_next()
+    assert (told, offsets_at(tmp_path).committed("T", "g", 0)) == ([None, None], 6)
+    offsets.when_saved(told.append)
+    assert told == [None, None, None]
+
+
+def test_whoever_waits_for_a_save_that_fails_is_told_and_it_is_made_up_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk()
+    offsets = offsets_at(tmp_path, disk)
+    told: list[PocketMQError | None] = []
+    offsets.commit("T", "g", 0, 5)
+    disk.break_writes("consumerOffset")
+
+    offsets.when_saved(told.append)
+
+    assert isinstance(told[0], DiskFailure)
+    assert "offsets not saved" in caplog.text
+    disk.heal()
+    offsets.when_saved(told.append)
+    assert told[1:] == [None]
+    assert offsets_at(tmp_path).committed("T", "g", 0) == 5
+
+
+def test_a_save_renders_what_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[str] = []
+
+    def render(key: str, numbers: Mapping[int, int], level: int) -> str:
+        rendered.append(key)
+        return render_numbers(key, numbers, level)
+
+    monkeypatch.setattr("pocketmq.broker.offsets.render_numbers", render)
+    offsets = offsets_at(tmp_path)
+    for number in range(100):
+        offsets.commit(f"T{number}", "g", 0, 5)
+    offsets.save()
+    assert len(rendered) == 100
+    rendered.clear()
+
+    offsets.commit("T7", "g", 1, 6)
+    offsets.save()
+
+    assert rendered == ["T7@g"]
+    assert len(parse_consumer_offsets(file_of(tmp_path).read_text()).offsets) == 100

@@ -1,4 +1,4 @@
-"""Power fails at any moment amid sends that make topics: a send acknowledged as "disk" has its topic afterwards.
+"""Power fails at any moment amid sends that make topics, and resets that make groups: what was answered is there.
 
 A seed decides the sends, when the device has done what, and what of the unsynced survives; a failing case is replayed
 by its seed.
@@ -12,30 +12,18 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.config import BrokerConfig
+from pocketmq.broker.groups import Groups
+from pocketmq.broker.offsets import Offsets
+from pocketmq.broker.service_v1 import BrokerService
 from pocketmq.broker.topics import Topics
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.flush import Flusher, FlushJob
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 
 from ..broker.sending import Rig
+from ..fake_calls import FakeCall
 from ..fakes import RecordingDisk
-from ..runs import make_run
-
-
-class Device(Flusher):
-    """Does one job after another, each when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__("by hand")
-        self.jobs: list[FlushJob] = []
-
-    def submit(self, job: FlushJob) -> None:
-        self.jobs.append(job)
-
-    def do_next(self) -> None:
-        if self.jobs:
-            super().submit(self.jobs.pop(0))
+from ..runs import Device, Hand, make_run
 
 
 class World:
@@ -106,3 +94,40 @@ async def test_what_was_acknowledged_as_disk_has_its_topic(seed: int, tmp_path: 
     while world.flusher.jobs:
         world.flusher.do_next()
     assert world.acknowledged() == set(world.topics)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    home = tmp_path / "before"
+    home.mkdir()
+    disk = RecordingDisk(str(home), seed)
+    flusher, saver = Device(), Device()
+    groups = Groups(StateFile(disk, str(home), "subscriptionGroup.json"), BrokerConfig(), Hand())
+    offsets = Offsets(StateFile(disk, str(home), "consumerOffset.json"), Hand())
+    groups.kept.start(saver, flusher, lambda function: function())
+    offsets.start(saver, lambda function: function())
+    service = BrokerService(BrokerConfig(), None, None, groups, offsets, None, None)  # type: ignore[arg-type]
+    calls: dict[str, FakeCall] = {}
+    answered: list[str] = []
+    for number in range(30):
+        name = f"g{number}"
+        groups.ensure(name)
+        offsets.commit("T", name, 0, number)
+        calls[name] = FakeCall()
+        service._reply_when_saved(calls[name])
+        for _ in range(chance.randrange(4)):
+            chance.choice([flusher, saver]).do_next()
+        if (now := [name for name, call in calls.items() if call.answers]) != answered:
+            answered = now
+            left = tmp_path / name
+            disk.rebuild(str(left))
+            there = Groups(
+                StateFile(OsDisk(), str(left), "subscriptionGroup.json"), BrokerConfig(), Hand()
+            )
+            again = Offsets(StateFile(OsDisk(), str(left), "consumerOffset.json"), Hand())
+            assert {group.name for group in there.all()} >= set(answered)
+            assert all(again.committed("T", name, 0) == int(name[1:]) for name in answered)
+    assert answered

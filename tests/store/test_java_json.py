@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.store.java_json import Json, parse, render
+from pocketmq.store.java_json import Json, parse, render, render_member, render_numbers
 
 from ..recorded import recorded_store
 
@@ -64,6 +64,11 @@ def test_both_generations_are_read(text: str, value: Json) -> None:
 def test_other_text_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(text)
+
+
+@given(st.text(), st.dictionaries(st.integers(0, 9_999), st.integers(-(2**63), 2**63 - 1)))
+def test_a_map_of_numbers_renders_as_any_other(key: str, numbers: dict[int, int]) -> None:
+    assert render_numbers(key, numbers, 1) == render_member(key, dict(numbers.items()), 1)
 
 
 def test_pretty_layout_is_that_of_5_5_0() -> None:

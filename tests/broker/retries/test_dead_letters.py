@@ -387,11 +387,7 @@ class TestPurging:
     ) -> None:
         die(broker, 1)
         failure = DiskFailure("no")
-
-        def save() -> None:
-            raise failure
-
-        monkeypatch.setattr(broker.offsets, "save", save)
+        monkeypatch.setattr(broker.offsets, "when_saved", lambda done: done(failure))
 
         with pytest.raises(DiskFailure):
             await purge(broker)
