@@ -5,6 +5,7 @@ import io
 import random
 import subprocess
 import sys
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.entry_row import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.ours import describe_ours
@@ -83,15 +85,19 @@ def messages(document: dict[str, Any]) -> dict[int, Any]:
 
 
 def queues(document: dict[str, Any]) -> dict[Any, Any]:
-    return {
-        (queue["topic"], queue["queueId"]): (
-            queue["minOffset"],
-            queue["maxOffset"],
-            queue["entries"],
-        )
-        for queue in document["queues"]
-        if queue["maxOffset"]
-    }
+    """Return bounds and entries of the queues of DOCUMENT.
+
+    Java counts from the blank entries that stand where a queue's first messages were lost, and passes over them when a
+    consumer reads; we count from the first message.
+    """
+    found = {}
+    for queue in document["queues"]:
+        entries = list(dropwhile(lambda entry: entry[2] == PRE_BLANK_SIZE, queue["entries"]))
+        blank = len(queue["entries"]) - len(entries)
+        if queue["maxOffset"]:
+            name = queue["topic"], queue["queueId"]
+            found[name] = queue["minOffset"] + blank, queue["maxOffset"], entries
+    return found
 
 
 def lookups(document: dict[str, Any]) -> dict[Any, Any]:
@@ -125,12 +131,14 @@ def test_after_a_clean_stop(tmp_path: Path) -> None:
 
 _WRITER = """
 import sys
+from itertools import dropwhile
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host
 from pocketmq.proto.run_check import check_run
 from pocketmq.proto.record_run import encode_run
 from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.entry_row import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run

@@ -116,6 +116,7 @@ class CountingDisk(OsDisk):
     """Counts what is opened and asked for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opened = 0
 
     def open_map(
