@@ -81,6 +81,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "why": ("why.command:why", "Tell the life of one message from the files of a store."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
     "cluster": ("cluster:cluster", "Show the brokers and how they are."),
+    "health": ("health:health", "Tell whether servers serve, for probes."),
     "connections": (
         "connections:connections",
         "Show who is connected to brokers and name servers.",

@@ -1,0 +1,153 @@
+"""`pocketmq health`: whether servers serve, for probes that ask every few seconds.
+
+A probe costs a process each time, so this one imports neither asyncio nor numpy nor protobuf: it asks
+`grpc.health.v1.Health/Check` over a blocking socket, and reads the two bytes that mean SERVING (gRPC's
+doc/health-checking.md; a HealthCheckResponse is one enum in field 1).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import click
+
+from ..proto.duration import parse_duration
+from ..proto.errors import Disconnected, InvalidArgument
+from ..proto.http2.client_connection import ClientConnection
+from ..proto.http2.events import ConnectionEnded, DataReceived, StreamReset
+from ..proto.http2.limits import ConnectionLimits
+from ..proto.http2.responses import GoAwayReceived, ResponseReceived, TrailersReceived
+from .options import DEFAULT_NAMESERVER, json_option
+
+DEFAULT_BROKER: Final = "127.0.0.1:8081"
+_READ_BYTES: Final = 65_536
+_ANSWER_BYTES_MAX: Final = 1_024
+#: The statuses of a HealthCheckResponse, by number.
+_STATUSES: Final = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+_GRPC_NOT_FOUND: Final = "5"
+
+
+class Health(NamedTuple):
+    """What the server at ADDRESS, a KIND, says of itself: a name of gRPC's, SERVING if all is well."""
+
+    kind: str
+    address: str
+    status: str
+
+
+@click.command()
+@click.option(
+    "--nameserver",
+    "nameservers",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="A name server to ask; may be repeated.",
+)
+@click.option(
+    "--broker", "brokers", metavar="HOST:PORT", multiple=True, help="A broker to ask; may be too."
+)
+@click.option("--writable", is_flag=True, help="Have brokers take messages, not only answer.")
+@click.option("--timeout", default="2s", show_default=True, help="How long to wait for each.")
+@json_option("a server a line")
+@click.pass_context
+def health(
+    context: click.Context,
+    *,
+    nameservers: Sequence[str],
+    brokers: Sequence[str],
+    writable: bool,
+    timeout: str,
+    as_json: bool,
+) -> None:
+    """Tell whether servers serve: exit 0 if all do, 1 if one says that it does not, 4 if one does not answer.
+
+    Without --nameserver and --broker it asks both on this machine, where `pocketmq serve` has them.
+    """
+    timeout_ms = parse_duration(timeout, field="--timeout")
+    if not timeout_ms:
+        raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
+    if not (nameservers or brokers):
+        nameservers, brokers = (DEFAULT_NAMESERVER,), (DEFAULT_BROKER,)
+    asked = [("name server", address, "") for address in nameservers]
+    asked += [("broker", address, "writable" if writable else "") for address in brokers]
+    all_serve = True
+    for kind, address, service in asked:
+        told = Health(kind, address, _check(address, service, timeout_ms / 1000))
+        all_serve &= told.status == "SERVING"
+        click.echo(json.dumps(told._asdict()) if as_json else f"{kind} {address}: {told.status}")
+    context.exit(0 if all_serve else 1)
+
+
+def _check(address: str, service: str, timeout_s: float) -> str:
+    """Return the status of SERVICE at ADDRESS; raise InvalidArgument, Disconnected."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 65_536):
+        raise InvalidArgument(f"{address!r} is no HOST:PORT")
+    until = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connected:
+            return _ask(connected, address, service, until)
+    except TimeoutError as error:
+        raise Disconnected(f"{address} did not answer within {timeout_s:g} s") from error
+    except OSError as error:
+        raise Disconnected(f"{address}: {error.strerror or error}") from error
+
+
+def _ask(connected: socket.socket, address: str, service: str, until: float) -> str:
+    """Ask on a connection; return the status. Raises OSError, TimeoutError, Disconnected."""
+    name = service.encode()
+    request = bytes((0x0A, len(name))) + name if name else b""
+    http2 = ClientConnection(ConnectionLimits(), 0)
+    answer = b""
+    is_asked = False
+    while True:
+        if http2.can_open and not is_asked:
+            is_asked = True
+            http2.open(_fields(address), b"\0" + len(request).to_bytes(4, "big") + request)
+        connected.sendall(http2.take())
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connected.settimeout(left_s)
+        data = connected.recv(_READ_BYTES)
+        if not data:
+            raise Disconnected(f"{address} closed the connection; is it PocketMQ's port?")
+        for event in http2.receive(data, 0):
+            if isinstance(event, StreamReset | GoAwayReceived | ConnectionEnded):
+                raise Disconnected(f"{address} broke the call off; is it PocketMQ's port?")
+            if isinstance(event, DataReceived):
+                answer = (answer + event.data)[:_ANSWER_BYTES_MAX]
+            elif isinstance(event, TrailersReceived) or (
+                isinstance(event, ResponseReceived) and event.ended
+            ):
+                return _status(address, answer, dict(event.fields))
+
+
+def _fields(address: str) -> list[tuple[str, str]]:
+    return [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/grpc.health.v1.Health/Check"),
+        (":authority", address),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    ]
+
+
+def _status(address: str, answer: bytes, trailers: dict[str, str]) -> str:
+    """Return the name of the status that ANSWER, a gRPC message, and TRAILERS tell; raise Disconnected."""
+    code = trailers.get("grpc-status", "")
+    if code == _GRPC_NOT_FOUND:
+        return "SERVICE_UNKNOWN"
+    message = answer[5:]
+    if code != "0" or len(message) not in {0, 2} or (message and message[0] != 0x08):
+        from urllib.parse import unquote
+
+        reason = unquote(trailers.get("grpc-message", "")) or "no reason given"
+        raise Disconnected(f"{address} answered with gRPC status {code or 'none'}: {reason}")
+    number = message[1] if message else 0
+    return _STATUSES[number] if number < len(_STATUSES) else f"status {number}"
