@@ -4,8 +4,9 @@ Such a client sends its histograms once a minute: how long its sends took, how o
 long they waited for a listener, and how long that took; a push consumer says besides how much it holds. A series is one
 name with one set of labels: client, topic, group, language, and the status of what was measured.
 
-Bounds: `SERIES_MAX` series; beyond, the one that was not heard of for longest is dropped, which is counted. One that
-was not heard of for `SERIES_AGE_MS` is dropped when somebody asks. A histogram has at most `BUCKETS_MAX` bounds, a
+Bounds: `SERIES_MAX` series, shared between the clients: beyond, whoever has more than an equal share, and else whoever
+has most, loses the one that was not heard of for longest, which is counted. One that was not heard of for
+`SERIES_AGE_MS` is dropped when somebody asks. A histogram has at most `BUCKETS_MAX` bounds, a
 label at most `LABEL_LENGTH_MAX` characters, the rest is cut off. What is no such histogram is not kept: `False`.
 
 Not thread-safe: the event loop owns it.
@@ -80,6 +81,8 @@ class Histogram:
 
 #: The values of LABELS, in their order; "" for one that was not given.
 LabelValues = tuple[str, ...]
+#: The name of a series, and its labels.
+_Key = tuple[str, LabelValues]
 
 
 @dataclass(slots=True)
@@ -94,13 +97,14 @@ class ClientMetrics:
     def __init__(self, now_ms: Callable[[], int], *, series_max: int = SERIES_MAX) -> None:
         self._now_ms = now_ms
         self._series_max = series_max
-        #: The one that was heard of last is last.
-        self._series: dict[tuple[str, LabelValues], _Kept] = {}
+        #: By client; of clients, and of series, the one that was heard of last is last.
+        self._series: dict[str, dict[_Key, _Kept]] = {}
+        self._count = 0
         #: Series that others took the place of.
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._series)
+        return self._count
 
     def note(
         self, name: str, labels: Mapping[str, str], histogram: Histogram, *, is_delta: bool = False
@@ -112,7 +116,7 @@ class ClientMetrics:
         if name not in HISTOGRAMS or not histogram.is_sound():
             return False
         key = (name, _values(labels))
-        known = self._series.get(key)
+        known = self._series.get(_client(key), {}).get(key)
         if is_delta and known is not None and isinstance(known.value, Histogram):
             histogram = known.value.plus(histogram)
         self._keep(key, histogram)
@@ -125,12 +129,24 @@ class ClientMetrics:
         self._keep((name, _values(labels)), value)
         return True
 
-    def _keep(self, key: tuple[str, LabelValues], value: Histogram | float) -> None:
-        self._series.pop(key, None)
-        self._series[key] = _Kept(value, self._now_ms())
-        if len(self._series) > self._series_max:
-            del self._series[next(iter(self._series))]
+    def _keep(self, key: _Key, value: Histogram | float) -> None:
+        client = _client(key)
+        own = self._series[client] = self._series.pop(client, {})
+        self._count += own.pop(key, None) is None
+        own[key] = _Kept(value, self._now_ms())
+        if self._count > self._series_max:
+            # Whoever is below its share looks for the largest, and soon has its share.
+            if len(own) <= max(1, self._series_max // len(self._series)):
+                client = max(self._series, key=lambda one: len(self._series[one]))
+            self._drop_oldest(client)
             self.dropped += 1
+
+    def _drop_oldest(self, client: str) -> None:
+        own = self._series[client]
+        del own[next(iter(own))]
+        self._count -= 1
+        if not own:
+            del self._series[client]
 
     def histograms(self, name: str) -> Iterator[tuple[LabelValues, Histogram]]:
         """Yield the series of NAME."""
@@ -146,15 +162,24 @@ class ClientMetrics:
 
     def _of(self, name: str) -> Sequence[tuple[LabelValues, Histogram | float]]:
         self._forget_old()
-        return [(key[1], kept.value) for key, kept in self._series.items() if key[0] == name]
+        return [
+            (key[1], kept.value)
+            for own in self._series.values()
+            for key, kept in own.items()
+            if key[0] == name
+        ]
 
     def _forget_old(self) -> None:
         oldest_ms = self._now_ms() - SERIES_AGE_MS
-        while self._series:
-            key = next(iter(self._series))
-            if self._series[key].heard_ms >= oldest_ms:
-                return
-            del self._series[key]
+        for client, own in list(self._series.items()):
+            for kept in list(own.values()):
+                if kept.heard_ms >= oldest_ms:
+                    break
+                self._drop_oldest(client)
+
+
+def _client(key: _Key) -> str:
+    return key[1][0]
 
 
 def _values(labels: Mapping[str, str]) -> LabelValues:

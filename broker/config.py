@@ -113,6 +113,9 @@ class BrokerConfig:
 
     #: Messages that were received and are not finished; further ones are refused.
     pop_in_flight_max: int = 500_000
+    #: The shortest time that a consumer may ask messages to stay away for while it has them (Apache's
+    #: minInvisibleTimeMillsForRecv); what it hands back may come again sooner.
+    invisible_ms_min: int = 10_000
     #: Official clients that are known at once; further ones are refused.
     clients_max: int = 20_000
     #: Do they send what they measure here, for `/metrics`?
@@ -233,6 +236,7 @@ _LEAST: Final = {
     "leases_max": 1,
     "lease_waits_max": 0,
     "pop_in_flight_max": 1,
+    "invisible_ms_min": 1,
     "clients_max": 1,
     "v2_delay_max_ms": 0,
     "offsets_persist_interval_ms": 100,

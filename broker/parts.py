@@ -256,7 +256,7 @@ def _service_v2(
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions),
         RecallMessages(topics, parts.recalls),
-        Consumers(pops, topics, groups, store.config, wall_ms),
+        Consumers(pops, topics, groups, store.config, wall_ms, config.invisible_ms_min),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
         Measurements(parts.client_metrics),
         CensusMeasurements(parts.client_metrics, clients.sessions),

@@ -45,6 +45,10 @@ _SPLIT_BYTE_NS: Final = 0.25
 _SQL_RECORDS_MAX: Final = 2_000
 
 
+#: Of so many tags each is looked for in all records at once; of more, each record's tag among them, 1 µs a record.
+_SOUGHT_TAGS_MAX: Final = 256
+_MANY_TAGS_RECORDS_MAX: Final = 5_000
+
 #: Bytes of records that are looked at in one turn; one record may be larger.
 LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 
@@ -74,6 +78,9 @@ class TagChoice:
 
     def __init__(self, tags: tuple[str, ...]) -> None:
         self._tags = frozenset(tags)
+        self._are_sought = len(tags) <= _SOUGHT_TAGS_MAX
+        if not self._are_sought:
+            self.records_max = _MANY_TAGS_RECORDS_MAX
         self._by_code: dict[int, list[bytes]] = {}
         for tag, code in zip(tags, java_hashes(tags).tolist(), strict=True):
             self._by_code.setdefault(code, []).append(tag.encode())
@@ -91,6 +98,8 @@ class TagChoice:
         if not len(seen):
             return found
         ranges = _properties(seen)
+        if not self._are_sought:
+            return np.array([tag in self._tags for tag in ranges.texts(TAGS)], np.bool_)
         starts, lengths = ranges.find(TAGS)
         data = as_bytes(seen.records)
         for code, tags in self._by_code.items():

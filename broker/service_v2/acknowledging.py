@@ -25,9 +25,9 @@ from ..groups import Groups
 from ..pop.pops import Pops
 from ..retry_policy import announced_intervals_of
 from ..topics import Topics
-from .checks import checked_group, checked_topic, milliseconds
+from .checks import check_invisible, checked_group, checked_topic, milliseconds
 from .service import client_id, service, unary
-from .statuses import OK, Refused, status_of, status_of_bug
+from .statuses import OK, Refused, status_of, status_of_bug, status_with
 
 Reply = TypeVar(
     "Reply",
@@ -35,7 +35,6 @@ Reply = TypeVar(
     v2.ChangeInvisibleDurationResponse,
     v2.ForwardMessageToDeadLetterQueueResponse,
 )
-INVISIBLE_MAX_MS: Final = 12 * 3_600_000
 #: What push consumers get back sooner comes after the group's back-off.
 PUSHED_LEAST_MS: Final = 1_000
 
@@ -111,14 +110,7 @@ class Acknowledging:
         group, topic = self._names(request.group, request.topic)
         handle = request.receipt_handle
         invisible_ms = milliseconds(request.invisible_duration)
-        if not 0 <= invisible_ms <= INVISIBLE_MAX_MS:
-            raise Refused(
-                v2.ILLEGAL_INVISIBLE_TIME,
-                f"invisible_duration is {invisible_ms} ms: must be 0 (at once) to {INVISIBLE_MAX_MS} ms, 12 h",
-                field="invisible_duration",
-                limit=INVISIBLE_MAX_MS,
-                value=invisible_ms,
-            )
+        check_invisible(invisible_ms, 0)
         suspend = request.suspend
         attempt = 0 if suspend else self._pops.renewed_attempt(group, topic, handle)
         if attempt >= 1:
@@ -194,9 +186,8 @@ def _status_of_all(good: int, failed: dict[int, v2.Status]) -> v2.Status:
             field="entries",
         )
     if good or len(failed) > 1:
-        return v2.Status(
-            code=v2.MULTIPLE_RESULTS,
-            message="not all entries have the same outcome: each has its own status",
+        return status_with(
+            v2.MULTIPLE_RESULTS, "not all entries have the same outcome: each has its own status"
         )
-    (status,) = failed.values()
-    return status
+    (only,) = failed.values()
+    return only

@@ -45,6 +45,7 @@ PROPERTIES_BYTES_MAX: Final = 16 * 1024
 #: Bytes of a message group.
 MESSAGE_GROUP_BYTES_MAX: Final = 63
 LITE_TOPIC_LENGTH_MAX: Final = 64
+INVISIBLE_MAX_MS: Final = 12 * 3_600_000
 RECOVERY_MAX_MS: Final = 3_600_000
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
@@ -117,6 +118,26 @@ def check_lite_topic(name: str) -> None:
             limit=LITE_TOPIC_LENGTH_MAX,
             value=name[:_SHOWN_MAX],
         )
+
+
+def check_invisible(invisible_ms: int, least_ms: int, remedy: str = "") -> None:
+    """Raise Refused (ILLEGAL_INVISIBLE_TIME) unless a message may stay away for INVISIBLE_MS, LEAST_MS at least.
+
+    The sentence begins as Apache's does; REMEDY ends the one for too short a time.
+    """
+    if invisible_ms < least_ms:
+        size, bound = "small. min", least_ms
+    elif invisible_ms > INVISIBLE_MAX_MS:
+        size, bound, remedy = "large. max", INVISIBLE_MAX_MS, " (12 h)"
+    else:
+        return
+    raise Refused(
+        v2.ILLEGAL_INVISIBLE_TIME,
+        f"the invisibleTime is too {size} is {bound} ms{remedy}: invisible_duration is {invisible_ms} ms",
+        field="invisible_duration",
+        limit=bound,
+        value=invisible_ms,
+    )
 
 
 # --- messages

@@ -17,7 +17,10 @@ from .receiving import Receiving
 
 
 class Consumers:
-    """Receives, and what becomes of deliveries. NOW_MS is the machine's time."""
+    """Receives, and what becomes of deliveries.
+
+    NOW_MS is the machine's time; INVISIBLE_MS_MIN the shortest that a receive may ask messages to stay away for.
+    """
 
     def __init__(
         self,
@@ -26,8 +29,9 @@ class Consumers:
         groups: Groups,
         store_config: StoreConfig,
         now_ms: Callable[[], int],
+        invisible_ms_min: int,
     ) -> None:
-        self._receiving = Receiving(pops, now_ms)
+        self._receiving = Receiving(pops, now_ms, invisible_ms_min)
         delays_ms = store_config.delay_levels_ms
         self._acknowledging = Acknowledging(pops, topics, groups, delays_ms)
         self._lite = LiteSubscriptions(topics)

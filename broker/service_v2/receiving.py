@@ -24,8 +24,7 @@ from ...proto.rpc import MethodTable, Stream, server_stream
 from ..filters.choice import choice_of
 from ..pop.asked import Asked, Delivery, Popped
 from ..pop.pops import BATCH_MAX, Pops
-from .acknowledging import INVISIBLE_MAX_MS
-from .checks import checked_group, checked_topic, milliseconds
+from .checks import check_invisible, checked_group, checked_topic, milliseconds
 from .messages import deliver
 from .service import client_id, service
 from .statuses import OK, Refused, status_of, status_of_bug
@@ -50,10 +49,14 @@ _ALL_IS_WELL: Final = v2.ReceiveMessageResponse(status=OK)
 
 
 class Receiving:
-    """Answers receives from POPS; NOW_MS tells when a delivery leaves."""
+    """Answers receives from POPS; NOW_MS tells when a delivery leaves.
 
-    def __init__(self, pops: Pops, now_ms: Callable[[], int]) -> None:
+    INVISIBLE_MS_MIN: the shortest time that messages may be asked to stay away for.
+    """
+
+    def __init__(self, pops: Pops, now_ms: Callable[[], int], invisible_ms_min: int) -> None:
         self._pops = pops
+        self._invisible_ms_min = invisible_ms_min
         self._now_ms = now_ms
 
     def methods(self) -> MethodTable:
@@ -75,7 +78,7 @@ class Receiving:
             stream.finish()
             return
         try:
-            asked = _asked(request, stream, client)
+            asked = _asked(request, stream, client, self._invisible_ms_min)
             answer = _Answer(self, asked, request.message_queue.topic, stream)
             if not asked.batch:
                 self.nothing(stream, NOTHING_NEW)
@@ -192,7 +195,9 @@ class _Answer:
         self._receiving.hand_back(self._asked, lost)
 
 
-def _asked(request: v2.ReceiveMessageRequest, stream: Stream, client: str) -> Asked:
+def _asked(
+    request: v2.ReceiveMessageRequest, stream: Stream, client: str, invisible_ms_min: int
+) -> Asked:
     """Return what REQUEST asks of pop; raise Refused."""
     group = checked_group(request.group.name)
     topic = checked_topic(request.message_queue.topic.name)
@@ -209,14 +214,7 @@ def _asked(request: v2.ReceiveMessageRequest, stream: Stream, client: str) -> As
     invisible_ms, auto_renew = 0, request.auto_renew
     if not auto_renew:
         invisible_ms = milliseconds(request.invisible_duration)
-        if not 0 < invisible_ms <= INVISIBLE_MAX_MS:
-            raise Refused(
-                v2.ILLEGAL_INVISIBLE_TIME,
-                f"invisible_duration is {invisible_ms} ms: must be 1 to {INVISIBLE_MAX_MS} ms, 12 h, or auto_renew set",
-                field="invisible_duration",
-                limit=INVISIBLE_MAX_MS,
-                value=invisible_ms,
-            )
+        check_invisible(invisible_ms, invisible_ms_min, " (broker.invisible_ms_min)")
     return Asked(
         group=group,
         topic=topic,

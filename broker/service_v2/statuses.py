@@ -41,6 +41,11 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.NotServed: v2.NOT_IMPLEMENTED,
 }
 
+#: Codes whose texts begin with their names, as Apache's do: there are programs that look for them in an error's text.
+_NAMED: Final = frozenset(
+    {v2.INVALID_RECEIPT_HANDLE, v2.MULTIPLE_RESULTS, v2.MASTER_PERSISTENCE_TIMEOUT}
+)
+
 OK: Final = v2.Status(code=v2.OK, message="OK")
 
 
@@ -61,7 +66,12 @@ def code_of(error: PocketMQError) -> v2.Code:
 
 def status_of(error: PocketMQError) -> v2.Status:
     """Return ERROR as clients get it."""
-    return v2.Status(code=code_of(error), message=error.message)
+    return status_with(code_of(error), error.message)
+
+
+def status_with(code: v2.Code, text: str) -> v2.Status:
+    """Return CODE with TEXT, behind the code's name where clients look for that."""
+    return v2.Status(code=code, message=f"{v2.Code.Name(code)}: {text}" if code in _NAMED else text)
 
 
 def status_of_bug(path: str, bug: Exception) -> v2.Status:

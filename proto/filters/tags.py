@@ -16,8 +16,8 @@ from ..errors import InvalidFilter
 SEPARATOR: Final = "||"
 EVERY: Final = "*"
 #: Bounds of an expression: characters, and different tags.
-EXPRESSION_LENGTH_MAX: Final = 8_192
-TAGS_MAX: Final = 256
+EXPRESSION_LENGTH_MAX: Final = 32_768
+TAGS_MAX: Final = 4_096
 
 
 def parse_tags(expression: str) -> tuple[str, ...]:

@@ -82,6 +82,30 @@ def test_the_series_that_was_not_heard_of_for_longest_makes_room() -> None:
     assert (len(kept), kept.dropped) == (3, 1)
 
 
+def test_a_client_of_many_topics_leaves_others_their_share() -> None:
+    kept, _ = metrics(series_max=100)
+    few, many = ["t0", "t1"], [f"t{number}" for number in range(1_000)]
+    for client, topics in (("a", few), ("large", many), ("b", few), ("large", many), ("c", few)):
+        for topic in topics:
+            kept.note(SEND, {"client_id": client, "topic": topic}, ONE)
+
+    found = [labels[:2] for labels, _ in kept.histograms(SEND)]
+    assert {one for one in found if one[0] != "large"} == {
+        (client, topic) for client in "abc" for topic in few
+    }
+    assert len(kept) == len(found) == 100
+
+
+def test_two_clients_of_many_topics_have_half_of_the_room_each() -> None:
+    kept, _ = metrics(series_max=100)
+    for client in ("a", "b", "a"):
+        for number in range(1_000):
+            kept.note(SEND, {"client_id": client, "topic": f"t{number}"}, ONE)
+
+    clients = [labels[0] for labels, _ in kept.histograms(SEND)]
+    assert (clients.count("a"), clients.count("b")) == (50, 50)
+
+
 async def test_a_client_that_is_silent_is_forgotten() -> None:
     kept, clock = metrics()
     kept.note(SEND, {"client_id": "gone"}, ONE)

@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 from ...errors import InvalidFilter
 
 #: Characters of an expression.
-EXPRESSION_LENGTH_MAX: Final = 8_192
+EXPRESSION_LENGTH_MAX: Final = 32_768
 KEYWORDS: Final = frozenset(
     [
         *("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"),

@@ -55,6 +55,18 @@ def test_of_tags_exactly_the_wanted_ones_are_wanted(
     assert not (chosen & ~candidates).any()
 
 
+@given(st.lists(tags), st.sets(st.sampled_from(TAGS), min_size=1))
+def test_of_many_tags_exactly_the_wanted_ones_are_wanted(
+    rows: list[str | None], wanted: set[str]
+) -> None:
+    wanted |= {f"other{number}" for number in range(2_500)}
+    choice = choice_of(pb.Filter(kind=pb.Filter.TAG, expression="||".join(sorted(wanted))))
+    assert choice is not None
+    found = seen(list(map(row, rows)))
+
+    assert choice.wanted(found).tolist() == [tag in wanted for tag in rows]
+
+
 def test_a_code_that_is_no_hash_is_looked_at() -> None:
     choice = choice_of(pb.Filter(kind=pb.Filter.TAG, expression="a"))
     assert choice is not None

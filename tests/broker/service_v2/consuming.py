@@ -52,7 +52,7 @@ class Consuming(Popping):
             self.filters,
         )
         faces: list[Face] = [
-            Receiving(self.pops, self.clock.now_ms),
+            Receiving(self.pops, self.clock.now_ms, self.config.invisible_ms_min),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
             LiteSubscriptions(self.topics),
             PullConsumers(

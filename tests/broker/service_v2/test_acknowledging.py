@@ -72,6 +72,7 @@ class TestAcknowledging:
         reply = consuming.ack_message(handle)
 
         assert reply.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert reply.status.message.startswith("INVALID_RECEIPT_HANDLE: receipt handle")
         (entry,) = reply.entries
         assert entry.status == reply.status
         assert entry.receipt_handle == handle
@@ -95,6 +96,7 @@ class TestAcknowledging:
         reply = consuming.ack_message(good, "nonsense")
 
         assert reply.status.code == v2.MULTIPLE_RESULTS
+        assert reply.status.message.startswith("MULTIPLE_RESULTS: ")
         codes = [one.status.code for one in reply.entries]
         assert codes == [v2.OK, v2.INVALID_RECEIPT_HANDLE]
 
@@ -255,15 +257,19 @@ class TestChanging:
         assert seen(consuming.receive(auto_renew=True)) == [(b"1", 1)]
         assert consuming.dead() == []
 
-    @pytest.mark.parametrize("seconds_asked", [-1, 43_201])
+    @pytest.mark.parametrize(
+        ("seconds_asked", "bound"),
+        [(-1, "too small. min is 0"), (43_201, "too large. max is 43200000")],
+    )
     async def test_a_time_out_of_bounds_is_refused_and_the_handle_stays_good(
-        self, consuming: Consuming, seconds_asked: float
+        self, consuming: Consuming, seconds_asked: float, bound: str
     ) -> None:
         (handle,) = lent(consuming, b"1")
 
         reply = consuming.change(handle, seconds_asked)
 
         assert reply.status.code == v2.ILLEGAL_INVISIBLE_TIME
+        assert reply.status.message.startswith(f"the invisibleTime is {bound}")
         assert reply.receipt_handle == handle
         assert consuming.ack_message(handle).status == OK
 

@@ -1,7 +1,9 @@
 """Two answers to one call held against each other: what Apache's broker said, and what ours says.
 
 Compared are the gRPC status, when which message of the answer came, to the second, which fields are there, and what
-stands in those that the README of the recordings does not list as varying. A difference is a line:
+stands in those that the README of the recordings does not list as varying. Texts of errors are
+ours, but where programs read them: one of Apache's that begins with its code's name, or tells a bound of the invisible
+duration, is how ours with that code begins. A difference is a line:
 
     status.code: INTERNAL_SERVER_ERROR → TOPIC_NOT_FOUND      theirs, ours; "-" is a field that is not there
     message …75: comes | is missing                           a message that only we delivered, or only they
@@ -35,6 +37,7 @@ _VARYING: Final = {
 #: Texts, and numbers whose zero looks as if they were not there.
 _LEFT_OUT: Final = {"queue_id", "offset"}
 _ABSENT: Final = "-"
+_INVISIBLE: Final = "the invisibleTime is "
 _CHECK: Final = "recover_orphaned_transaction_command"
 
 
@@ -187,7 +190,10 @@ def _compare_fields(path: str, theirs: Any, ours: Any) -> Iterator[str]:
         theirs, ours = theirs or {}, ours or {}
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name in [*theirs, *(name for name in ours if name not in theirs)]:
-            if name in _LEFT_OUT or (name == "message" and path.endswith("status")):
+            if name in _LEFT_OUT:
+                continue
+            if name == "message" and path.endswith("status"):
+                yield from _compare_texts(path, theirs, ours)
                 continue
             below = f"{path}.{name}" if path else name
             yield from _compare_field(below, name, theirs.get(name), ours.get(name))
@@ -198,6 +204,14 @@ def _compare_fields(path: str, theirs: Any, ours: Any) -> Iterator[str]:
             yield from _compare_fields(f"{path}[]", their, our)
     elif theirs != ours:
         yield f"{path}: {_shown(theirs)} → {_shown(ours)}"
+
+
+def _compare_texts(path: str, theirs: dict[str, str], ours: dict[str, str]) -> Iterator[str]:
+    """Compare the texts of two statuses."""
+    code, text = theirs["code"], theirs.get("message", "")
+    is_read = text.startswith((code, _INVISIBLE)) and code == ours.get("code") != "OK"
+    if is_read and not ours.get("message", "").startswith(text):
+        yield f"{path}.message: {text} → {ours.get('message', '')}"
 
 
 def _compare_field(path: str, name: str, their: Any, our: Any) -> Iterator[str]:

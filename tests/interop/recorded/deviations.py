@@ -148,13 +148,6 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
     "any messages make a batch": [
         ("send-46 send-47", _code("INTERNAL_SERVER_ERROR", "OK"), "entries: - → {…}"),
     ],
-    "shorter invisible durations are taken": [
-        (
-            "receive-23 receive-24",
-            _LATER,
-            _code("ILLEGAL_INVISIBLE_TIME", "MESSAGE_NOT_FOUND"),
-        ),
-    ],
     "who asks for nothing does not wait": [
         ("receive-30", "after 5.0 s: comes sooner"),
     ],
