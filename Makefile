@@ -8,12 +8,13 @@
 #                else is told; 100,000 long polls that a consumer cancels: it is never cut off
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up
+# make house     how many files a reader meets: in the sources, and on the roads of calls; tests hold each figure
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo install test dev check bench campaign interop grpcio proto proto-check clean
+.PHONY: demo install test dev check bench campaign interop house grpcio proto proto-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -49,6 +50,9 @@ interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.campaign --repeat 3
 	$(BIN)/python -m tests.interop.official.campaign --grpc grpcio
 	$(BIN)/python -m tests.interop.official.stalls
+
+house: $(VENV)/.dev
+	$(BIN)/python -m tests.repository.house
 
 grpcio: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --grpc grpcio tests/integration tests/interop tests/nameserver

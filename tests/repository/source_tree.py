@@ -49,6 +49,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all of the tree of PATH."""
+    return list(ast.walk(tree_of(path)))
+
+
 def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, absolute module) of every import in PATH that runs; not those for type checkers only."""
     for node in _running(tree_of(path)):
@@ -57,6 +63,22 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield node.lineno, node.module
+
+
+@cache
+def imported_files(path: Path) -> list[Path]:
+    """Return the files of the package that PATH imports, those for type checkers and generated ones among them."""
+    found: dict[Path, None] = {}
+    for node in nodes_of(path):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            start = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                for place in (start / alias.name, start):
+                    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+                    if file.exists():
+                        found[file] = None
+                        break
+    return list(found)
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
