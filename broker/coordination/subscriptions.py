@@ -55,7 +55,9 @@ def differences(mine: Wishes, others: Wishes) -> list[str]:
     for topic in sorted(mine.topics.keys() | others.topics.keys()):
         here, there = mine.topics.get(topic), others.topics.get(topic)
         if here != there:
-            found.append(f"topic {topic!r}: {_words(here)} here, {_words(there)} there")
+            found.append(
+                f"topic {topic!r}: {want_in_words(here)} here, {want_in_words(there)} there"
+            )
     if mine.strategy != others.strategy:
         found.append(f"strategy: {mine.strategy!r} here, {others.strategy!r} there")
     if mine.each_for_itself != others.each_for_itself:
@@ -84,7 +86,8 @@ def mismatch(
     )
 
 
-def _words(want: tuple[int, str] | None) -> str:
+def want_in_words(want: tuple[int, str] | None) -> str:
+    """Return WANT, kind and expression of a filter, as people read it; None: there is no subscription."""
     if want is None:
         return "not subscribed"
     kind, expression = want

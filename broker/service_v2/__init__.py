@@ -14,7 +14,7 @@
     SyncLiteSubscription                            lite
 
     service      puts the methods together; clients and consumers those of some of these files
-    sessions     who is connected
+    sessions     who is connected;  subscriptions: what each wants, all of a group the same
     messages     from message to record and back, with message_types and property_names
     checks       names and limits of what is asked;  statuses: errors as clients get them
     otlp_metrics, opencensus_metrics                what clients measure, by services of other names

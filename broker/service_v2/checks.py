@@ -33,6 +33,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...proto.duration import format_duration
 from ...proto.errors import InvalidName
+from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.instant import format_instant
 from ...proto.topics import MESSAGE_SIZE_MAX, check_group, check_topic, is_system_topic
@@ -138,6 +139,20 @@ def check_invisible(invisible_ms: int, least_ms: int, remedy: str = "") -> None:
         limit=bound,
         value=invisible_ms,
     )
+
+
+def filter_of(expression: v2.FilterExpression) -> pb.Filter:
+    """Return the filter that EXPRESSION asks for; raise Refused for SQL without any."""
+    text = expression.expression
+    if expression.type != v2.SQL:
+        return pb.Filter(kind=pb.Filter.TAG, expression=text)
+    if not text.strip():
+        raise Refused(
+            v2.ILLEGAL_FILTER_EXPRESSION,
+            "the SQL expression is empty: write one, or '*' as a TAG for every message",
+            field="expression",
+        )
+    return pb.Filter(kind=pb.Filter.SQL, expression=text)
 
 
 # --- messages

@@ -18,6 +18,7 @@ from .heartbeats import Heartbeats
 from .routes import Routes
 from .sessions import Sessions
 from .settings import SettingsRules
+from .subscriptions import Subscriptions
 from .telemetry import Telemetry
 from .transaction_checks import CheckCommands
 
@@ -42,8 +43,9 @@ class Clients:
         self.sessions = Sessions(timers, limit=config.clients_max)
         self._routes = Routes(config.name, topics, groups, reach)
         rules = SettingsRules(groups, store_config.delay_levels_ms)
+        self.subscriptions = Subscriptions(groups, self.sessions, timers)
         self.telemetry = Telemetry(
-            self.sessions, rules, reach, timers, measured=config.client_metrics
+            self.sessions, self.subscriptions, rules, reach, timers, measured=config.client_metrics
         )
         self._heartbeats = Heartbeats(self.sessions)
         self.checks = CheckCommands(self.sessions, listeners, limit=config.transactions_open_max)
@@ -51,6 +53,7 @@ class Clients:
     def start(self) -> None:
         """Begin to look for clients that are gone."""
         self.sessions.start()
+        self.subscriptions.start()
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""

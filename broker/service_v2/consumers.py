@@ -14,6 +14,7 @@ from ..topics import Topics
 from .acknowledging import Acknowledging
 from .lite import LiteSubscriptions
 from .receiving import Receiving
+from .subscriptions import Subscriptions
 
 
 class Consumers:
@@ -27,11 +28,12 @@ class Consumers:
         pops: Pops,
         topics: Topics,
         groups: Groups,
+        subscriptions: Subscriptions,
         store_config: StoreConfig,
         now_ms: Callable[[], int],
         invisible_ms_min: int,
     ) -> None:
-        self._receiving = Receiving(pops, now_ms, invisible_ms_min)
+        self._receiving = Receiving(pops, subscriptions, now_ms, invisible_ms_min)
         delays_ms = store_config.delay_levels_ms
         self._acknowledging = Acknowledging(pops, topics, groups, delays_ms)
         self._lite = LiteSubscriptions(topics)

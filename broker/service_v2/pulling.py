@@ -31,9 +31,9 @@ from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..topics import Topics
 from ..waiting import Waiting
-from .checks import checked_group, checked_topic, milliseconds
+from .checks import checked_group, checked_topic, filter_of, milliseconds
 from .messages import delivered
-from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS, filter_of
+from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
 from .service import client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 

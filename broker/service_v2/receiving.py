@@ -24,10 +24,11 @@ from ...proto.rpc import MethodTable, Stream, server_stream
 from ..filters.choice import choice_of
 from ..pop.asked import Asked, Delivery, Popped
 from ..pop.pops import BATCH_MAX, Pops
-from .checks import check_invisible, checked_group, checked_topic, milliseconds
+from .checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .messages import deliver
 from .service import client_id, service
 from .statuses import OK, Refused, status_of, status_of_bug
+from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +50,20 @@ _ALL_IS_WELL: Final = v2.ReceiveMessageResponse(status=OK)
 
 
 class Receiving:
-    """Answers receives from POPS; NOW_MS tells when a delivery leaves.
+    """Answers receives from POPS; SUBSCRIPTIONS knows what others of a group want, NOW_MS when a delivery leaves.
 
     INVISIBLE_MS_MIN: the shortest time that messages may be asked to stay away for.
     """
 
-    def __init__(self, pops: Pops, now_ms: Callable[[], int], invisible_ms_min: int) -> None:
+    def __init__(
+        self,
+        pops: Pops,
+        subscriptions: Subscriptions,
+        now_ms: Callable[[], int],
+        invisible_ms_min: int,
+    ) -> None:
         self._pops = pops
+        self._subscriptions = subscriptions
         self._invisible_ms_min = invisible_ms_min
         self._now_ms = now_ms
 
@@ -78,7 +86,9 @@ class Receiving:
             stream.finish()
             return
         try:
-            asked = _asked(request, stream, client, self._invisible_ms_min)
+            wanted = filter_of(request.filter_expression)
+            asked = _asked(request, stream, client, wanted, self._invisible_ms_min)
+            self._subscriptions.receive(client, asked.group, asked.topic, wanted)
             answer = _Answer(self, asked, request.message_queue.topic, stream)
             if not asked.batch:
                 self.nothing(stream, NOTHING_NEW)
@@ -196,9 +206,13 @@ class _Answer:
 
 
 def _asked(
-    request: v2.ReceiveMessageRequest, stream: Stream, client: str, invisible_ms_min: int
+    request: v2.ReceiveMessageRequest,
+    stream: Stream,
+    client: str,
+    wanted: pb.Filter,
+    invisible_ms_min: int,
 ) -> Asked:
-    """Return what REQUEST asks of pop; raise Refused."""
+    """Return what REQUEST of CLIENT asks of pop, of what is WANTED; raise Refused."""
     group = checked_group(request.group.name)
     topic = checked_topic(request.message_queue.topic.name)
     wait_ms = _wait_ms(request, stream)
@@ -224,7 +238,7 @@ def _asked(
         wait_ms=wait_ms,
         auto_renew=auto_renew,
         attempt_id=request.attempt_id,
-        choice=choice_of(filter_of(request.filter_expression)),
+        choice=choice_of(wanted),
     )
 
 
@@ -257,17 +271,3 @@ def _version(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         return (1 << 31,)
     return tuple(map(int, parts))
-
-
-def filter_of(expression: v2.FilterExpression) -> pb.Filter:
-    """Return the filter that EXPRESSION asks for; raise Refused for SQL without any."""
-    text = expression.expression
-    if expression.type != v2.SQL:
-        return pb.Filter(kind=pb.Filter.TAG, expression=text)
-    if not text.strip():
-        raise Refused(
-            v2.ILLEGAL_FILTER_EXPRESSION,
-            "the SQL expression is empty: write one, or '*' as a TAG for every message",
-            field="expression",
-        )
-    return pb.Filter(kind=pb.Filter.SQL, expression=text)

@@ -79,6 +79,10 @@ class Session:
             return _EXPIRY_MS
         return _SILENT_MS if self.language in _QUICK else _SILENT_SLOW_MS
 
+    def silent_in_ms(self, now_ms: int) -> int:
+        """Return in how long it counts as gone, if it is not heard until then."""
+        return max(0, self.heard_ms + self._silence_ms() - now_ms)
+
     def is_silent(self, now_ms: int) -> bool:
         """Is it time to take the client for gone?"""
         return now_ms - self.heard_ms >= self._silence_ms()

@@ -1,8 +1,8 @@
 """Telemetry: one long stream a client, settings in both directions and the broker's commands to it.
 
 Every settings message is answered with what the client keeps to, and status OK. The first answer of a stream is sent
-once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings
-end the stream with INVALID_ARGUMENT. A stream without a
+once more `_AGAIN_MS` later, because clients of Node.js look for it only when all their routes are there. Bad settings,
+and filters that are not those of the group (subscriptions.py), end the stream with INVALID_ARGUMENT. A stream without a
 client id is told so in a command, and ends well. Commands that nobody has asked for are passed over.
 
 Python's push consumers stop reading while nothing wants their measurements: what a client does not read is bounded by
@@ -27,6 +27,7 @@ from .service import client_id, service
 from .sessions import LANGUAGE, Session, Sessions
 from .settings import SettingsRules
 from .statuses import OK, Refused, status_of
+from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Telemetry:
     def __init__(
         self,
         sessions: Sessions,
+        subscriptions: Subscriptions,
         rules: SettingsRules,
         reach: Reach,
         timers: Timers,
@@ -50,6 +52,7 @@ class Telemetry:
         measured: bool,
     ) -> None:
         self.sessions = sessions
+        self._subscriptions = subscriptions
         self._rules = rules
         self._reach = reach
         self.timers = timers
@@ -71,8 +74,9 @@ class Telemetry:
         return TelemetryStream(stream, self, who)
 
     def settle(self, session: Session, settings: v2.Settings) -> None:
-        """Keep SETTINGS for SESSION; raise InvalidArgument for bad ones."""
+        """Keep SETTINGS for SESSION; raise InvalidArgument for bad ones, and filters unlike those of the group."""
         self._rules.check(settings)
+        self._subscriptions.settle(session, settings)
         self.sessions.settle(session, settings)
 
     def answer(self, settings: v2.Settings) -> v2.TelemetryCommand:

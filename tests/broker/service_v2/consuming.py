@@ -13,6 +13,8 @@ from pocketmq.broker.service_v2.lite import LiteSubscriptions
 from pocketmq.broker.service_v2.pulling import PullConsumers
 from pocketmq.broker.service_v2.receiving import Receiving
 from pocketmq.broker.service_v2.service import SERVICE, Face, ServiceV2
+from pocketmq.broker.service_v2.sessions import Sessions
+from pocketmq.broker.service_v2.subscriptions import Subscriptions
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from tests.fake_calls import FakeCall, FakeStream
 
@@ -37,6 +39,8 @@ class Consuming(Popping):
     def __init__(self, path: Path, *, queues: int = 1, **settings: Any) -> None:
         super().__init__(path, queues=queues, **settings)
         self.streams: list[FakeStream] = []
+        self.sessions = Sessions(self.timers, limit=100)
+        self.subscriptions = Subscriptions(self.groups, self.sessions, self.timers)
 
     def check_commit(self, group: str, offsets: object) -> None:
         """Take any offsets: nobody holds queues here."""
@@ -52,7 +56,9 @@ class Consuming(Popping):
             self.filters,
         )
         faces: list[Face] = [
-            Receiving(self.pops, self.clock.now_ms, self.config.invisible_ms_min),
+            Receiving(
+                self.pops, self.subscriptions, self.clock.now_ms, self.config.invisible_ms_min
+            ),
             Acknowledging(self.pops, self.topics, self.groups, RETRY_DELAYS_MS),
             LiteSubscriptions(self.topics),
             PullConsumers(

@@ -1,0 +1,201 @@
+"""Official clients of one group want the same of a topic: who does not is refused, unless the group only warns."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pocketmq.broker.groups import SUBSCRIPTION_CHECK, WARN, Groups
+from pocketmq.proto.errors import InvalidArgument
+from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.store.state_tables import GroupConfig
+
+from ..pop.popping import GROUP, TOPIC
+from .connected import Connected
+from .consuming import Consuming, resource, status_of_stream
+
+
+def tag(expression: str) -> v2.FilterExpression:
+    return v2.FilterExpression(type=v2.TAG, expression=expression)
+
+
+def sql(expression: str) -> v2.FilterExpression:
+    return v2.FilterExpression(type=v2.SQL, expression=expression)
+
+
+def wanting(group: str = "R-g", **topics: v2.FilterExpression) -> v2.Settings:
+    """Return the settings of a push consumer of GROUP that wants of TOPICS (normal: R-normal) what is said."""
+    settings = v2.Settings(client_type=v2.PUSH_CONSUMER)
+    settings.subscription.group.name = group
+    for name, expression in topics.items():
+        settings.subscription.subscriptions.add(topic=resource(f"R-{name}"), expression=expression)
+    return settings
+
+
+def only_warn(groups: Groups, name: str) -> None:
+    groups.create(
+        replace(GroupConfig(name=name), attributes={SUBSCRIPTION_CHECK: WARN}), update=False
+    )
+
+
+@pytest.fixture
+def connected(tmp_path: Path) -> Connected:
+    return Connected(tmp_path)
+
+
+class TestSettings:
+    """What is said on a Telemetry stream."""
+
+    def test_a_second_filter_is_refused_and_names_both_and_the_difference(
+        self, connected: Connected
+    ) -> None:
+        connected.open("old").say(wanting(normal=tag("a || b")))
+
+        with pytest.raises(InvalidArgument) as caught:
+            connected.open("new").say(wanting(normal=tag("a || c")))
+
+        assert caught.value.message == (
+            "client 'new' wants something else of group 'R-g' than client 'old': topic 'R-normal': tags 'a || c' here,"
+            " tags 'a || b' there: subscribe alike, or use a group of its own"
+        )
+        session = connected.sessions.find("new")
+        assert session is not None
+        assert session.settings is None
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (tag("a||b"), tag(" b || a || a")),
+            (tag("*"), tag("")),
+            (sql("n > 1 and m = 'x'"), sql("( n>1 ) AND m='x'")),
+        ],
+    )
+    def test_other_words_for_the_same_are_the_same(
+        self, connected: Connected, one: v2.FilterExpression, other: v2.FilterExpression
+    ) -> None:
+        connected.open("c1").say(wanting(normal=one))
+        connected.open("c2").say(wanting(normal=other))
+
+    def test_topics_may_differ_and_so_may_groups(self, connected: Connected) -> None:
+        connected.open("c1").say(wanting(normal=tag("a")))
+        connected.open("c2").say(wanting(fifo=tag("b")))
+        connected.open("c3").say(wanting("R-g2", normal=tag("b")))
+
+    def test_who_said_goodbye_is_in_nobodys_way(self, connected: Connected) -> None:
+        connected.open("old").say(wanting(normal=tag("a")))
+
+        connected.sessions.end("old")
+
+        connected.open("new").say(wanting(normal=tag("b")))
+
+    async def test_who_was_killed_is_in_the_way_until_it_counts_as_gone(
+        self, connected: Connected
+    ) -> None:
+        connected.timers.start()
+        peer = connected.open("old", **{"x-mq-language": "JAVA"})
+        peer.say(wanting(normal=tag("a")))
+        peer.close()
+
+        with pytest.raises(InvalidArgument, match=r"not connected.* try again in 15000 ms"):
+            connected.open("new").say(wanting(normal=tag("b")))
+        await connected.clock.advance(17_000)
+
+        connected.open("new").say(wanting(normal=tag("b")))
+        await connected.timers.stop()
+
+    def test_a_client_alone_changes_its_filter(self, connected: Connected) -> None:
+        peer = connected.open("c")
+        peer.say(wanting(normal=tag("a")))
+        peer.say(wanting(normal=tag("b")))
+
+        with pytest.raises(InvalidArgument, match="tags 'a' here, tags 'b' there"):
+            connected.open("d").say(wanting(normal=tag("a")))
+
+    def test_a_topic_that_is_not_subscribed_to_any_more_is_free(self, connected: Connected) -> None:
+        peer = connected.open("c")
+        peer.say(wanting(normal=tag("a"), fifo=tag("a")))
+        peer.say(wanting(fifo=tag("a")))
+
+        connected.open("d").say(wanting(normal=tag("b")))
+
+    def test_a_group_that_warns_lets_both_in_and_logs_it_once(
+        self, connected: Connected, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        only_warn(connected.groups, "R-g")
+        connected.open("c").say(wanting(normal=tag("a")))
+        peer = connected.open("d")
+
+        with caplog.at_level(logging.WARNING):
+            peer.say(wanting(normal=tag("b")))
+            peer.say(wanting(normal=tag("b")))
+
+        (warning,) = [one.getMessage() for one in caplog.records]
+        assert "client 'd' wants something else of group 'R-g' than client 'c'" in warning
+
+    def test_the_first_stays_when_a_group_begins_to_refuse(self, connected: Connected) -> None:
+        only_warn(connected.groups, "R-g")
+        first, second = connected.open("c"), connected.open("d")
+        first.say(wanting(normal=tag("a")))
+        second.say(wanting(normal=tag("b")))
+
+        connected.groups.create(GroupConfig(name="R-g"), update=True)
+
+        first.say(wanting(normal=tag("a")))
+        with pytest.raises(InvalidArgument, match="client 'd'"):
+            second.say(wanting(normal=tag("b")))
+
+
+def receive(consuming: Consuming, client: str, expression: str) -> v2.Status:
+    stream = consuming.receive(
+        metadata={"x-mq-client-id": client, "x-mq-client-version": "5.1.2"},
+        filter_expression=tag(expression),
+        batch_size=1,
+    )
+    return status_of_stream(stream)
+
+
+class TestReceives:
+    """What is said with a receive, of clients that have sent no settings, too."""
+
+    async def test_a_receive_through_another_filter_is_refused_and_takes_nothing(
+        self, consuming: Consuming
+    ) -> None:
+        consuming.send(b"1", b"2", properties={"TAGS": "a"})
+        assert receive(consuming, "c", "a").code == v2.OK
+
+        refused = receive(consuming, "d", "b")
+
+        assert refused.code == v2.FORBIDDEN
+        assert "client 'd' wants something else" in refused.message
+        assert "tags 'b' here, tags 'a' there" in refused.message
+        assert receive(consuming, "c", "a").code == v2.OK
+
+    async def test_a_client_without_a_session_is_forgotten_a_minute_after_its_last_receive(
+        self, consuming: Consuming
+    ) -> None:
+        consuming.send(b"1", b"2", properties={"TAGS": "b"})
+        consuming.receive(metadata={"x-mq-client-id": "c"}, filter_expression=tag("a"))
+        assert receive(consuming, "d", "b").code == v2.FORBIDDEN
+
+        await consuming.passes(60_000)
+
+        consuming.send(b"3", properties={"TAGS": "b"})
+        assert receive(consuming, "d", "b").code == v2.OK
+
+    async def test_a_group_that_warns_serves_both(self, consuming: Consuming) -> None:
+        only_warn(consuming.groups, GROUP)
+        consuming.send(b"1", properties={"TAGS": "a"})
+        assert receive(consuming, "c", "a").code == v2.OK
+        consuming.send(b"2", properties={"TAGS": "b"})
+        assert receive(consuming, "d", "b").code == v2.OK
+
+        (c, d) = consuming.subscriptions.of_group(GROUP)
+        assert [c.member_id, d.member_id] == ["c", "d"]
+        assert [one.filter.expression for one in (c.subscriptions[0], d.subscriptions[0])] == [
+            "a",
+            "b",
+        ]
+        assert c.subscriptions[0].topic == TOPIC
