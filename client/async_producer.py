@@ -11,7 +11,7 @@ from ..proto.clock import Clock, SystemClock
 from .config import ProducerConfig, ProducerSettings
 from .connections import Connections, GrpcConnections
 from .draft import NO_VALUE
-from .faces import AsyncStartedFace
+from .faces import AsyncSignalledFace
 from .message import ManyParts, Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .producing.checking import Checker
@@ -20,11 +20,12 @@ from .producing.receipt import Receipt, Receipts
 from .producing.road import Road
 from .producing.transaction import AsyncTransaction, Verdict
 from .session import Session
+from .signals import Signals
 
 CLOSE_TIMEOUT_MS: Final = 30_000
 
 
-class AsyncProducer(AsyncStartedFace):
+class AsyncProducer(AsyncSignalledFace):
     """Sends messages, from coroutines. Settings are those of ProducerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -52,6 +53,7 @@ class AsyncProducer(AsyncStartedFace):
             random or Random(),
         )
         self._road = Road(self.config, session, checker)
+        self.signals = Signals()
         self._sender = self._road.sender
         self._plain_bytes = self._road.intake.plain_bytes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -24,13 +25,14 @@ from .consuming.retrying import Retrying
 from .consuming.sending_back import SentBack
 from .consuming.steering import Steering
 from .consuming.wishes import Topics, subscriptions_of
-from .faces import AsyncStartedFace
+from .faces import AsyncSignalledFace
 from .message_batch import MessageBatch
 from .name_servers import DEFAULT_NAME_SERVERS
 from .queue import Queue
 from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
 from .session import Session
+from .signals import Signals
 
 #: Hears what became of `commit_async`: None, or why it failed.
 CommitCallback = Callable[[PocketMQError | None], object]
@@ -44,7 +46,7 @@ def tell(listener: RebalanceListener | None, news: Rebalanced) -> Awaitable[None
     return kinds.get(news.kind, listener.on_lost)(news.queues)
 
 
-class AsyncPullConsumer(AsyncStartedFace):
+class AsyncPullConsumer(AsyncSignalledFace):
     """Reads topics for GROUP, from coroutines. Settings are those of ConsumerConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -76,6 +78,8 @@ class AsyncPullConsumer(AsyncStartedFace):
         self._reading = Reading(check_group(group), self.config, self._session, self._cursor)
         self._steering = Steering(self._reading)
         self._retrying = Retrying(self._reading)
+        self.signals = Signals(self._finish)
+        self._waits = False
 
     async def start(self) -> None:
         """Begin to read ahead; `async with` does so."""
@@ -96,31 +100,57 @@ class AsyncPullConsumer(AsyncStartedFace):
         Raises what the coordinator refuses this member with, and errors of fetches that no repetition heals.
         """
         self.check_open()
+        self._check_signals()
         most = max_messages or self.config.max_poll_records
         if not (messages := self._cursor.hand_out(most)) and await self._next_batch(timeout_ms):
             messages = self._cursor.hand_out(most)
+        if not messages:
+            self._check_signals()
         return messages
 
     async def messages(self, timeout_ms: int | None = None) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never)."""
-        cursor = self._cursor
-        while True:
-            for message in cursor.rest():
-                assert cursor.batch is not None
-                if cursor.batch.stretch.ended:
+        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
+        cursor, signals = self._cursor, self.signals
+        with signals.returning() if timeout_ms is None else nullcontext():
+            while signals.told is None:
+                for message in cursor.rest():
+                    assert cursor.batch is not None
+                    if cursor.batch.stretch.ended:
+                        break
+                    cursor.begin = cursor.end
+                    cursor.end += 1
+                    yield message
+                    if signals.told is not None:
+                        break
+                if not await self._next_batch(timeout_ms):
                     break
-                cursor.begin = cursor.end
-                cursor.end += 1
-                yield message
-            if not await self._next_batch(timeout_ms):
-                return
+        if timeout_ms is not None:
+            self._check_signals()  # Whoever reads to the end must not take this for it.
+
+    def _finish(self) -> bool:
+        """Hand out nothing more; return whether the application is at a message, or waits for one."""
+        if self._waits:
+            self.stop_waiting()
+        return self._waits or self._cursor.begin < self._cursor.end
+
+    def _check_signals(self) -> None:
+        """Raise what was put off until the application came for more; what it was handed is finished."""
+        if self.signals.told is not None:
+            self._cursor.finish()
+            self.signals.check()
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         return self.messages()
 
     async def _next_batch(self, timeout_ms: int | None) -> bool:
-        while isinstance(taken := await self.take(timeout_ms), Rebalanced):
-            await self._tell(taken)
+        self._waits = True
+        try:
+            if self.signals.told is not None:
+                return False
+            while isinstance(taken := await self.take(timeout_ms), Rebalanced):
+                await self._tell(taken)
+        finally:
+            self._waits = False
         if taken is not None:
             self._cursor.open(taken)
         return taken is not None
@@ -147,6 +177,10 @@ class AsyncPullConsumer(AsyncStartedFace):
     async def take(self, timeout_ms: int | None) -> Batch | Rebalanced | None:
         """Finish what was handed out, and return what comes next."""
         return await self._reading.next(self._cursor.finish(), timeout_ms)
+
+    def stop_waiting(self) -> None:
+        """Have `take` return None, now and from now on."""
+        self._reading.stop_waiting()
 
     async def heard(self, news: Rebalanced) -> None:
         """Go on: the listener was told NEWS."""

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
+
+from ..proto.errors import PocketMQError
+from .signals import Signals
+
+logger = logging.getLogger(__name__)
 
 
 class AsyncBlock(ABC):
@@ -49,6 +57,26 @@ class AsyncStartedFace(AsyncFace):
         return self
 
 
+class AsyncSignalledFace(AsyncStartedFace):
+    """A client for coroutines, whose `async with` block SIGTERM ends."""
+
+    signals: Signals
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        self.signals.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self.signals.leaving():
+            await self._leave(error)
+
+
 class Block(ABC):
     """What is used in a `with` block."""
 
@@ -77,3 +105,48 @@ class Face(Block):
 
     def _leave(self, error: BaseException | None) -> None:
         self.close()
+
+
+class SignalledFace(Face):
+    """A client for ordinary threads, whose `with` block SIGTERM ends, and which closes at the latest at exit."""
+
+    signals: Signals
+
+    def _opened(self) -> None:
+        """Have it closed at exit, if nobody does so before."""
+        _open[self] = os.getpid()
+
+    def _ended(self) -> None:
+        _open.pop(self, None)
+
+    def _close_at_exit(self) -> None:
+        """Close: the program ends, whatever it was in the midst of."""
+        self._leave(SystemExit())
+
+    def __enter__(self) -> Self:
+        self.signals.enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self.signals.leaving():
+            self._leave(error)
+
+
+#: What is to be closed, by the process that opened it, in the order of opening.
+_open: dict[SignalledFace, int] = {}
+
+
+@atexit.register
+def _close_all() -> None:
+    for face, process in reversed(_open.copy().items()):
+        # A forked process has the client, but not the thread that it runs on.
+        if process == os.getpid():
+            try:
+                face._close_at_exit()
+            except PocketMQError as error:
+                logger.warning("client not closed well at exit error=%s", error.message)

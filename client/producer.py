@@ -25,7 +25,7 @@ from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings
 from .connections import GrpcConnections
 from .draft import NO_VALUE, Draft
-from .faces import Face
+from .faces import SignalledFace
 from .message import ManyParts, Message, MessageParts
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
@@ -36,9 +36,10 @@ from .producing.receipt import Receipt, Receipts
 from .producing.road import Road
 from .producing.transaction import Transaction, Verdict
 from .session import Session
+from .signals import Signals
 
 
-class Producer(Face):
+class Producer(SignalledFace):
     """Sends messages, from ordinary threads: any number may share one. Settings are those of ProducerConfig."""
 
     def __init__(
@@ -54,12 +55,14 @@ class Producer(Face):
         """
         self.config = ProducerConfig(nameservers=nameservers, **settings)
         check_checker(checker, self.config.group)
+        self.signals = Signals()
         self._portal = Portal.hold()
         self._closed = False
         self._road = self._portal.run(self._start(checker))
         self._sender = self._road.sender
         self._plain_bytes = self._road.intake.plain_bytes
         self._handover = Handover(self._portal, self._sender)
+        self._opened()
 
     async def _start(self, checker: Checker | None) -> Road:
         session = Session(self.config, GrpcConnections(), SystemClock(), Random())
@@ -219,6 +222,7 @@ class Producer(Face):
         if self._closed:
             return
         self._closed = True
+        self._ended()
         try:
             self._portal.run(self._road.close(timeout_ms))
         finally:

@@ -23,6 +23,7 @@ in the group's retry topic, which is read too unless `retries` is off: `reconsum
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Iterator, Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
@@ -33,18 +34,19 @@ from .consuming.prefetch import Rebalanced
 from .consuming.pulling import Pulled
 from .consuming.sending_back import SentBack
 from .consuming.wishes import Topics
-from .faces import Face
+from .faces import SignalledFace
 from .message_batch import MessageBatch
 from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .queue import Queue
 from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
+from .signals import Signals
 
 Value = TypeVar("Value")
 
 
-class PullConsumer(Face):
+class PullConsumer(SignalledFace):
     """Reads topics for GROUP, from one ordinary thread. Settings are those of ConsumerConfig."""
 
     def __init__(
@@ -63,12 +65,15 @@ class PullConsumer(Face):
         self._core = core
         self._cursor = core.cursor
         self._closed = False
+        self.signals = Signals(self._finish)
+        self._waits = False
         self._portal = Portal.hold()
         try:
             self._portal.run(core.start())
         except BaseException:
             self._portal.release()
             raise
+        self._opened()
 
     def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
         try:
@@ -87,34 +92,60 @@ class PullConsumer(Face):
         Raises what the coordinator refuses this member with, and errors of fetches that no repetition heals.
         """
         self._core.check_open()
+        self._check_signals()
         most = max_messages or self.config.max_poll_records
         if not (messages := self._cursor.hand_out(most)) and self._next_batch(timeout_ms):
             messages = self._cursor.hand_out(most)
+        if not messages:
+            self._check_signals()
         return messages
 
     def messages(self, timeout_ms: int | None = None) -> Iterator[ReceivedMessage]:
-        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never)."""
-        cursor = self._cursor
-        while True:
-            for message in cursor.rest():
-                assert cursor.batch is not None
-                if cursor.batch.stretch.ended:
+        """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
+        cursor, signals = self._cursor, self.signals
+        with signals.returning() if timeout_ms is None else nullcontext():
+            while signals.told is None:
+                for message in cursor.rest():
+                    assert cursor.batch is not None
+                    if cursor.batch.stretch.ended:
+                        break
+                    cursor.begin = cursor.end
+                    cursor.end += 1
+                    yield message
+                    if signals.told is not None:
+                        break
+                if not self._next_batch(timeout_ms):
                     break
-                cursor.begin = cursor.end
-                cursor.end += 1
-                yield message
-            if not self._next_batch(timeout_ms):
-                return
+        if timeout_ms is not None:
+            self._check_signals()  # Whoever reads to the end must not take this for it.
+
+    def _finish(self) -> bool:
+        """Hand out nothing more; return whether the application is at a message, or waits for one."""
+        if self._waits:
+            self._portal.post(self._core.stop_waiting)
+        return self._waits or self._cursor.begin < self._cursor.end
+
+    def _check_signals(self) -> None:
+        """Raise what was put off until the application came for more; what it was handed is finished."""
+        if self.signals.told is not None:
+            self._cursor.finish()
+            self.signals.check()
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self.messages()
 
     def _next_batch(self, timeout_ms: int | None) -> bool:
-        while isinstance(taken := self._run(self._core.take(timeout_ms)), Rebalanced):
-            try:
-                tell(self._listener, taken)
-            finally:
-                self._portal.run(self._core.heard(taken))
+        self._waits = True  # First: a signal behind the look at it ends the waiting.
+        try:
+            if self.signals.told is not None:
+                return False
+            while isinstance(taken := self._run(self._core.take(timeout_ms)), Rebalanced):
+                try:
+                    tell(self._listener, taken)
+                finally:
+                    self._portal.run(self._core.heard(taken))
+        finally:
+            self._waits = False
         if taken is not None:
             self._cursor.open(taken)
         return taken is not None
@@ -243,6 +274,7 @@ class PullConsumer(Face):
         if self._closed:
             return
         self._closed = True
+        self._ended()
         try:
             if (news := self._portal.run(self._core.farewell())) is not None:
                 tell(self._listener, news)

@@ -31,6 +31,7 @@ committed; no thread is left behind.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Self, TypeAlias, TypeVar, Unpack
@@ -40,7 +41,7 @@ from ..proto.errors import ClientClosed, ConfigError
 from ..proto.topics import check_group, check_topic
 from .connections import Connections, GrpcConnections
 from .consuming.held_queue import Subscriptions
-from .faces import AsyncStartedFace, Face
+from .faces import AsyncSignalledFace, SignalledFace
 from .filtering import Filter, to_wire
 from .name_servers import DEFAULT_NAME_SERVERS
 from .once import remembers
@@ -50,6 +51,7 @@ from .pushing.listening import Listener
 from .pushing.metrics import PushMetrics
 from .pushing.pushing import Pushing
 from .session import Session
+from .signals import Signals
 
 #: Topics, or what is wanted of each: tags ("a || b"), or Sql(…).
 Wanted: TypeAlias = str | Iterable[str] | Mapping[str, Filter]
@@ -97,7 +99,7 @@ class _Plan:
             )
 
 
-class AsyncPushConsumer(AsyncStartedFace):
+class AsyncPushConsumer(AsyncSignalledFace):
     """Calls LISTENER with messages for GROUP. Settings are those of PushConfig.
 
     Not thread-safe: it belongs to the event loop on which it was started.
@@ -122,6 +124,8 @@ class AsyncPushConsumer(AsyncStartedFace):
         self._connections = connections
         self._random = random or Random()
         self._pushing: Pushing | None = None
+        self.signals = Signals(self._stop_waiting)
+        self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
         """Have FUNCTION called; a decorator."""
@@ -140,11 +144,22 @@ class AsyncPushConsumer(AsyncStartedFace):
             self._pushing = self._plan.pushing(connections, clock, self._random)
 
     async def wait(self) -> None:
-        """Return once it is closed. Raises what the group refused it with."""
-        await self._started().until_ended()
+        """Return once it is closed, or at SIGTERM or Ctrl-C. Raises what the group refused it with."""
+        pushing = self._started()
+        self._waits = True
+        try:
+            with self.signals.returning():
+                await pushing.until_ended()
+        finally:
+            self._waits = False
+
+    def _stop_waiting(self) -> bool:
+        if self._waits and self._pushing is not None:
+            self._pushing.stop_waiting()
+        return self._waits
 
     async def run(self) -> None:
-        """Start, and go on until it is closed, or cancelled."""
+        """Start, and go on until it is closed, cancelled, or at SIGTERM or Ctrl-C; then close, and return."""
         async with self:
             await self.wait()
 
@@ -163,7 +178,7 @@ class AsyncPushConsumer(AsyncStartedFace):
             await self._pushing.close()
 
 
-class PushConsumer(Face):
+class PushConsumer(SignalledFace):
     """Calls LISTENER with messages for GROUP, in the background. Settings are those of PushConfig.
 
     Any thread may use it.
@@ -183,6 +198,8 @@ class PushConsumer(Face):
         self._portal: Portal | None = None
         self._pushing: Pushing | None = None
         self._closed = False
+        self.signals = Signals(self._stop_waiting)
+        self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
         """Have FUNCTION called; a decorator."""
@@ -201,6 +218,7 @@ class PushConsumer(Face):
                 portal.release()
                 raise
             self._portal = portal
+            self._opened()
 
     async def _begin(self) -> Pushing:
         return self._plan.pushing(GrpcConnections(), SystemClock(), Random())
@@ -211,12 +229,32 @@ class PushConsumer(Face):
         return self._portal, self._pushing
 
     def wait(self) -> None:
-        """Return once it is closed, by another thread. Raises what the group refused it with."""
+        """Return once it is closed, by another thread, or at SIGTERM or Ctrl-C, if this is the main one.
+
+        Raises what the group refused it with.
+        """
         portal, pushing = self._started()
-        portal.run(pushing.until_ended())
+        if threading.current_thread() is not threading.main_thread():
+            portal.run(pushing.until_ended())
+            return
+        self._waits = True
+        try:
+            with self.signals.returning():
+                portal.run(pushing.until_ended())
+        finally:
+            self._waits = False
+
+    def _stop_waiting(self) -> bool:
+        if self._waits:
+            portal, pushing = self._started()
+            portal.post(pushing.stop_waiting)
+        return self._waits
 
     def run(self) -> None:
-        """Start, and go on until it is closed, or interrupted."""
+        """Start, and go on until it is closed, or at SIGTERM or Ctrl-C; then close, and return.
+
+        Listeners at work end first, within close_timeout_ms. A second signal does not wait for them.
+        """
         with self:
             self.wait()
 
@@ -236,6 +274,7 @@ class PushConsumer(Face):
         if self._closed or self._portal is None or self._pushing is None:
             return
         self._closed = True
+        self._ended()
         try:
             self._portal.run(self._pushing.close())
         finally:
@@ -243,4 +282,4 @@ class PushConsumer(Face):
 
     def __enter__(self) -> Self:
         self.start()
-        return self
+        return super().__enter__()

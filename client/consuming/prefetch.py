@@ -59,6 +59,7 @@ class Prefetch:
         self._ready = Alarm(clock, tasks)
         self._room = asyncio.Event()
         self._room.set()
+        self._ended = False
 
     async def room(self) -> None:
         """Return once another run may be put in."""
@@ -118,13 +119,20 @@ class Prefetch:
         self._ready.ring()
         return self._news[-1]
 
+    def end(self) -> None:
+        """Give nothing more to who takes."""
+        self._ended = True
+        self._ready.ring()
+
     async def take(self, timeout_ms: int | None) -> Batch | Rebalanced | None:
-        """Return the oldest run's messages, or None if none comes within TIMEOUT_MS (None: wait on).
+        """Return the oldest run's messages, or None if none comes within TIMEOUT_MS (None: wait on), or at the end.
 
         News come first, errors last: they are raised.
         """
         deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
-        while not (self._news or self._entries or self._errors):
+        while self._ended or not (self._news or self._entries or self._errors):
+            if self._ended:
+                return None
             if deadline_ms is None:
                 await self._ready.wait()
             elif self._clock.now_ms() < deadline_ms:

@@ -220,6 +220,10 @@ class Reading:
         finally:
             self.is_waiting = False
 
+    def stop_waiting(self) -> None:
+        """Have `next` return None, now and from now on."""
+        self._prefetch.end()
+
     async def _hand_out(self, batch: Batch) -> bool:
         """Have the face have BATCH; return False if there is nothing in it for the application."""
         if batch.stretch.ended:

@@ -144,10 +144,14 @@ class Pushing:
         }
 
     async def until_ended(self) -> None:
-        """Return when it is closed. Raises what it was refused with."""
+        """Return when it is closed, or waiting for that is stopped. Raises what it was refused with."""
         await self._ended.wait()
         if self.refusal is not None:
             raise self.refusal
+
+    def stop_waiting(self) -> None:
+        """Have `until_ended` return."""
+        self._ended.set()
 
     async def close(self) -> None:
         """Fetch no more, let the listeners at work end within close_timeout_ms, commit, leave."""
