@@ -13,41 +13,47 @@ Each client has a synchronous face (`Producer`, `PullConsumer`, `PushConsumer`, 
 All errors are `PocketMQError`s, which stand in `pocketmq.proto.errors`.
 """
 
-from .administration.admin import Admin
-from .administration.async_admin import AsyncAdmin
-from .administration.dead_letters import DeadLetter, ResentDeadLetter
-from .administration.descriptions import (
-    BrokerDescription,
-    GroupDescription,
-    GroupPosition,
-    QueueDescription,
-    TopicDescription,
-)
-from .administration.group_report import GroupMember, GroupQueue, GroupReport
-from .administration.offset_moves import OffsetMove, OffsetTarget
-from .async_producer import AsyncProducer
-from .async_pull_consumer import AsyncPullConsumer
-from .clock import AsyncClocks, BrokerClock
-from .consuming.counts import Counts
-from .consuming.pulling import Pulled
-from .consuming.sending_back import SentBack
-from .draft import Draft
-from .filtering import Filter, Sql
-from .message import Message
-from .message_batch import MessageBatch
-from .once import Once
-from .producer import Producer
-from .producing.interceptors import Interceptor
-from .producing.metrics import HistogramSnapshot, ProducerMetrics
-from .producing.receipt import Receipt, Receipts
-from .producing.transaction import AsyncTransaction, Resolution, Transaction
-from .pull_consumer import PullConsumer
-from .push_consumer import AsyncPushConsumer, PushConsumer
-from .pushing.answers import Reject, Retry
-from .pushing.metrics import PushMetrics
-from .queue import Queue
-from .rebalance_listener import RebalanceListener
-from .received_message import ReceivedMessage
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .administration.admin import Admin
+    from .administration.async_admin import AsyncAdmin
+    from .administration.dead_letters import DeadLetter, ResentDeadLetter
+    from .administration.descriptions import (
+        BrokerDescription,
+        GroupDescription,
+        GroupPosition,
+        QueueDescription,
+        TopicDescription,
+    )
+    from .administration.group_report import GroupMember, GroupQueue, GroupReport
+    from .administration.offset_moves import OffsetMove, OffsetTarget
+    from .async_producer import AsyncProducer
+    from .async_pull_consumer import AsyncPullConsumer
+    from .clock import AsyncClocks, BrokerClock
+    from .consuming.counts import Counts
+    from .consuming.pulling import Pulled
+    from .consuming.sending_back import SentBack
+    from .draft import Draft
+    from .filtering import Filter, Sql
+    from .message import Message
+    from .message_batch import MessageBatch
+    from .once import Once
+    from .producer import Producer
+    from .producing.interceptors import Interceptor
+    from .producing.metrics import HistogramSnapshot, ProducerMetrics
+    from .producing.receipt import Receipt, Receipts
+    from .producing.transaction import AsyncTransaction, Resolution, Transaction
+    from .pull_consumer import PullConsumer
+    from .push_consumer import AsyncPushConsumer, PushConsumer
+    from .pushing.answers import Reject, Retry
+    from .pushing.metrics import PushMetrics
+    from .queue import Queue
+    from .rebalance_listener import RebalanceListener
+    from .received_message import ReceivedMessage
 
 __all__ = [
     "Message",
@@ -96,3 +102,64 @@ __all__ = [
     "DeadLetter",
     "ResentDeadLetter",
 ]
+
+#: Where each name is. It is imported when it is asked for: a command that lists topics pays for no consumer.
+_MODULES = {
+    "Admin": "administration.admin",
+    "AsyncAdmin": "administration.async_admin",
+    "DeadLetter": "administration.dead_letters",
+    "ResentDeadLetter": "administration.dead_letters",
+    "BrokerDescription": "administration.descriptions",
+    "GroupDescription": "administration.descriptions",
+    "GroupPosition": "administration.descriptions",
+    "QueueDescription": "administration.descriptions",
+    "TopicDescription": "administration.descriptions",
+    "GroupMember": "administration.group_report",
+    "GroupQueue": "administration.group_report",
+    "GroupReport": "administration.group_report",
+    "OffsetMove": "administration.offset_moves",
+    "OffsetTarget": "administration.offset_moves",
+    "AsyncProducer": "async_producer",
+    "AsyncPullConsumer": "async_pull_consumer",
+    "AsyncClocks": "clock",
+    "BrokerClock": "clock",
+    "Counts": "consuming.counts",
+    "Pulled": "consuming.pulling",
+    "SentBack": "consuming.sending_back",
+    "Draft": "draft",
+    "Filter": "filtering",
+    "Sql": "filtering",
+    "Message": "message",
+    "MessageBatch": "message_batch",
+    "Once": "once",
+    "Producer": "producer",
+    "Interceptor": "producing.interceptors",
+    "HistogramSnapshot": "producing.metrics",
+    "ProducerMetrics": "producing.metrics",
+    "Receipt": "producing.receipt",
+    "Receipts": "producing.receipt",
+    "AsyncTransaction": "producing.transaction",
+    "Resolution": "producing.transaction",
+    "Transaction": "producing.transaction",
+    "PullConsumer": "pull_consumer",
+    "AsyncPushConsumer": "push_consumer",
+    "PushConsumer": "push_consumer",
+    "Reject": "pushing.answers",
+    "Retry": "pushing.answers",
+    "PushMetrics": "pushing.metrics",
+    "Queue": "queue",
+    "RebalanceListener": "rebalance_listener",
+    "ReceivedMessage": "received_message",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from random import Random
-from typing import Final, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, overload
 
 from .errors import InvalidArgument
+
+if TYPE_CHECKING:  # Columns are for runs: who handles single messages does without numpy.
+    import numpy as np
+    from numpy.typing import NDArray
 
 _EPOCH_2021_MS: Final = 1_609_459_200_000
 _ID_V4 = struct.Struct(">4siq")
@@ -37,8 +39,10 @@ def offset_message_ids(
     hosts: NDArray[np.uint8], log_offsets: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
     """Return the offset ids of many records, the text of one a row: HOSTS are address and port as records hold them."""
+    import numpy as np
+
     places = log_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
-    texts: NDArray[np.uint8] = _HEX[np.concatenate((hosts, places), axis=1)].view(np.uint8)
+    texts: NDArray[np.uint8] = _hex_digits()[np.concatenate((hosts, places), axis=1)].view(np.uint8)
     return texts
 
 
@@ -116,12 +120,20 @@ class UniqueIdRow(Sequence[bytes]):
 
     def digits(self) -> NDArray[np.uint8]:
         """Return what follows the head of each id: a row of COUNTER_DIGITS digits an id."""
+        import numpy as np
+
         numbers = np.arange(self._first, self._first + self._count, dtype=np.int64)
         octets = (numbers & 0xFFFFFFFF).astype(">u4").view(np.uint8)
-        return _HEX[octets].view(np.uint8).reshape(self._count, COUNTER_DIGITS)
+        return _hex_digits()[octets].view(np.uint8).reshape(self._count, COUNTER_DIGITS)
 
 
 #: The digits of an id that count.
 COUNTER_DIGITS: Final = 8
-#: The two digits of each byte, as one number.
-_HEX: Final = np.frombuffer(b"".join(b"%02X" % octet for octet in range(256)), np.uint16)
+
+
+@cache
+def _hex_digits() -> NDArray[np.uint16]:
+    """Return the two digits of each byte, as one number."""
+    import numpy as np
+
+    return np.frombuffer(b"".join(b"%02X" % octet for octet in range(256)), np.uint16)

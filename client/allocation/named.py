@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from inspect import signature
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import ConfigError
 from .average import Average
@@ -17,6 +16,9 @@ from .machine_room import MachineRoom
 from .machine_room_nearby import MachineRoomNearby
 from .sticky import Sticky
 from .strategy import Strategy
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: A package announces strategies in `[project.entry-points."pocketmq.allocation"]`, as name = "module:Class".
 ENTRY_POINTS: Final = "pocketmq.allocation"
@@ -50,8 +52,16 @@ def known_strategies() -> list[str]:
     """Return the names of this package's strategies, then those of entry points."""
     return [
         *_KNOWN,
-        *sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(_KNOWN)),
+        *sorted({point.name for point in _points()} - set(_KNOWN)),
     ]
+
+
+def _points(name: str | None = None) -> tuple[EntryPoint, ...]:
+    """Return the entry points of strategies, or those called NAME."""
+    from importlib.metadata import entry_points  # As long as a fifth of all other imports.
+
+    found = entry_points(group=ENTRY_POINTS)
+    return tuple(found if name is None else found.select(name=name))
 
 
 def _by_name(name: str) -> Strategy:
@@ -59,7 +69,7 @@ def _by_name(name: str) -> Strategy:
         return _made(_KNOWN[name], name)
     if name.startswith(_NEARBY + "-"):
         return MachineRoomNearby(_by_name(name.removeprefix(_NEARBY + "-")))
-    if points := tuple(entry_points(group=ENTRY_POINTS, name=name)):
+    if points := _points(name):
         return _made(_loaded(points[0].value, name), name)
     if ":" in name:
         return _made(_loaded(name, name), name)
