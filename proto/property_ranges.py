@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .byte_ranges import CELLS_MAX, Parts, bytes_at, left_aligned, split, windows
-from .java_hash import hash_ranges, java_hash
+from .hash_ranges import hash_ranges
+from .java_hash import java_hash
 
 if TYPE_CHECKING:
     from .record import Buffer

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
 from ..proto.few_records import FEW_MAX, FewColumns, as_few
-from ..proto.java_hash import hash_ranges
+from ..proto.hash_ranges import hash_ranges
 from ..proto.property_ranges import PropertyRanges, property_values, tags_code, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns, as_bytes

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import CELLS_MAX, left_aligned, split
-from ..proto.java_hash import hash_ranges, java_hash
+from ..proto.hash_ranges import hash_ranges
+from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer
 from ..proto.record_run import RunColumns, as_bytes

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ...proto import properties as names
 from ...proto.byte_ranges import Bytes, bytes_at, right_aligned
-from ...proto.java_hash import hash_ranges, java_hash
+from ...proto.hash_ranges import hash_ranges
+from ...proto.java_hash import java_hash
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import Buffer
 from ...proto.record_run import Ints, Longs, RunColumns, as_bytes

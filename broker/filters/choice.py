@@ -23,7 +23,7 @@ from ...proto.filters.sql.evaluation import CACHED_MAX, compiled
 from ...proto.filters.tags import parse_tags
 from ...proto.filters.wire import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.java_hash import java_hashes
+from ...proto.hash_ranges import java_hashes
 from ...proto.properties import TAGS
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import Longs, as_bytes, parse_run, starts_of

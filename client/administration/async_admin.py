@@ -7,7 +7,9 @@ the next call, of any client that asks the same name servers, when they return.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from random import Random
+from typing import TYPE_CHECKING
 
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import (
@@ -23,7 +25,6 @@ from ..connections import Connections, GrpcConnections
 from ..faces import AsyncFace
 from ..name_servers import DEFAULT_NAME_SERVERS
 from ..queue import Queue
-from ..received_message import ReceivedMessage
 from ..session import Session
 from .brokers import Brokers
 from .descriptions import (
@@ -33,8 +34,11 @@ from .descriptions import (
     queue_description,
     topic_description,
 )
-from .finding import Finding
 from .groups import GroupAdmin
+
+if TYPE_CHECKING:
+    from ..received_message import ReceivedMessage
+    from .finding import Finding
 
 DEFAULT_QUEUES = 8
 #: How long a change may take to show at the name servers.
@@ -58,7 +62,13 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
             config, connections or GrpcConnections(), clock or SystemClock(), Random()
         )
         super().__init__(Brokers(self._session, request_timeout_ms), self._session.clock)
-        self._finding = Finding(self._session, self._brokers, request_timeout_ms)
+        self._request_timeout_ms = request_timeout_ms
+
+    @cached_property
+    def _finding(self) -> Finding:
+        from .finding import Finding  # Reads records, for which numpy is imported.
+
+        return Finding(self._session, self._brokers, self._request_timeout_ms)
 
     # ------------------------------------------------------------ topics
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...proto.errors import GroupNotFound, InvalidArgument, PocketMQError, RouteNotFound
 from ...proto.errors_wire import from_wire
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
-from ..received_message import FetchedRun, ReceivedMessage
 from .brokers import Brokers
+
+if TYPE_CHECKING:
+    from ..received_message import ReceivedMessage
 
 #: Dead letters in one request.
 _LISTED_AT_ONCE: Final = 1_000
@@ -173,6 +175,8 @@ class DeadLetterAdmin:
 
 
 def _letter(broker: str, letter: pb.DeadLetter) -> DeadLetter:
+    from ..received_message import FetchedRun
+
     (message,) = FetchedRun(broker, letter.record).messages()
     return DeadLetter(
         broker=broker,

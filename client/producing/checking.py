@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ...proto.errors import ConfigError, NotServed, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -26,7 +26,6 @@ from ...proto.properties import REAL_QUEUE_ID
 from ...proto.record import decode_record, encode_record
 from ..config import ProducerConfig
 from ..message import Message
-from ..received_message import FetchedRun, ReceivedMessage
 from ..routes import master_addresses
 from ..session import Session
 from .transaction import (
@@ -39,11 +38,14 @@ from .transaction import (
     resolution_of,
 )
 
+if TYPE_CHECKING:  # Imported with the first check: few producers are asked.
+    from ..received_message import ReceivedMessage
+
 logger = logging.getLogger(__name__)
 
 #: Says what became of the transaction of a message.
 Checker: TypeAlias = (
-    Callable[[ReceivedMessage], Verdict] | Callable[[ReceivedMessage], Awaitable[Verdict]]
+    "Callable[[ReceivedMessage], Verdict] | Callable[[ReceivedMessage], Awaitable[Verdict]]"
 )
 
 REFRESH_MS: Final = 30_000
@@ -200,6 +202,8 @@ def message_of(broker: str, check: pb.TransactionCheck) -> ReceivedMessage:
 
     Raises CorruptRecord for a body that does not fit its CRC.
     """
+    from ..received_message import FetchedRun
+
     FetchedRun(broker, check.record)  # Raises for a wrong body, before it is encoded again.
     half = decode_record(check.record)
     queue = half.properties.get(REAL_QUEUE_ID, "")

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.java_hash import hash_ranges
+from ...proto.hash_ranges import hash_ranges
 from ...proto.properties import (
     REAL_TOPIC,
     TIMER_DELETE_KEY,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
+from importlib import metadata
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
@@ -14,7 +15,6 @@ from pocketmq.client.allocation import (
     Member,
     Sticky,
     known_strategies,
-    named,
     strategy_named,
 )
 from pocketmq.proto.errors import ConfigError
@@ -56,10 +56,10 @@ def test_a_class_is_found_by_its_module() -> None:
 def test_a_package_announces_its_own_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("ours", "pocketmq.client.allocation:Sticky", "pocketmq.allocation")
 
-    def entry_points(*, group: str, name: str = "ours") -> tuple[EntryPoint, ...]:
-        return (point,) if (group, name) == ("pocketmq.allocation", "ours") else ()
+    def entry_points(*, group: str) -> EntryPoints:
+        return EntryPoints((point,) if group == "pocketmq.allocation" else ())
 
-    monkeypatch.setattr(named, "entry_points", entry_points)
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
 
     assert isinstance(strategy_named("ours"), Sticky)
     assert known_strategies()[-1] == "ours"

@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ....proto.errors import ConfigError
-from ....proto.java_hash import java_hashes
+from ....proto.hash_ranges import java_hashes
 from ....store.message_keys import key_hashes
 from ...stores.locations import StoreLocation, locate
 from .file_faults import Fault, file_faults
