@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from ..proto.errors import PocketMQError
+from ..proto.facts import Facts
 from .signals import Signals
 
 logger = logging.getLogger(__name__)
@@ -149,4 +150,5 @@ def _close_all() -> None:
             try:
                 face._close_at_exit()
             except PocketMQError as error:
-                logger.warning("client not closed well at exit error=%s", error.message)
+                facts = Facts(client=type(face).__name__, reason=error.message)
+                logger.warning("client not closed well at exit %s", facts)

@@ -44,6 +44,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol, TypeAlias
 
 from ..proto.errors import ConfigError, InvalidArgument
+from ..proto.facts import Facts
 from .pushing.answers import failure_of
 from .pushing.listening import Listener, is_async
 from .received_message import ReceivedMessage
@@ -230,8 +231,9 @@ class Once:
     def _discard(self, connection: Connection) -> None:
         try:
             connection.rollback()
-        except self._driver.Error:
-            logger.debug("transaction not undone by a broken connection", exc_info=True)
+        except self._driver.Error as error:
+            facts = Facts(driver=self._driver.__name__, reason=repr(error))
+            logger.debug("transaction not undone by a broken connection %s", facts)
         finally:
             connection.close()
 

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from ..proto.errors import ClientClosed
+from ..proto.facts import Facts
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,6 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """
     error = context.get("exception")
     if isinstance(error, RuntimeError) and "PollerCompletionQueue" in repr(context.get("handle")):
-        logger.debug("late event of a closed loop", exc_info=error)
+        logger.debug("late event of a closed loop %s", Facts(reason=repr(error)))
     else:
         loop.default_exception_handler(context)

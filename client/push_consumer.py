@@ -47,7 +47,7 @@ from .name_servers import DEFAULT_NAME_SERVERS
 from .once import remembers
 from .portal import Portal
 from .pushing.config import PushConfig, PushSettings
-from .pushing.listening import Listener
+from .pushing.listening import Listener, check_listener
 from .pushing.metrics import PushMetrics
 from .pushing.pushing import Pushing
 from .session import Session
@@ -73,8 +73,15 @@ class _Plan:
     ) -> None:
         self.group = check_group(group)
         self.subscriptions = _subscriptions(wanted)
-        self.listener = listener
         self.config = config
+        self.listener: Listener | None = None
+        if listener is not None:
+            self.take(listener)
+
+    def take(self, listener: Listener) -> None:
+        """Have LISTENER called. Raises ConfigError if it cannot be."""
+        check_listener(listener)
+        self.listener = listener
 
     def pushing(self, connections: Connections, clock: Clock, random: Random) -> Pushing:
         """Return a started core; on its loop only."""
@@ -128,8 +135,8 @@ class AsyncPushConsumer(AsyncSignalledFace):
         self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
-        """Have FUNCTION called; a decorator."""
-        self._plan.listener = function
+        """Have FUNCTION called; a decorator. Raises ConfigError if it cannot be called with a message."""
+        self._plan.take(function)
         return function
 
     async def start(self) -> None:
@@ -202,8 +209,8 @@ class PushConsumer(SignalledFace):
         self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
-        """Have FUNCTION called; a decorator."""
-        self._plan.listener = function
+        """Have FUNCTION called; a decorator. Raises ConfigError if it cannot be called with a message."""
+        self._plan.take(function)
         return function
 
     def start(self) -> None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from ..proto.facts import Facts
+
 logger = logging.getLogger(__name__)
 
 
@@ -26,7 +28,8 @@ class Tasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("background task failed", exc_info=error)
+            facts = Facts(task=task.get_name(), reason=repr(error))
+            logger.error("background task failed %s", facts, exc_info=error)
 
     async def close(self) -> None:
         """Cancel what runs, and wait until it has ended."""

@@ -7,11 +7,12 @@ The message of a log call is a constant; what varies goes in `extra`. Values wit
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Final
+
+from ..proto.facts import shown
 
 #: What every record has; anything else came in `extra`.
 _ORDINARY: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
@@ -28,18 +29,12 @@ class KeyValueFormatter(logging.Formatter):
         instant = datetime.fromtimestamp(record.created, UTC)
         stamp = instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         extra = (
-            f" {name}={_shown(value)}"
+            f" {name}={shown(value)}"
             for name, value in record.__dict__.items()
             if name not in _ORDINARY
         )
         line = f"{stamp} {record.levelname} {record.name} {record.getMessage()}{''.join(extra)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-def _shown(value: object) -> str:
-    text = str(value)
-    plain = text.isprintable() and text and not set(text) & set(' "=')
-    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def configure_logging(level: str) -> None:

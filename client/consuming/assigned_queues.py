@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection
 
 from ...proto.errors import PocketMQError
+from ...proto.facts import Facts
 from ..alarm import Alarm
 from ..queue import Queue
 from .held_queue import HeldQueue, QueueUser
@@ -21,6 +22,7 @@ class AssignedQueues:
 
     def __init__(self, user: QueueUser, parts: ConsumerParts, committed_of: CommittedOf) -> None:
         self._user = user
+        self._group = parts.group
         self._session = parts.session
         self._committed_of = committed_of
         self._chosen: set[Queue] = set()
@@ -44,7 +46,14 @@ class AssignedQueues:
             try:
                 await self._find(missing)
             except PocketMQError as error:
-                logger.warning("queues cannot be read yet", extra={"error": str(error)})
+                logger.warning(
+                    "queues cannot be read yet %s",
+                    Facts(
+                        group=self._group,
+                        queues=", ".join(map(str, sorted(missing)[:32])),
+                        reason=error.message,
+                    ),
+                )
             if self._chosen <= self._held.keys():
                 await self._changed.wait()
             else:
@@ -65,8 +74,12 @@ class AssignedQueues:
     def lost(self, held: HeldQueue) -> None:
         """Go on: a member of the group holds the queue, which keeps us from committing and from nothing else."""
         logger.warning(
-            "offset not committed: a member of the group holds the queue",
-            extra={"queue": str(held.queue)},
+            "offset not committed %s",
+            Facts(
+                group=self._group,
+                queue=held.queue,
+                reason="a member of the group holds the queue",
+            ),
         )
 
     def fetched(self, held: HeldQueue, sent_ms: int) -> None:

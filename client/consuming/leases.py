@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ...proto.errors import PocketMQError
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..alarm import Alarm
 from ..connections import BROKER
@@ -265,7 +266,7 @@ class Leases:
 
     def _lose(self, queue: Queue, why: str) -> None:
         del self._held[queue]
-        logger.warning("queue lost", extra={"queue": str(queue), "reason": why})
+        logger.warning("queue lost %s", Facts(group=self._parts.group, queue=queue, reason=why))
         self._holder.ran_out(queue)
 
     def drop(self, queue: Queue) -> None:
@@ -312,8 +313,8 @@ class Leases:
             )
         except PocketMQError as error:
             logger.info(
-                "queues not released, their leases end by themselves",
-                extra={"broker": broker, "error": str(error)},
+                "queues not released, their leases end by themselves %s",
+                Facts(group=self._parts.group, broker=broker, reason=error.message),
             )
 
     # ------------------------------------------------------------ trouble
@@ -321,7 +322,8 @@ class Leases:
     def _note_trouble(self, event: str, broker: str, error: PocketMQError, pause_ms: int) -> None:
         first = pause_ms == _PAUSE_MS
         level = logging.WARNING if first else logging.DEBUG
-        logger.log(level, event, extra={"broker": broker, "error": str(error)})
+        facts = Facts(group=self._parts.group, broker=broker, reason=error.message)
+        logger.log(level, "%s %s", event, facts)
 
     def _renew_routes(self, queues: Iterable[Queue]) -> None:
         for topic in {queue.topic for queue in queues}:

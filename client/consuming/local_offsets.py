@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from ...proto.clock import Clock, held
 from ...proto.errors import CorruptState, OffsetsNotKept
+from ...proto.facts import Facts
 from ..queue import Queue
 from .offset_keeper import OffsetKeeper
 
@@ -99,7 +100,9 @@ def load(path: Path) -> dict[Queue, int]:
         return table
     older, older_fault = _read(backup)
     if fault:
-        logger.warning("offsets not readable", extra={"path": str(path), "error": fault})
+        logger.warning(
+            "offsets not readable, taking the file before %s", Facts(path=path, reason=fault)
+        )
     if older_fault or (fault and older is None):
         missing = "is missing or empty"
         raise CorruptState(

@@ -29,7 +29,7 @@ from ...proto.errors import (
     RequestTimeout,
     ShuttingDown,
 )
-from ...proto.errors_wire import from_wire
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..alarm import Alarm
 from ..connections import BROKER
@@ -148,7 +148,10 @@ class Membership:
             try:
                 await self._talk.send(request)
             except PocketMQError as error:
-                logger.debug("coordinator not told", extra={"error": str(error)})
+                logger.debug(
+                    "coordinator not told %s",
+                    Facts(group=self._parts.group, reason=error.message),
+                )
 
     # ------------------------------------------------------------ the stream
 
@@ -180,7 +183,10 @@ class Membership:
                     await self._refused(error)
                     return
                 not_served = error if isinstance(error, NotServed) else None
-                logger.info("coordinator lost", extra={"address": address, "reason": error.message})
+                logger.info(
+                    "coordinator lost %s",
+                    Facts(group=self._parts.group, address=address, reason=error.message),
+                )
             if self._is_in or self._is_leaving:
                 return
         if not_served is not None:
@@ -191,13 +197,18 @@ class Membership:
         if error.details.get("because") not in ("session", "stream"):
             self._follower.on_replaced(error)
             await asyncio.Event().wait()  # Until it is closed.
-        logger.warning("member has to join again", extra={"reason": error.message})
+        logger.warning(
+            "member has to join again %s",
+            Facts(group=self._parts.group, reason=error.message),
+        )
 
     async def _ring(self) -> list[str]:
         try:
             addresses = master_addresses(await self._session.routes.brokers())
         except PocketMQError as error:
-            logger.debug("brokers not found", extra={"reason": error.message})
+            logger.debug(
+                "brokers not found %s", Facts(group=self._parts.group, reason=error.message)
+            )
             return []
         return coordinators(self._parts.group, addresses)
 
@@ -242,8 +253,10 @@ class Membership:
         elif what == "assigned":
             self._follower.on_assigned(event.assigned)
         elif what == "warning":
-            logger.warning("the coordinator warns", extra={"reason": event.warning.message})
-            logger.debug("warning", extra={"error": str(from_wire(event.warning))})
+            logger.warning(
+                "the coordinator warns %s",
+                Facts(group=self._parts.group, reason=event.warning.message),
+            )
 
     async def _beat(self, talk: _Talk) -> None:
         """Send heartbeats, and what is held when that changes."""
@@ -264,7 +277,10 @@ class Membership:
             await clock.sleep_until(clock.now_ms() + WATCH_MS)
             ring = await self._ring()
             if ring and ring[0] != address and await self._reaches(ring[0]):
-                logger.info("coordinator changes", extra={"old": address, "new": ring[0]})
+                logger.info(
+                    "coordinator changes %s",
+                    Facts(group=self._parts.group, old=address, new=ring[0]),
+                )
                 # Without a word: the others come too, and until then nobody's share should change.
                 talk.close()
                 return

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from ...proto.errors import PocketMQError
+from ...proto.facts import Facts
 from ..queue import Queue
-from ..session import Session
 from .held_queue import HeldQueue
+from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
+
+#: Queues that one log line names.
+_QUEUES_NAMED: Final = 8
 
 
 class OffsetKeeper(ABC):
@@ -46,16 +51,19 @@ class OffsetKeeper(ABC):
 
 
 async def commit_regularly(
-    session: Session,
+    parts: ConsumerParts,
     keeper: OffsetKeeper,
-    interval_ms: int,
     finished: Callable[[], Mapping[Queue, int]],
 ) -> None:
-    """Commit what FINISHED() says, every INTERVAL_MS, until cancelled; what fails is tried again the next time."""
-    clock = session.clock
+    """Commit what FINISHED() says, every auto_commit_interval_ms, until cancelled; what fails is tried again."""
+    clock, group = parts.session.clock, parts.group
     while True:
-        await clock.sleep_until(clock.now_ms() + interval_ms)
+        await clock.sleep_until(clock.now_ms() + parts.config.auto_commit_interval_ms)
         try:
-            await keeper.commit(finished())
+            await keeper.commit(offsets := finished())
         except PocketMQError as error:
-            logger.warning("offsets not committed, trying again later", extra={"error": str(error)})
+            queues = ", ".join(map(str, sorted(offsets)[:_QUEUES_NAMED]))
+            logger.warning(
+                "offsets not committed, trying again later %s",
+                Facts(group=group, queues=queues, reason=error.message),
+            )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from ...proto.errors import ConfigError
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..allocation import Member, Strategy, allocated, strategy_named
 from ..queue import Queue
@@ -50,6 +51,7 @@ class Planner:
         self, parts: ConsumerParts, strategy: Strategy, changed: Callable[[], None]
     ) -> None:
         self._session = parts.session
+        self._group = parts.group
         self._own = strategy
         self._changed = changed
         self._watch = TopicWatch(parts)
@@ -80,8 +82,8 @@ class Planner:
             return strategy_named(name)
         except ConfigError as error:
             logger.warning(
-                "the group's strategy is not known here, using the own one",
-                extra={"own": self._own.name, "reason": error.message},
+                "the group's strategy is not known here, using the own one %s",
+                Facts(group=self._group, own=self._own.name, reason=error.message),
             )
             return self._own
 

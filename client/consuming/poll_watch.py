@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ...proto.facts import Facts
 from .offsets import Cursor
 from .reading import Reading
 
@@ -30,8 +31,8 @@ async def watch_polls(reading: Reading, cursor: Cursor) -> None:
             last, since_ms = now, clock.now_ms()
         elif clock.now_ms() - since_ms >= interval_ms:
             logger.warning(
-                "application does not come for more messages, leaving the group until it does",
-                extra={"group": reading.parts.group, "max_poll_interval_ms": interval_ms},
+                "application does not come for more messages, leaving the group until it does %s",
+                Facts(group=reading.parts.group, max_poll_interval_ms=interval_ms),
             )
             reading.is_away = True
             reading.give_up_handed()

@@ -29,6 +29,7 @@ from ...proto.errors import (
     QueueNotFound,
     TopicNotFound,
 )
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..config import Start
@@ -177,13 +178,14 @@ class QueueReader:
     def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
         self._counts.lost += reply.lost_count
         logger.warning(
-            "messages are lost: the broker has them damaged, or not any more",
-            extra={
-                "queue": str(self._queue),
-                "count": reply.lost_count,
-                "from": offset,
-                "to": reply.next_offset,
-            },
+            "messages are lost: the broker has them damaged, or not any more %s",
+            Facts(
+                group=self._group,
+                queue=self._queue,
+                count=reply.lost_count,
+                offset=offset,
+                next_offset=reply.next_offset,
+            ),
         )
 
     def _nearest(self, error: OffsetOutOfRange) -> int:
@@ -191,8 +193,15 @@ class QueueReader:
         least, end = int(error.details["min_offset"]), int(error.details["max_offset"])
         nearest = least if self._offset < least else end
         logger.warning(
-            "offset is not there any more",
-            extra={"queue": str(self._queue), "offset": self._offset, "going_on_at": nearest},
+            "offset is not there any more, going on at the nearest %s",
+            Facts(
+                group=self._group,
+                queue=self._queue,
+                offset=self._offset,
+                nearest=nearest,
+                min_offset=least,
+                max_offset=end,
+            ),
         )
         return nearest
 
@@ -207,8 +216,10 @@ class QueueReader:
             self._sink.fail(error)
         if self._failures == 1:
             logger.warning(
-                "queue cannot be read, trying again",
-                extra={"queue": str(self._queue), "error": str(error)},
+                "queue cannot be read, trying again %s",
+                Facts(
+                    group=self._group, queue=self._queue, offset=self._offset, reason=error.message
+                ),
             )
         longest = self._config.retry_backoff_max_ms
         pause_ms = min(longest, self._config.retry_backoff_ms << min(self._failures - 1, 20))
@@ -264,8 +275,14 @@ async def fetch_run(
         return reply, read(reply.records)
     except CorruptRecord as error:
         logger.warning(
-            "wrong bytes came, the broker is asked again",
-            extra={"topic": request.topic, "queue": request.queue, "error": str(error)},
+            "wrong bytes came, the broker is asked again %s",
+            Facts(
+                group=request.group,
+                topic=request.topic,
+                queue=request.queue,
+                offset=request.offset,
+                reason=error.message,
+            ),
         )
     again = pb.FetchRequest()
     again.CopyFrom(request)

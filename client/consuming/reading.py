@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
+from ...proto.facts import Facts
 from ..config import ConsumerConfig
 from ..queue import Queue
 from ..session import Session
@@ -85,14 +86,7 @@ class Reading:
         self.supply = supply
         supply.source.start()
         if self.config.auto_commit:
-            self._session.tasks.spawn(
-                commit_regularly(
-                    self._session,
-                    supply.keeper,
-                    self.config.auto_commit_interval_ms,
-                    self._finished,
-                )
-            )
+            self._session.tasks.spawn(commit_regularly(self.parts, supply.keeper, self._finished))
 
     # ------------------------------------------------------------ as the user of queues
 
@@ -175,8 +169,10 @@ class Reading:
             except PocketMQError as error:
                 if self._closed or not error.retriable:
                     logger.warning(
-                        "offset not committed, what was handled comes again",
-                        extra={"queue": str(queue), "error": str(error)},
+                        "offset not committed, what was handled comes again %s",
+                        Facts(
+                            group=self.parts.group, queue=queue, offset=offset, reason=error.message
+                        ),
                     )
                     return
             await clock.sleep_until(clock.now_ms() + _COMMIT_PAUSE_MS)
@@ -354,5 +350,7 @@ class Reading:
         if trouble is not None and not failing:
             raise trouble
         if trouble is not None:
-            group = self.parts.group
-            logger.warning("offsets not committed", extra={"group": group, "error": str(trouble)})
+            logger.warning(
+                "offsets not committed %s",
+                Facts(group=self.parts.group, reason=trouble.message),
+            )

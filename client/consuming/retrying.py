@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.facts import Facts
 from ...proto.topics import check_topic, retry_topic
 from ..queue import Queue
 from ..received_message import ReceivedMessage
@@ -90,4 +91,7 @@ class Retrying:
         if callback is not None:
             callback(outcome)
         elif outcome is not None:
-            logger.warning("offsets not committed", extra={"error": str(outcome)})
+            logger.warning(
+                "offsets not committed %s",
+                Facts(group=self._reading.parts.group, reason=outcome.message),
+            )

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Sequence
 
 from ...proto.errors import ConfigError, MemberFenced, PocketMQError
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..alarm import finished_within
 from ..allocation import strategy_named
@@ -180,8 +181,11 @@ class Sharing:
             self._user.fail(error)
             return
         except Exception as error:  # The edge: an application's strategy may raise anything.
-            logger.exception("strategy failed")
             name = self._strategy.name
+            logger.exception(
+                "strategy failed %s",
+                Facts(group=self._parts.group, strategy=name, reason=repr(error)),
+            )
             self._user.fail(ConfigError(f"allocation strategy {name!r} raised {error!r}"))
             return
         if members.each_for_itself:
@@ -212,8 +216,8 @@ class Sharing:
         self._parts.counts.rebalances += 1
         self._assigned = set(queues)
         logger.info(
-            "share assigned",
-            extra={"group": self._parts.group, "queues": len(queues), "of": self.generation},
+            "share assigned %s",
+            Facts(group=self._parts.group, queues=len(queues), generation=self.generation),
         )
         self._settle()
 
@@ -269,11 +273,13 @@ class Sharing:
             timeout_ms = self._config.rebalance_timeout_ms
             if not await finished_within(work, timeout_ms, clock, self._session.tasks):
                 logger.warning(
-                    "queue given up unfinished, what was not committed comes again elsewhere",
-                    extra={"queue": str(queue), "after_ms": timeout_ms},
+                    "queue given up unfinished, what was not committed comes again elsewhere %s",
+                    Facts(group=self._parts.group, queue=queue, after_ms=timeout_ms),
                 )
         except Exception as error:  # The edge: whatever fails in ending, the queue has to go.
-            logger.warning("queue given up", extra={"queue": str(queue), "reason": str(error)})
+            logger.warning(
+                "queue given up %s", Facts(group=self._parts.group, queue=queue, reason=repr(error))
+            )
         self._held.pop(queue, None)
         if not lost:
             await self._leases.release(queue)

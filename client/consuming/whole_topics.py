@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from ...proto.errors import GroupNotFound, PocketMQError
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..alarm import Alarm
@@ -33,6 +34,7 @@ class TopicWatch:
 
     def __init__(self, parts: ConsumerParts) -> None:
         self._session = parts.session
+        self._group = parts.group
         self._retry_topic = retry_topic(parts.group)
         #: Topics without a route, of which was warned.
         self._missing: set[str] = set()
@@ -59,8 +61,8 @@ class TopicWatch:
         self._missing.add(topic)
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
-            "waiting for topic",
-            extra={"topic": topic, "error": str(error)},
+            "waiting for topic %s",
+            Facts(group=self._group, topic=topic, reason=error.message),
         )
 
     async def pause(self, all_known: bool) -> None:
@@ -108,7 +110,10 @@ class WholeTopics:
                     self._held[queue] = held
                     self._user.begin(held)
             except PocketMQError as error:
-                logger.warning("queues cannot be read yet", extra={"error": str(error)})
+                logger.warning(
+                    "queues cannot be read yet %s",
+                    Facts(group=self._parts.group, reason=error.message),
+                )
             all_known &= all(queue in self._held for queue in queues)
             await self._watch.pause(all_known)
 
@@ -155,8 +160,8 @@ async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> 
             for topic in {queue.topic for queue in wanted}:
                 session.routes.forget(topic)
             logger.warning(
-                "committed offsets cannot be had, trying again",
-                extra={"broker": broker, "error": str(error)},
+                "committed offsets cannot be had, trying again %s",
+                Facts(group=parts.group, broker=broker, reason=error.message),
             )
         else:
             found |= {queue: one.offset for queue, one in zip(wanted, reply.offsets, strict=False)}

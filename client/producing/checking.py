@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ...proto.errors import ConfigError, NotServed, PocketMQError
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import REAL_QUEUE_ID
 from ...proto.record import decode_record, encode_record
@@ -88,7 +89,7 @@ class Checking:
                 self._listen_to(brokers)
                 pause_ms = REFRESH_MS if brokers else min(2 * pause_ms, _PAUSE_MAX_MS)
             except PocketMQError as error:
-                logger.debug("brokers not found reason=%s", error.message)
+                logger.debug("brokers not found %s", Facts(reason=error.message))
                 pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
             await clock.sleep_until(clock.now_ms() + pause_ms)
 
@@ -115,10 +116,10 @@ class Checking:
                     await self._room.acquire()
                     self._session.tasks.spawn(self._answer(broker, address, check))
             except NotServed:
-                logger.info("broker does not check transactions broker=%s", broker)
+                logger.info("broker does not check transactions %s", Facts(broker=broker))
                 return
             except PocketMQError as error:
-                logger.debug("checks broken off broker=%s reason=%s", broker, error.message)
+                logger.debug("checks broken off %s", Facts(broker=broker, reason=error.message))
             await clock.sleep_until(clock.now_ms() + pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
@@ -138,9 +139,8 @@ class Checking:
             await self._ending.tell(address, request)
         except PocketMQError as error:  # It is asked again, unless somebody else has answered.
             logger.info(
-                "answer to a check was not taken id=%s reason=%s",
-                check.transaction_id,
-                error.message,
+                "answer to a check was not taken %s",
+                Facts(broker=broker, id=check.transaction_id, reason=error.message),
             )
         finally:
             self._room.release()
@@ -157,8 +157,9 @@ class Checking:
             return resolution_of(verdict)
         except (
             Exception
-        ):  # The edge: the application's checker may raise anything; it is asked again.
-            logger.exception("checker failed id=%s", check.transaction_id)
+        ) as error:  # The edge: the application's checker may raise anything; it is asked again.
+            facts = Facts(broker=broker, id=check.transaction_id, reason=repr(error))
+            logger.exception("checker failed, it is asked again %s", facts)
             return Resolution.UNKNOWN
 
 

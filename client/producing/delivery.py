@@ -32,9 +32,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ...proto.errors import DeliveryTimeout, PocketMQError, SendFailed
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ProducerConfig
 from ..queue import Queue
@@ -140,7 +142,7 @@ class Delivery:
         except PocketMQError as failure:
             error = failure
         except Exception as bug:  # The edge: a bug must not leave senders waiting for ever.
-            logger.exception("delivery failed")
+            logger.exception("delivery failed %s", Facts(queue=run.queue, reason=repr(bug)))
             error = SendFailed(f"delivery to {run.queue} failed: {bug!r}")
         self._note(run, began_ms, error)
         if run.done:  # Given up when the producer was closed.
@@ -157,7 +159,7 @@ class Delivery:
         request = run.request(self._durability, self._origin.producer_id, no_reply=self._silent)
         if not self._silent:
             return await connection.produce(request, timeout_ms)
-        await connection.post(request, timeout_ms, self._unheard)
+        await connection.post(request, timeout_ms, partial(self._unheard, run))
         return None
 
     def _left_ms(self, run: Run) -> int:
@@ -177,13 +179,19 @@ class Delivery:
         if self._observer is not None:
             try:
                 self._observer(run.queue, latency_ms, error)
-            except Exception:  # The edge: the application's queue choice may raise anything.
-                logger.exception("queue choice failed to hear of a result")
+            except Exception as bug:  # The edge: the application's queue choice may raise anything.
+                logger.exception(
+                    "queue choice failed to hear of a result %s",
+                    Facts(queue=run.queue, reason=repr(bug)),
+                )
 
-    def _unheard(self, error: PocketMQError) -> None:
-        """Note that a run was refused for which nobody waits."""
+    def _unheard(self, run: Run, error: PocketMQError) -> None:
+        """Note that RUN was refused for which nobody waits."""
         self._counters.refused_unheard += 1
-        logger.warning("run refused that nobody waits for error=%s", error.message)
+        logger.warning(
+            "run refused that nobody waits for %s",
+            Facts(queue=run.queue, messages=len(run.messages), reason=error.message),
+        )
 
     # --- its end
 
@@ -249,10 +257,13 @@ class Delivery:
         quiet = remedy is Remedy.REROUTE
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
-            "run not acknowledged, trying again queue=%s attempt=%d error=%s",
-            run.queue,
-            run.attempts,
-            error,
+            "run not acknowledged, trying again %s",
+            Facts(
+                queue=run.queue,
+                messages=len(run.messages),
+                attempt=run.attempts,
+                reason=error.message,
+            ),
         )
         self._accumulator.back(run)
         if remedy is Remedy.RENUMBER:
@@ -270,7 +281,7 @@ class Delivery:
         try:
             route = await self._session.routes.find(run.queue.topic, provisional=True)
         except PocketMQError as failure:
-            logger.debug("no route for a run queue=%s error=%s", run.queue, failure.message)
+            logger.debug("no route for a run %s", Facts(queue=run.queue, reason=failure.message))
         if run.done:  # Expired meanwhile, or closed.
             return
         run.finding = False
@@ -351,10 +362,8 @@ class Delivery:
             if run.numbers is not None and run.maybe_stored:
                 self._counters.possible_repeats += len(run.messages)
                 logger.warning(
-                    "a broker cannot tell repeats any more: messages may be there twice queue=%s messages=%d error=%s",
-                    queue,
-                    len(run.messages),
-                    run.last_error,
+                    "a broker cannot tell repeats any more: messages may be there twice %s",
+                    Facts(queue=queue, messages=len(run.messages), reason=run.last_error),
                 )
                 run.maybe_stored = False
             run.numbers = None

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from ...proto.errors import ConfigError
+from ...proto.facts import Facts
 from ..draft import Draft
 from ..message import Message
 from .outcome import Outcome, Watch
@@ -86,9 +87,12 @@ class Interceptors:
                 message = changed
             elif changed is not _FAILED:
                 logger.error(
-                    "interceptor returned no message interceptor=%s type=%s",
-                    _name(method),
-                    type(changed).__name__,
+                    "interceptor returned no message %s",
+                    Facts(
+                        interceptor=_name(method),
+                        topic=message.topic,
+                        reason=f"it returned {type(changed).__name__}",
+                    ),
                 )
         return message
 
@@ -107,8 +111,11 @@ class Interceptors:
     def _result(self, method: Callable[..., Any], *arguments: object) -> Any:
         try:
             return method(*arguments)
-        except Exception:  # The application's code: it must not fail what it only looks at.
-            logger.exception("interceptor failed interceptor=%s", _name(method))
+        except (
+            Exception
+        ) as error:  # The application's code: it must not fail what it only looks at.
+            facts = Facts(interceptor=_name(method), reason=repr(error))
+            logger.exception("interceptor failed %s", facts)
             return _FAILED
 
     def watched(self, messages: Sequence[Sending], outcome: Outcome) -> Outcome:

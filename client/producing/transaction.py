@@ -28,6 +28,7 @@ from ...proto.errors import (
     SendFailed,
     TransactionResolved,
 )
+from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import PRODUCER_GROUP, TRANSACTION_PREPARED, encode_properties
 from ..config import ProducerConfig
@@ -264,9 +265,12 @@ class AsyncTransaction(AsyncBlock):
             await self.rollback()
         except PocketMQError as failure:  # The application's error is what matters.
             logger.warning(
-                "a transaction could not be rolled back id=%s reason=%s",
-                self.receipt.message_id,
-                failure.message,
+                "a transaction could not be rolled back %s",
+                Facts(
+                    queue=self.receipt.queue,
+                    id=self.receipt.message_id,
+                    reason=failure.message,
+                ),
             )
 
     async def __aenter__(self) -> Self:

@@ -13,7 +13,6 @@ consumer's event loop owns all of it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -26,8 +25,7 @@ from .config import PushConfig
 from .intake import Intake
 from .metrics import PushCounts
 from .process_queue import Failure, Portion
-
-logger = logging.getLogger(__name__)
+from .telling import Telling
 
 #: A message that could not be sent back is tried again here after so long.
 KEPT_MS: Final = 5_000
@@ -57,6 +55,7 @@ class Returns:
         config: PushConfig,
         counts: PushCounts,
         tell: Callable[[ReceivedMessage, SentBack], None],
+        telling: Telling,
     ) -> None:
         self.tasks = session.tasks
         self.clock = session.clock
@@ -65,6 +64,7 @@ class Returns:
         self._session = session
         self._group = group
         self._tell = tell
+        self._telling = telling
         self._room = asyncio.Semaphore(_ON_THEIR_WAY_MAX)
 
     async def send(self, intake: Intake, portion: Portion, index: int, failure: Failure) -> bool:
@@ -83,10 +83,8 @@ class Returns:
                     max_times=self.config.max_reconsume_times,
                 )
         except PocketMQError as error:
-            logger.warning(
-                "message not sent back, trying again",
-                extra={"which": repr(message), "error": str(error), "again_in_ms": KEPT_MS},
-            )
+            event = f"message not sent back, trying again in {KEPT_MS} ms"
+            self._telling.tell(event, portion.queue.queue, message, error.message)
             return False
         finally:
             intake.giving_back -= 1
@@ -190,22 +188,23 @@ class LetGo:
     """Makes nothing more of failed messages."""
 
     def __init__(
-        self, counts: PushCounts, backlog: OrderedBacklog | None, added: Callable[[int], None]
+        self,
+        counts: PushCounts,
+        backlog: OrderedBacklog | None,
+        added: Callable[[int], None],
+        telling: Telling,
     ) -> None:
         """BACKLOG: in order, queues stand still until they are resumed there. ADDED as in SendBack."""
         self._counts = counts
         self._backlog = backlog
         self._added = added
+        self._telling = telling
 
     def handle(self, intake: Intake, failed: Failed) -> None:
         for portion, index in failed:
-            logger.warning(
-                "message failed and was dropped",
-                extra={
-                    "which": repr(_message(intake, portion, index)),
-                    "reason": portion.unresolved[index].reason,
-                },
-            )
+            message, reason = _message(intake, portion, index), portion.unresolved[index].reason
+            queue = portion.queue.queue
+            self._telling.tell("message failed and was dropped", queue, message, reason)
             portion.resolve(index)
             self._counts.dropped += 1
         if self._backlog is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice, repeat
 from typing import Any, Final, TypeAlias
 
+from ...proto.errors import ConfigError
 from ..received_message import FetchedRun
 from .answers import failure_of, named_by
 from .process_queue import Place, Portion
@@ -43,6 +44,36 @@ Spell: TypeAlias = Callable[[Job, Place], int]
 AsyncSpell: TypeAlias = Callable[[Job, Place], Coroutine[Any, Any, int]]
 #: Makes what a listener is called with of a run and the index of the first message.
 _Make: TypeAlias = Callable[[FetchedRun, int], object]
+
+
+def check_listener(listener: object) -> None:
+    """Refuse a LISTENER that cannot be called with a message, or a list of messages. Raises ConfigError."""
+    name = getattr(listener, "__qualname__", None) or type(listener).__qualname__
+    if not callable(listener):
+        raise ConfigError(
+            f"listener is {listener!r}, a {type(listener).__name__}: it must be a function of one argument, the"
+            " message",
+            field="listener",
+        )
+    call = getattr(listener, "__call__", None)  # noqa: B004 (an object may have a generator as its call)
+    generators = inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    if any(is_one(function) for is_one in generators for function in (listener, call)):
+        raise ConfigError(
+            f"the listener {name} is a generator, whose body would never run: handle the message without `yield`",
+            field="listener",
+        )
+    try:
+        # What a decorator made is called as it is, and not as what it hides.
+        signature = inspect.signature(listener, follow_wrapped=False)
+    except (TypeError, ValueError):  # Built in: nobody knows.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the listener {name}{signature} cannot be called with one argument, the message: {error}",
+            field="listener",
+        ) from None
 
 
 def is_async(listener: Listener) -> bool:

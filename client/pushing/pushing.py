@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from ...proto.errors import ClientClosed, PocketMQError
+from ...proto.facts import Facts
 from ...proto.topics import retry_topic
 from ..alarm import finished_within
 from ..consuming.held_queue import HeldQueue, Subscriptions
@@ -39,6 +40,7 @@ from .intake import Intake
 from .listening import Calls, Listener, is_async
 from .metrics import PushCounts, PushMetrics
 from .process_queue import Failure, Portion
+from .telling import Telling
 from .workers import HISTOGRAM_MS, TaskWorkers, ThreadWorkers, Workers, WorkersParts, post
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Pushing:
         self._ordered = OrderedBacklog() if config.ordered else None
         self._shared = SharedBacklog()
         self._backlog: Backlog = self._ordered or self._shared
+        self._telling = Telling(group, session.clock, session.tasks)
         self._workers = self._make_workers(listener)
         self._failures = self._make_failures()
         self._closed = False
@@ -113,8 +116,10 @@ class Pushing:
     def _make_failures(self) -> Failures:
         config, added = self._config, self._added
         if config.broadcasting or config.delivery == "at_most_once":
-            return LetGo(self._counts, self._ordered, added)
-        returns = Returns(self._session, self._group, config, self._counts, self._sent_back)
+            return LetGo(self._counts, self._ordered, added, self._telling)
+        returns = Returns(
+            self._session, self._group, config, self._counts, self._sent_back, self._telling
+        )
         if self._ordered is not None:
             return TryInPlace(returns, self._ordered, added)
         return SendBack(returns, self._shared, added)
@@ -129,10 +134,7 @@ class Pushing:
         tasks, config = self._session.tasks, self._config
         self._supply.source.start()
         if config.delivery != "at_most_once":
-            interval_ms = config.auto_commit_interval_ms
-            tasks.spawn(
-                commit_regularly(self._session, self._supply.keeper, interval_ms, self._finished)
-            )
+            tasks.spawn(commit_regularly(self._parts, self._supply.keeper, self._finished))
         if isinstance(self._failures, SendBack):
             tasks.spawn(self._look_for_slow_listeners())
 
@@ -164,6 +166,7 @@ class Pushing:
                 intake.lost = True
             await self._workers.close()
         finally:
+            self._telling.flush()
             await self._session.close()
             self._ended.set()
 
@@ -179,7 +182,7 @@ class Pushing:
             RetriedMessage if retried else ReceivedMessage,
             self._counts,
             take=self._take,
-            fail=self._note,
+            fail=partial(self._note, queue),
         )
         wanted = self._subscriptions.get(queue.topic)
         intake.reader = QueueReader(held, wanted, intake, self._supply, self._parts)
@@ -214,8 +217,8 @@ class Pushing:
             timeout_ms = min(timeout_ms, config.close_timeout_ms)
         if not await finished_within(intake.quiet(), timeout_ms, session.clock, session.tasks):
             logger.warning(
-                "listeners are still at work, going on without them",
-                extra={"queue": str(intake.held.queue), "after_ms": timeout_ms},
+                "listeners are still at work, going on without them %s",
+                Facts(group=self._group, queue=intake.held.queue, after_ms=timeout_ms),
             )
 
     async def _commit_last(self, intake: Intake) -> None:
@@ -226,19 +229,20 @@ class Pushing:
             await self._supply.keeper.commit({queue: intake.messages.lowest_unfinished()})
         except PocketMQError as error:
             logger.warning(
-                "offset not committed, messages come again",
-                extra={"queue": str(queue), "error": str(error)},
+                "offset not committed, messages come again %s",
+                Facts(group=self._group, queue=queue, reason=error.message),
             )
 
     def fail(self, error: PocketMQError) -> None:
         """End with ERROR: the group has refused this consumer."""
-        logger.error("consumer refused", extra={"group": self._group, "error": str(error)})
+        logger.error("consumer refused %s", Facts(group=self._group, reason=error.message))
         self.refusal = error
         self._ended.set()
 
-    def _note(self, error: PocketMQError) -> None:
-        """Tell of ERROR, which fetching met, and which may pass: nobody asks for messages here."""
-        logger.error("messages not fetched", extra={"group": self._group, "error": str(error)})
+    def _note(self, queue: Queue, error: PocketMQError) -> None:
+        """Tell of ERROR, which fetching QUEUE met, and which may pass: nobody asks for messages here."""
+        facts = Facts(group=self._group, queue=queue, reason=error.message)
+        logger.error("messages not fetched %s", facts)
 
     # ------------------------------------------------------------ messages
 
@@ -263,8 +267,8 @@ class Pushing:
                     await keeper.commit({queue: behind})
                 except PocketMQError as error:
                     logger.warning(
-                        "messages wait until their offset is committed",
-                        extra={"queue": str(queue), "error": str(error)},
+                        "messages wait until their offset is committed %s",
+                        Facts(group=self._group, queue=queue, offset=behind, reason=error.message),
                     )
                 if keeper.committed(queue) == behind:
                     self._hand_on(portions)
@@ -289,9 +293,12 @@ class Pushing:
             return  # The broker has them still: they come again, to whoever has the queue.
         self._counts.failed += len(failed)
         for portion, index in failed:
-            error = portion.unresolved[index].error
-            if error is not None:
-                logger.warning("listener failed", exc_info=error)
+            failure = portion.unresolved[index]
+            if failure.error is not None:
+                message = messages.message_type(portion.run, index)
+                self._telling.tell(
+                    "listener failed", messages.queue, message, failure.reason, failure.error
+                )
         self._failures.handle(intake, failed)
 
     def _sent_back(self, message: ReceivedMessage, sent: SentBack) -> None:

@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from ...proto.clock import Clock
+from ...proto.facts import Facts
 from ..tasks import Tasks as BackgroundTasks
 from .backlog import Backlog
 from .listening import AsyncSpell, Job, Spell
@@ -269,7 +270,11 @@ class ThreadWorkers(_Adapting):
                 except (
                     BaseException
                 ) as error:  # Nobody else counts the thread out, or does its work.
-                    logger.error("work on messages failed", exc_info=error)
+                    logger.error(
+                        "work on messages failed %s",
+                        Facts(queue=job.portion.queue.queue, reason=repr(error)),
+                        exc_info=error,
+                    )
             post(self._loop, self._release)
         post(self._loop, self._forget, threading.current_thread())
 
@@ -305,8 +310,8 @@ class ThreadWorkers(_Adapting):
                     await self._ended.wait()
             except TimeoutError:
                 logger.warning(
-                    "listeners run on behind a closed consumer",
-                    extra={"threads": sorted(thread.name for thread in self._threads)},
+                    "listeners run on behind a closed consumer %s",
+                    Facts(threads=", ".join(sorted(thread.name for thread in self._threads))),
                 )
         if self._holding:
             self._holding = False

@@ -82,7 +82,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 async def committing(brokers: Brokers, source: Holding) -> tuple[Commits, ConsumerParts]:
-    config = ReadingConfig()
+    config = ReadingConfig(auto_commit_interval_ms=100)
     session = Session(config, FakeConnections(brokers.cluster), VirtualClock(), Random(1))
     await session.routes.brokers()
     parts = ConsumerParts("billing", config, session)
@@ -168,7 +168,7 @@ async def test_a_commit_that_meets_a_broken_connection_doubts_all_of_the_broker(
 async def test_regular_commits_go_on_after_an_error(brokers: Brokers) -> None:
     commits, parts = await committing(brokers, Holding(HeldQueue(A0, 7, -1)))
     clock: Any = parts.session.clock
-    parts.session.tasks.spawn(commit_regularly(parts.session, commits, 100, lambda: {A0: 4}))
+    parts.session.tasks.spawn(commit_regularly(parts, commits, lambda: {A0: 4}))
     brokers.cluster.lost.add("127.0.0.1:1")
 
     await clock.advance(150)

@@ -93,7 +93,12 @@ async def test_a_failed_message_is_dropped_with_a_log_line(
         await world.pass_ms(10)
         assert (consumer.metrics().dropped, consumer.metrics().failed) == (3, 3)
 
-    assert caplog.text.count("message failed and was dropped") == 3
+    first, others = (r.message for r in caplog.records if "dropped" in r.message)
+    reason = 'reason="the listener returned False"'
+    assert first.startswith("message failed and was dropped group=billing topic=orders")
+    assert first.endswith(reason)
+    assert others.startswith("message failed and was dropped count=2 group=billing topic=orders")
+    assert others.endswith(reason)
     assert world.broker.sent_back == []
     assert kept_in(tmp_path) == ("127.0.0.1@DEFAULT", [3])
 

@@ -316,7 +316,9 @@ class TestReadingRetries:
                 await clock.advance(60_000)
 
         assert asked.count(RETRIES) <= 7
-        assert [record.message for record in caplog.records] == ["share assigned"]
+        assert [record.message for record in caplog.records] == [
+            "share assigned group=billing queues=1 generation=1"
+        ]
 
 
 # ------------------------------------------------------------ dead letters

@@ -186,7 +186,15 @@ async def test_a_pause_lasts_when_the_queue_goes_and_comes_again() -> None:
         assert numbers(await reading.poll(1)) == [4]
 
 
-FOR_THE_OTHER_FACE = {"take", "heard", "cursor", "check_open", "farewell", "disconnect"}
+FOR_THE_OTHER_FACE = {
+    "stop_waiting",
+    "take",
+    "heard",
+    "cursor",
+    "check_open",
+    "farewell",
+    "disconnect",
+}
 
 
 def test_the_two_faces_have_the_same_methods() -> None:

@@ -296,8 +296,8 @@ async def test_a_checker_that_fails_or_does_not_know_is_asked_again(
         (end,) = await ended(cluster, 1)
 
     assert end.transaction_id == "3"
-    assert "checker failed id=0" in caplog.text
-    assert "checker failed id=2" in caplog.text
+    assert "checker failed, it is asked again broker=broker-a id=0" in caplog.text
+    assert "checker failed, it is asked again broker=broker-a id=2" in caplog.text
 
 
 async def test_an_answer_that_is_refused_breaks_nothing() -> None:

@@ -123,4 +123,7 @@ async def test_a_thread_whose_work_breaks_goes_on_with_the_next(
 
     assert len(left) == 2
     assert [portion.places for portion in left] == [{}, {}]
-    assert caplog.messages == ["work on messages failed"] * 2
+    assert (
+        caplog.messages
+        == ["work on messages failed queue=orders[broker-a:0] reason=ZeroDivisionError()"] * 2
+    )

@@ -95,6 +95,7 @@ class CoreMember:
             session_timeout_ms=SESSION_MS,
             lease_ms=LEASE_MS,
             retries=False,
+            auto_commit_interval_ms=COMMIT_MS,
         )
         session = Session(config, client.connections(), client.machine.clock, client.random)
         self._parts = ConsumerParts(GROUP, config, session)
@@ -112,11 +113,7 @@ class CoreMember:
     async def start(self) -> None:
         tasks = self._parts.session.tasks
         self._working = tasks.spawn(self._work())
-        tasks.spawn(
-            commit_regularly(
-                self._parts.session, self._commits, COMMIT_MS, lambda: dict(self._finished)
-            )
-        )
+        tasks.spawn(commit_regularly(self._parts, self._commits, lambda: dict(self._finished)))
         self._sharing.start()
 
     async def leave(self) -> None:
