@@ -21,7 +21,7 @@ from .index_file import IndexFile
 from .log_writer import LogWriter
 from .mapped_files import Syncable
 from .parts import StoreParts
-from .recovery import Verified
+from .recovery import Snapshot
 from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class _Saved:
     """Saving what was verified, as something that a flusher does behind what it tells of."""
 
-    def __init__(self, verified: Verified, disk: Disk, folder: str) -> None:
+    def __init__(self, verified: Snapshot, disk: Disk, folder: str) -> None:
         self._verified = verified
         self._disk = disk
         self._folder = folder
@@ -60,7 +60,7 @@ class Background:
         parts: StoreParts,
         health: Health,
         writer: LogWriter,
-        snapshot: Callable[[], Verified],
+        snapshot: Callable[[], Snapshot],
         timers: TimerStore,
     ) -> None:
         """SNAPSHOT returns what a recovery could rely on if all that is there now were on the device."""
@@ -79,13 +79,13 @@ class Background:
         self.group.on_failed = health.fail
         self.group.on_flushed.append(self._note_log)
         self._collected_ms = 0
-        self._verified: Verified | None = None
+        self._verified: Snapshot | None = None
         self._remembered_end = -1
         self._rest_busy = False
         self._checkpoint_late = False
         self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
 
-    def expect_flush(self, verified: Verified | None) -> None:
+    def expect_flush(self, verified: Snapshot | None) -> None:
         """Nothing is surely on the device. Once all that is there now is, save VERIFIED."""
         self.group.flushed_offset = self._log.min_offset
         self._verified = verified

@@ -19,6 +19,7 @@ Entries are read, recovered, and made again from the log; nothing here writes ne
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from ..proto.record_run import Longs
 from .consume_queue import Placed
 from .disk import Disk
-from .entry_row import EntryArray, EntryRow
+from .entry_row import EntryArray, EntryRow, Sum
 from .mapped_files import MappedFiles
 
 ENTRY: Final = np.dtype(
@@ -151,12 +152,13 @@ class BatchConsumeQueue:
 
     # --- after a stop, and cleaning ------------------------------------------------------------------------------
 
-    def recover(self, last_files: int | None = 3) -> None:
-        """Find the end of the queue, see `EntryRow.recover`."""
-        self.row.recover(last_files)
+    def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
+        """Find the end of the queue, and return whether it is as SUMS say, see `EntryRow.recover`."""
+        as_summed = self.row.recover(last_files, sums)
         self._find_max()
         first = self.row.read(self.row.first, 1)
         self.min_offset = int(first["base"][0]) if len(first) else 0
+        return as_summed
 
     def _find_max(self) -> None:
         self.max_offset = 0

@@ -16,6 +16,7 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from ..proto.record_run import Longs
 from .disk import Disk
-from .entry_row import EntryRow
+from .entry_row import EntryRow, Sum
 from .mapped_files import MappedFiles
 from .queue_extension import ADDRESS_MAX, QueueExtension
 
@@ -225,9 +226,9 @@ class ConsumeQueue:
 
     # --- after a stop, and cleaning ------------------------------------------------------------------------------
 
-    def recover(self, last_files: int | None = 3) -> None:
-        """Find the end of the queue, see `EntryRow.recover`."""
-        self.row.recover(last_files)
+    def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
+        """Find the end of the queue, and return whether it is as SUMS say, see `EntryRow.recover`."""
+        return self.row.recover(last_files, sums)
 
     def truncate(self, log_end: int) -> int:
         """Take out the messages whose records begin at LOG_END or behind it; return how many."""

@@ -7,19 +7,24 @@ queue.type=BatchCQ) and it has no files yet. Not thread-safe: the store's owner 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
 
 from ..proto.errors import StoreRefused
 from .batch_consume_queue import BatchConsumeQueue
 from .config import StoreConfig
 from .consume_queue import ConsumeQueue
 from .disk import Disk
-from .mapped_files import FolderSync, Syncable
+from .entry_row import Sum
+from .mapped_files import FolderSync, Syncable, SyncTogether
 from .queue_kinds import LIGHT_PREFIX, batch_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
 Queue = ConsumeQueue | BatchConsumeQueue
+
+#: More files and folders than that are synced together: one by one each costs a millisecond and more.
+SYNCED_ONE_BY_ONE: Final = 256
 
 
 class ConsumeQueues:
@@ -37,6 +42,10 @@ class ConsumeQueues:
         #: Those that may have something to sync: to ask all of 100,000 each second would stop everything else.
         self._touched: dict[Queue, None] = {}
         self._folders_to_sync: list[str] = []
+        #: What was dirty when the last owner was killed.
+        self._distrusted: list[Syncable] = []
+        #: The next queue offset of each queue, as of when it was touched last.
+        self._ends: dict[Queue, int] = {}
         #: Where the log began when the queues were last cleaned.
         self._cleaned_from = -1
 
@@ -135,11 +144,22 @@ class ConsumeQueues:
 
     # --- after a stop, and cleaning ------------------------------------------------------------------------------
 
-    def recover(self, last_files: int | None = 3) -> None:
-        """Find the end of every queue, see `EntryRow.recover`."""
+    def recover(
+        self,
+        last_files: int | None = 3,
+        sums_of: Callable[[str], Iterable[Sum]] | None = None,
+    ) -> list[Queue]:
+        """Find the end of every queue, see `EntryRow.recover`; return those that are not as their sums say.
+
+        SUMS_OF tells those of the queue `topic/queue`; None: there are none.
+        """
         self._touch_all()
+        changed = []
         for one in self:
-            one.recover(last_files)
+            sums = () if sums_of is None else sums_of(f"{one.topic}/{one.queue}")
+            if not one.recover(last_files, sums):
+                changed.append(one)
+        return changed
 
     def sum_up(self) -> None:
         """Sum up every queue whose entries the log determines, see `EntryRow.sums`."""
@@ -175,6 +195,7 @@ class ConsumeQueues:
         for one in (*plain.values(), *batch.values()):
             one.destroy()
             self._touched.pop(one, None)
+            self._ends.pop(one, None)
             self._folders_to_sync += one.files.take_folders()
         queue_folder = self._config.queue_folder
         for folder in (queue_folder, f"{queue_folder}_ext", self._config.batch_queue_folder):
@@ -185,22 +206,47 @@ class ConsumeQueues:
     def take_dirty(self) -> list[Syncable]:
         """Return what must be synced so that every entry written up to now is on the device, and forget it."""
         folders, self._folders_to_sync = self._folders_to_sync, []
+        distrusted, self._distrusted = self._distrusted, []
         files: list[Syncable] = []
         for one in self._touched:
             folders += one.files.take_folders()
             files += one.files.take_dirty_files()
-        self._touched.clear()
+        self._forget_touched()
         names: list[Syncable] = [FolderSync(self._disk, path) for path in dict.fromkeys(folders)]
-        return names + files
+        return distrusted + self._together(names + files)
+
+    def _together(self, parts: list[Syncable]) -> list[Syncable]:
+        """Return PARTS as one where they are many."""
+        if len(parts) <= SYNCED_ONE_BY_ONE:
+            return parts
+        return [SyncTogether(self._disk, self._config.path, parts)]
 
     def distrust_device(self) -> None:
         """Count everything as dirty: after a kill, what the last owner wrote may still be in the page cache only."""
         self._touch_all()
         for one in self:
             one.files.mark_dirty()
+        self._distrusted = self.take_dirty()
+
+    def ends(self) -> dict[Queue, int]:
+        """Return the next queue offset of each queue that has had messages; behind `take_dirty` a mere copy."""
+        self._note_ends()
+        return self._ends.copy()
+
+    def touch(self, queue: Queue) -> None:
+        """Have QUEUE, which was found for reading, asked for what it has to sync."""
+        self._touched[queue] = None
 
     def _touch_all(self) -> None:
         self._touched.update(dict.fromkeys(self))
+
+    def _note_ends(self) -> None:
+        for one in self._touched:
+            self._ends[one] = one.max_offset
+
+    def _forget_touched(self) -> None:
+        self._note_ends()
+        self._touched.clear()
 
     def close(self) -> None:
         """Close every file. Nothing is synced."""

@@ -10,9 +10,9 @@ Errors, the same for every implementation:
 - any other failed write or sync, and a device that cannot say what there is: `DiskFailure`;
 - a lock that another holds: `StoreLocked`.
 
-Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `check`, `read` and
-`Disk.sync_folder`, which any thread may call at any time, also while the owner closes or deletes the file, and
-`Disk.write_atomically`, `exists` and `make_folders`, of a file that the owner leaves to that thread.
+Threads: a disk and its mappings belong to the store's owner, but for `Mapping.sync`, `check`, `read`,
+`Disk.sync_folder` and `sync_everything`, which any thread may call at any time, also while the owner closes or deletes
+the file, and `Disk.write_atomically`, `exists` and `make_folders`, of a file that the owner leaves to that thread.
 """
 
 from __future__ import annotations
@@ -208,6 +208,14 @@ class Disk(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Wait until the names in the folder PATH are on the device."""
+        ...
+
+    def sync_everything(self, path: str) -> bool:
+        """Wait until all that was written to the file system of the folder PATH is on the device; return True then.
+
+        False: that cannot be had here, or something was not written; then whoever syncs file by file hears of what.
+        One call is far cheaper than one for each of a thousand files. Any thread may ask.
+        """
         ...
 
     def open_map(

@@ -173,32 +173,49 @@ class EntryRow:
 
     # --- after a stop --------------------------------------------------------------------------------------------
 
-    def recover(self, last_files: int | None = 3) -> None:
+    def recover(self, last_files: int | None = 3, sums: Iterable[Sum] = ()) -> bool:
         """Find the end: the first entry, of the last LAST_FILES files (None: of all), that cannot follow the others.
 
         That is one that is not valid, or whose log offset is lower than one before it. Everything from it on goes:
         later files are deleted, the rest of its file becomes zero.
+
+        Return whether the files that were read begin as SUMS say; then these are the row's from now on. Each file is
+        read once, and written to only where something has to go: a store may have 100,000.
         """
         files = self.files.files
         begin = 0 if last_files is None else max(0, len(files) - last_files)
-        newest = -1
+        known = {one.start: one for one in sums}
+        as_summed = True
+        newest = self.max_log_end = -1
         for file in files[begin:]:
-            entries = self._stored(file)
-            good = self._leading_good(entries, newest)
-            if good:
-                newest = int(entries["log_offset"][good - 1])
-            if good < self.entries_per_file:
-                self.files.truncate(file.start + good * self.entry_size)
+            data = self._stored(file)
+            own = known.get(file.start, Sum(file.start, 0, 0))
+            is_same = zlib.crc32(data[: own.size]) == own.crc
+            if own.size and is_same and _is_zero(data, own.size):
+                used = own.size  # Its entries were good then.
+            else:
+                good = self._leading_good(np.frombuffer(data, self.entry_type), newest)
+                used = good * self.entry_size
+            as_summed &= is_same and own.size <= used
+            if used:
+                newest, size = _HEAD.unpack_from(data, used - self.entry_size)
+                self.max_log_end = -1 if size == PRE_BLANK_SIZE else newest + size
+            if used < file.size:
+                self.files.truncate(file.start + used, zero=not _is_zero(data, used))
                 break
-        self._find_max_log_end()
+        if self.max_log_end < 0:
+            self._find_max_log_end()
+        if as_summed:
+            self.sums = tuple(known.values())
+        return as_summed
 
-    def _stored(self, file: MappedFile) -> EntryArray:
+    def _stored(self, file: MappedFile) -> bytes:
         """Return the entries of FILE up to where it is one hole to its end: a hole's pages are not worth reading.
 
         They are read, not mapped: a store may have 100,000 files whose end has to be found.
         """
         count = min(-(-file.data_end() // self.entry_size), file.position // self.entry_size)
-        return np.frombuffer(file.mapping.read(0, count * self.entry_size), self.entry_type)
+        return file.mapping.read(0, count * self.entry_size)
 
     def _leading_good(self, entries: EntryArray, newest: int) -> int:
         """Return how many leading ENTRIES can follow one with log offset NEWEST."""
@@ -216,16 +233,6 @@ class EntryRow:
             _extended(file, known.get(file.start, Sum(file.start, 0, 0)))
             for file in self.files.files
             if file.position
-        )
-
-    def is_as_summed(self, sums: Iterable[Sum]) -> bool:
-        """Do the files begin as SUMS say? Files that are gone do."""
-        there = {file.start: file for file in self.files.files}
-        return all(
-            there[one.start].position >= one.size
-            and zlib.crc32(there[one.start].mapping.read(0, one.size)) == one.crc
-            for one in sums
-            if one.start in there
         )
 
     def _forget_sums(self) -> None:
@@ -300,6 +307,11 @@ def _extended(file: MappedFile, known: Sum) -> Sum:
         return known
     added = file.mapping.read(known.size, file.position - known.size)
     return Sum(known.start, file.position, zlib.crc32(added, known.crc))
+
+
+def _is_zero(data: bytes, at: int) -> bool:
+    """Is DATA nothing but zeros from AT on?"""
+    return data[at:] == bytes(len(data) - at)
 
 
 def _blanks_end(sizes: NDArray[Any]) -> int:

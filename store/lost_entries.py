@@ -172,6 +172,7 @@ class LostEntries:
             if queue.row.read(number, 1).tobytes() == entries[row].tobytes():
                 continue
             queue.row.replace(number, entries[row : row + 1])
+            self._parts.queues.touch(queue)
             self.count += 1
             logger.warning(
                 "queue entry contradicted the log: made again",

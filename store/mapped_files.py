@@ -44,6 +44,20 @@ class FolderSync:
         self._disk.sync_folder(self._path)
 
 
+class SyncTogether:
+    """PARTS, all on the file system of FOLDER, as one thing to sync."""
+
+    def __init__(self, disk: Disk, folder: str, parts: list[Syncable]) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._parts = parts
+
+    def sync(self) -> None:
+        if not self._disk.sync_everything(self._folder):
+            for part in self._parts:
+                part.sync()
+
+
 class MappedFiles:
     """The row in FOLDER. `files` is in order of offset; the last is the one that is written to.
 

@@ -38,7 +38,7 @@ from .log_writer import LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import StoreParts
 from .reader import Reader
-from .recovery import RecoveryReport, Verified, recover
+from .recovery import RecoveryReport, Snapshot, recover
 from .run import Appended, Run
 from .scrub import Scrubber
 from .timers.recovery import open_timers
@@ -158,11 +158,11 @@ class MessageStore(Reader):
         except StoreFull as error:  # Then the next recovery reads more; a stop stays clean.
             logger.warning("not noted as verified", extra={"reason": error.message})
 
-    def _verified(self) -> Verified:
+    def _verified(self) -> Snapshot:
         """Return the present state: what the next recovery may rely on, once it is on the device."""
         last = self._writer.last_log_offset
         confirmed = self.parts.checkpoint.values.confirm_offset
-        return Verified.of(
+        return Snapshot(
             self.parts,
             last_offset=confirmed if last is None else last,
             newest_ms=self._writer.last_store_ms,

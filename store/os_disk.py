@@ -10,12 +10,16 @@ a copy behind the name (copies.py), so that the other store stays as it is.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
+import platform
+import re
 import shutil
 import stat
 import struct
+import sys
 from typing import BinaryIO, cast
 
 from ..proto.errors import StoreLocked
@@ -24,6 +28,15 @@ from .disk import Buffer, DiskUsage, Entry, Lock, Mapping, disk_errors
 from .open_files import OPEN_FILES, OpenFiles
 from .os_mapping import OsMapping
 
+
+def _linux_version() -> tuple[int, ...]:
+    """Return the first two numbers of the kernel's version; (0, 0) of another system's."""
+    numbers = re.match(r"(\d+)\.(\d+)", platform.release() if sys.platform == "linux" else "")
+    return tuple(map(int, numbers.groups())) if numbers else (0, 0)
+
+
+#: syncfs(2), which Python does not know, where it tells of pages that could not be written: from Linux 5.8 on.
+_SYNCFS = getattr(ctypes.CDLL(None), "syncfs", None) if _linux_version() >= (5, 8) else None
 #: Linux's struct flock: type, whence, start, length, process.
 _FLOCK = "hhqqi4x"
 
@@ -130,6 +143,19 @@ class OsDisk:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+    def sync_everything(self, path: str) -> bool:
+        if _SYNCFS is None:
+            return False
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            fd = self._files.attempt(lambda: os.open(path, flags))
+        except OSError:
+            return False
+        try:
+            return bool(_SYNCFS(fd) == 0)
+        finally:
+            os.close(fd)
 
     def open_map(
         self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False

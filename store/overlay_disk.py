@@ -172,6 +172,9 @@ class OverlayDisk:
     def sync_folder(self, path: str) -> None:
         """Do nothing: nothing here is ever on a device."""
 
+    def sync_everything(self, path: str) -> bool:
+        return True
+
     def open_map(
         self, path: str, *, size: int | None = None, writable: bool = True, create: bool = False
     ) -> Mapping:

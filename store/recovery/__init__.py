@@ -2,13 +2,14 @@
 
 from .recover import recover
 from .report import Finding, Kind, RecoveryPolicy, RecoveryReport
-from .verified import Verified
+from .verified import Snapshot, Verified
 
 __all__ = [
     "Finding",
     "Kind",
     "RecoveryPolicy",
     "RecoveryReport",
+    "Snapshot",
     "Verified",
     "recover",
 ]

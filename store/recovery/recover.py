@@ -58,9 +58,8 @@ class _Recovery:
         if not self._log.files.files:
             self._without_log()
             return self._report
-        self._parts.queues.recover(None)
         known = Verified.load(self._disk, self._config.own_folder)
-        changed = [] if known is None else known.changed(self._parts)
+        changed = self._parts.queues.recover(None, None if known is None else known.sums_of)
         is_cut = self._note_cut_files()
         if known is not None and (is_cut or changed or not known.holds(self._parts)):
             known = None

@@ -16,11 +16,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, astuple, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from ..commit_log import CommitLog
-from ..consume_queues import Queue
 from ..disk import Disk
 from ..entry_row import Sum
 from ..index_file import IndexHeader
@@ -31,6 +31,8 @@ _NAME: Final = "verified.json"
 _VERSION: Final = 2
 #: Bytes of the last record that are remembered (as a digest).
 _HEAD_SIZE: Final = 92
+#: Queues whose part of the text is made at a time: some 100 microseconds.
+_NAMES_A_PIECE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +48,8 @@ class Verified:
     newest_ms: int
     queues: dict[str, int] = field(default_factory=dict)
     index: dict[str, list[int]] = field(default_factory=dict)
-    sums: dict[str, list[list[int]]] = field(default_factory=dict)
+    sums: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     version: int = _VERSION
-
-    @classmethod
-    def of(cls, parts: StoreParts, *, last_offset: int, newest_ms: int) -> Verified:
-        """Return the present state; LAST_OFFSET and NEWEST_MS are those of the log's last record."""
-        index = parts.index.files if parts.index is not None else []
-        return cls(
-            log_end=parts.log.max_offset,
-            last_offset=last_offset,
-            last_digest=_digest(parts.log, last_offset),
-            newest_ms=newest_ms,
-            queues={f"{one.topic}/{one.queue}": one.max_offset for one in parts.queues},
-            index={file.name: list(astuple(file.header)) for file in index},
-            sums={
-                f"{one.topic}/{one.queue}": [list(each) for each in one.row.sums]
-                for one in parts.queues
-                if one.row.sums
-            },
-        )
 
     @classmethod
     def claimed(
@@ -115,21 +99,26 @@ class Verified:
         """Return what the files of the queue NAME, `topic/queue`, began with."""
         return tuple(Sum(*map(int, each)) for each in self.sums.get(name, ()))
 
-    def changed(self, parts: StoreParts) -> list[Queue]:
-        """Return the queues whose files do not begin as they did; those that do know their sums from now on."""
-        changed: list[Queue] = []
-        for queue in parts.queues:
-            sums = self.sums_of(f"{queue.topic}/{queue.queue}")
-            if not queue.row.is_as_summed(sums):
-                changed.append(queue)
-            elif sums:
-                queue.row.sums = sums
-        return changed
-
     def save(self, disk: Disk, folder: str) -> None:
         """Replace the file in FOLDER."""
         disk.make_folders(folder)
-        disk.write_atomically(os.path.join(folder, _NAME), json.dumps(asdict(self)).encode())
+        text = "".join(self._texts())
+        disk.write_atomically(os.path.join(folder, _NAME), text.encode())
+
+    def _texts(self) -> Iterator[str]:
+        """Yield the text of the file in pieces: as a whole it would take other threads' turns, with 100,000 queues."""
+        tables: dict[str, Mapping[str, object]] = {"queues": self.queues, "sums": self.sums}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        yield json.dumps({name: values[name] for name in values.keys() - tables.keys()})[:-1]
+        for name, table in tables.items():
+            yield f', "{name}": {{'
+            names, comma = list(table), ""
+            for at in range(0, len(names), _NAMES_A_PIECE):
+                piece = {each: table[each] for each in names[at : at + _NAMES_A_PIECE]}
+                yield comma + json.dumps(piece)[1:-1]
+                comma = ", "
+            yield "}"
+        yield "}"
 
     def holds(self, parts: StoreParts) -> bool:
         """Is what was verified still there? The parts were loaded, and the ends of the queues found."""
@@ -154,6 +143,34 @@ class Verified:
             elif there[name].next_entry < then.next_entry:
                 return False
         return bool(self.index)
+
+
+class Snapshot:
+    """The present state of PARTS, as their owner sees it; any thread may save it.
+
+    LAST_OFFSET and NEWEST_MS are those of the log's last record.
+    """
+
+    def __init__(self, parts: StoreParts, *, last_offset: int, newest_ms: int) -> None:
+        index = parts.index.files if parts.index is not None else []
+        self._ends = parts.queues.ends()
+        self._rest = Verified(
+            log_end=parts.log.max_offset,
+            last_offset=last_offset,
+            last_digest=_digest(parts.log, last_offset),
+            newest_ms=newest_ms,
+            index={file.name: list(astuple(file.header)) for file in index},
+        )
+
+    @property
+    def log_end(self) -> int:
+        return self._rest.log_end
+
+    def save(self, disk: Disk, folder: str) -> None:
+        """Replace the file in FOLDER."""
+        queues = {f"{one.topic}/{one.queue}": end for one, end in self._ends.items()}
+        sums = {f"{one.topic}/{one.queue}": one.row.sums for one in self._ends if one.row.sums}
+        replace(self._rest, queues=queues, sums=sums).save(disk, folder)
 
 
 def _digest(log: CommitLog, offset: int) -> str:

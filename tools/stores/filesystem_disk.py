@@ -180,6 +180,9 @@ class FileSystemDisk:
     def sync_folder(self, path: str) -> None:
         """Do nothing: nothing was written."""
 
+    def sync_everything(self, path: str) -> bool:
+        return True
+
 
 class FileSystemMapping:
     """One file: `read` asks for a range; `view` and `array` fetch the whole file, once."""
