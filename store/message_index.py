@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -186,9 +187,12 @@ class MessageIndex:
         return np.flatnonzero(accepted)
 
     def has_all_keys(self, data: Buffer | Bytes, columns: RunColumns) -> bool:
-        """Has the newest record in the index, which COLUMNS describe alone, all its keys there?"""
-        hashes = keys_of(data, columns, None, None).hashes.tolist()
-        return sorted(hashes) == sorted(self._newest_keys(int(columns.log_offset[0])))
+        """Has the newest record in the index, which COLUMNS describe alone, all its keys there?
+
+        There may be more: those that its properties had before they were damaged.
+        """
+        hashes = Counter(keys_of(data, columns, None, None).hashes.tolist())
+        return hashes <= Counter(self._newest_keys(int(columns.log_offset[0])))
 
     def _newest_keys(self, end_log_offset: int) -> list[int]:
         """Return the hashes that the record at END_LOG_OFFSET, the newest, has in the index."""
