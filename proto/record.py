@@ -232,6 +232,11 @@ def with_host_bits(sys_flag: int, born_host: Host, store_host: Host) -> int:
     return bare | SYS_BORN_V6 * born_host.is_v6 | SYS_STORE_V6 * store_host.is_v6
 
 
+def hosts_extra(sys_flag: int) -> int:
+    """Return by how many bytes a record's hosts move what stands behind both."""
+    return HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
+
+
 def head_store_time_ms(head: Buffer) -> int | None:
     """Return the store time in HEAD, the first bytes of a record; None where they are too few to hold it."""
     if len(head) < STORE_TIMESTAMP_AT + _LONG.size:
@@ -245,8 +250,7 @@ def log_offset_and_times(record: Buffer) -> tuple[int, int]:
     """Return the log offset and the reconsume times of RECORD, which is whole; 0 times if it is too short for them."""
     log_offset, sys_flag, times = _PLACE.unpack_from(record, LOG_OFFSET_AT)
     if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
-        extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
-        times_at = RECONSUME_TIMES_AT + extra
+        times_at = RECONSUME_TIMES_AT + hosts_extra(sys_flag)
         whole = len(record) >= times_at + _INT.size
         times = _INT.unpack_from(record, times_at)[0] if whole else 0
     return log_offset, times
@@ -272,8 +276,7 @@ def property_value(record: bytes, name: bytes) -> bytes:
 def _properties_at(record: bytes) -> int:
     """Return where the properties of RECORD begin."""
     (sys_flag,) = _INT.unpack_from(record, SYS_FLAG_AT)
-    extra = HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
-    at = RECONSUME_TIMES_AT + extra + _MIDDLE.size
+    at = RECONSUME_TIMES_AT + hosts_extra(sys_flag) + _MIDDLE.size
     at += int(_INT.unpack_from(record, at - _INT.size)[0])
     if _INT.unpack_from(record, _INT.size)[0] == MAGIC_V1:
         return at + 1 + record[at] + _SHORT.size

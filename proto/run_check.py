@@ -19,44 +19,41 @@ from .errors import InvalidRecord, MessageTooLarge
 from .few_records import read_few
 from .record import (
     CRC_MASK,
-    HOST_V6_EXTRA,
     MAGIC_V1,
     MAGIC_V2,
     SYS_BORN_V6,
     SYS_STORE_V6,
     Buffer,
+    hosts_extra,
 )
 from .record_run import (
-    HEAD_SIZE,
     LEAST_SIZE,
     Bytes,
     Ints,
     Longs,
     RunColumns,
     as_bytes,
-    heads_at,
     parse_run,
     starts_of,
 )
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 
-#: Fewer records are cut out one by one.
-_EVEN_LEAST: Final = 8
+#: Of fewer bodies each is cut out by itself.
+_EVEN_LEAST: Final = 64
 #: Copying larger bodies costs more than it saves.
 _CUT_BYTES_MAX: Final = 1024
-#: Fewer records are looked at one by one: numpy's fixed cost is some 60 µs.
-_FEW: Final = 24
 #: Total size, magic, body CRC, sysFlag, body length of a record between IPv4 hosts.
 _HEAD: Final = struct.Struct(">iii24xi44xi")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 
 
-def body_crcs(data: Buffer | Bytes, columns: RunColumns) -> Longs:
-    """Return the CRC that each record should store. Records must be well formed."""
-    bodies = _bodies(data, columns.body_start, columns.body_size)
-    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, len(columns))  # type: ignore[arg-type]
-    return crcs & CRC_MASK
+def body_crcs(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Longs:
+    """Return the CRC that a record stores for each of the bodies of SIZES at STARTS, which lie inside DATA."""
+    bodies = _bodies(data, starts, sizes)
+    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, len(starts))  # type: ignore[arg-type]
+    crcs &= CRC_MASK
+    return crcs
 
 
 def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffer | Bytes]:
@@ -67,8 +64,10 @@ def _bodies(data: Buffer | Bytes, starts: Longs, sizes: Longs) -> Iterable[Buffe
         even = np.ndarray((len(starts) - 1,), f"V{size}", array, offset=at, strides=(step,))
         first = int(starts[0])
         return [array[first : first + int(sizes[0])], *even.tolist()]
-    view = memoryview(data)  # type: ignore[arg-type]  # numpy's stubs do not say that arrays are buffers
-    return map(view.__getitem__, map(slice, starts.tolist(), (starts + sizes).tolist()))
+    is_cheap_to_cut = isinstance(data, bytes) and len(data) <= _CUT_BYTES_MAX * len(starts)
+    view = data if is_cheap_to_cut else memoryview(data)  # type: ignore[arg-type]  # numpy's stubs: no buffers
+    ranges = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+    return [view[begin:end] for begin, end in ranges]
 
 
 def _is_even(starts: Longs, sizes: Longs, room: int) -> bool:
@@ -81,7 +80,8 @@ def _is_even(starts: Longs, sizes: Longs, room: int) -> bool:
 
 def crc_mismatches(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
     """Tell for each record whether its body contradicts its CRC; an empty body never does, as in Apache's check."""
-    wrong: NDArray[np.bool_] = body_crcs(data, columns) != columns.body_crc
+    crcs = body_crcs(data, columns.body_start, columns.body_size)
+    wrong: NDArray[np.bool_] = crcs != columns.body_crc
     return wrong & (columns.body_size > 0)
 
 
@@ -95,7 +95,7 @@ def is_sound(record: Buffer) -> bool:
         return False
     at = _HEAD.size
     if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
-        at += HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
+        at += hosts_extra(sys_flag)
         if at > size:
             return False
         (body_size,) = _INT.unpack_from(record, at - _INT.size)
@@ -111,30 +111,6 @@ def is_sound(record: Buffer) -> bool:
     if properties_size < 0 or properties_at + properties_size != size:
         return False
     return not body_size or zlib.crc32(memoryview(record)[at:topic_at]) & CRC_MASK == crc
-
-
-def wrong_bodies(data: bytes, sizes: Longs) -> NDArray[np.bool_]:
-    """Tell for each record of SIZES, end to end in DATA, whether its body contradicts its CRC. Lengths must agree."""
-    starts = starts_of(sizes)
-    if len(starts) < _FEW:
-        return np.array([_is_wrong(data, start) for start in starts.tolist()], np.bool_)
-    heads = heads_at(as_bytes(data), starts)
-    if (heads["sys_flag"] & (SYS_BORN_V6 | SYS_STORE_V6)).any():
-        return crc_mismatches(data, parse_run(data, starts))
-    body_sizes = heads["body_size"].astype(np.int64)
-    bodies = _bodies(data, starts + HEAD_SIZE, body_sizes)
-    crcs = np.fromiter(map(zlib.crc32, bodies), np.int64, len(starts))  # type: ignore[arg-type]
-    wrong: NDArray[np.bool_] = (crcs & CRC_MASK != heads["body_crc"]) & (body_sizes > 0)
-    return wrong
-
-
-def _is_wrong(data: bytes, start: int) -> bool:
-    _, _, crc, sys_flag, size = _HEAD.unpack_from(data, start)
-    at = start + _HEAD.size
-    if sys_flag & (SYS_BORN_V6 | SYS_STORE_V6):
-        at += HOST_V6_EXTRA * (bool(sys_flag & SYS_BORN_V6) + bool(sys_flag & SYS_STORE_V6))
-        (size,) = _INT.unpack_from(data, at - _INT.size)
-    return bool(size) and zlib.crc32(memoryview(data)[at : at + size]) & CRC_MASK != crc
 
 
 def topic_is(data: Buffer | Bytes, columns: RunColumns, topic: str) -> NDArray[np.bool_]:

@@ -95,16 +95,26 @@ class CommitLog:
         """Return SIZE bytes at OFFSET, without a copy; None unless the log holds all of them in one file."""
         return self.files.slice(offset, size)
 
+    def record(self, offset: int) -> memoryview | None:
+        """Return the record that begins at OFFSET, and says so, without a copy; None if none can begin there.
+
+        Raises DiskFailure for a file that somebody cut.
+        """
+        file = self.files.file_at(offset)
+        if file is None:
+            return None
+        file.check_length()
+        at = offset - file.start
+        if at + LEAST_SIZE > file.position:
+            return None
+        size, magic, log_offset = _HEAD.unpack_from(file.view, at)
+        known = magic in (MAGIC_V1, MAGIC_V2) and log_offset == offset and size >= LEAST_SIZE
+        return file.view[at : at + size] if known and at + size <= file.position else None
+
     def record_size(self, offset: int) -> int | None:
         """Return the total size of the record that begins at OFFSET, and says so; None if none can begin there."""
-        head = self.files.slice(offset, _HEAD.size)
-        if head is None:
-            return None
-        size, magic, log_offset = _HEAD.unpack(head)
-        known = magic in (MAGIC_V1, MAGIC_V2) and log_offset == offset and size >= LEAST_SIZE
-        if not known or self.files.slice(offset, size) is None:
-            return None
-        return int(size)
+        record = self.record(offset)
+        return None if record is None else len(record)
 
     def truncate(self, end: int, *, zero: bool = True) -> None:
         """Make END the end of the log: everything behind it goes, and with ZERO reads as zeros."""

@@ -18,13 +18,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
 from ..proto.record import Record, decode_record
-from ..proto.record_run import Longs
-from ..proto.run_check import is_sound, wrong_bodies
+from ..proto.run_check import is_sound
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
 from .health import Health
@@ -32,7 +28,6 @@ from .mapped_file import MappedFile
 from .parts import StoreParts
 from .recovery.repair import LogRepair
 from .recovery.scan import Damage
-from .slices import Entries, QueueName, read_entries
 from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -50,21 +45,6 @@ class Damages:
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
         self._told: OrderedDict[int, None] = OrderedDict()
         self.count = 0
-
-    def sound_records(
-        self, entries: Entries, name: QueueName, numbers: Longs | None
-    ) -> tuple[bytes, NDArray[np.intp]]:
-        """Return the sound records of ENTRIES, joined, and which entries these are; NAME, NUMBERS: see read_entries."""
-        records, rows = read_entries(self._log, entries, name, numbers)
-        sizes = entries.sizes[rows]
-        bad = wrong_bodies(records, sizes)
-        if not bad.any():
-            return records, rows
-        for row in rows[bad].tolist():
-            self.found(int(entries.log_offsets[row]), int(entries.sizes[row]))
-        ends = np.cumsum(sizes)
-        good = zip((ends - sizes)[~bad].tolist(), ends[~bad].tolist(), strict=True)
-        return b"".join(records[begin:end] for begin, end in good), rows[~bad]
 
     def found(self, log_offset: int, size: int) -> bool:
         """Look at the record of SIZE bytes at LOG_OFFSET, which a reader took for damaged; return whether it is.

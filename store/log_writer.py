@@ -331,6 +331,5 @@ class LogWriter:
 
 def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
     """Return the store time of the record at LOG_OFFSET; None if none is there."""
-    size = log.record_size(log_offset)
-    record = None if size is None else log.read(log_offset, size)
+    record = log.record(log_offset)
     return None if record is None else head_store_time_ms(record)

@@ -31,7 +31,7 @@ from .mapped_file import MappedFile
 from .parts import StoreParts
 from .queue_kinds import LIGHT_PREFIX
 from .recovery.scan import FileScan
-from .slices import Entries, QueueName, agreeing, numbers_at
+from .slices import Entries, QueueName, judged, numbers_at
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class LostEntries:
             ).nonzero()
             if len(rows):
                 entries = Entries(0, seen.log_offsets[rows], seen.sizes[rows], rows)
-                agrees[rows] = agreeing(file.view, at[rows], entries, name)
+                agrees[rows], _ = judged(file.view, at[rows], entries, name)
                 said[rows] = numbers_at(file.view, at[rows])
         return agrees, said
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ from .health import Health
 from .log_writer import store_time_ms
 from .lost_entries import LostEntries
 from .parts import StoreParts
-from .slices import Entries, QueueName, Slices, read_entries
+from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 
 #: Tells for tags codes of queue entries which are to be read.
 Choose: TypeAlias = Callable[[Longs], NDArray[np.bool_]]
@@ -106,6 +107,10 @@ class Reader:
         if isinstance(found, BatchConsumeQueue):
             count = min(max_messages, high - offset, ENTRIES_MAX)
             return self._read_batches(found, offset, count, max_bytes, check_crcs)
+        if choose is None and offset < high:
+            straight = self._read_straight(found, offset, max_messages, max_bytes, check_crcs)
+            if straight is not None:
+                return straight
         seen = self._read_plain(found, offset, max_messages, max_bytes, choose, _Checks(check_crcs))
         if seen.next_offset - offset == len(seen) + seen.turned_down:
             return seen
@@ -127,9 +132,42 @@ class Reader:
 
         CHECK_CRCS: and sound. NUMBERS, if given, are the queue offsets that the records must say.
         """
-        if check_crcs:
-            return self.damages.sound_records(entries, name, numbers)
-        return read_entries(self.log, entries, name, numbers)
+        found = read_entries(self.log, entries, name, numbers, check_crcs=check_crcs)
+        for row in found.damaged.tolist():
+            self.damages.found(int(entries.log_offsets[row]), int(entries.sizes[row]))
+        if numbers is None:  # Else what is missing is looked for first.
+            warn_of_missing(entries, found)
+        return found.records, found.rows
+
+    def _read_straight(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        check_crcs: bool,
+    ) -> Slices | None:
+        """Read a plain queue if all is well: each record is in its place, says its number, and is sound."""
+        name = _name(queue.topic, queue.queue)
+        low, high = queue.min_offset, queue.max_offset
+        count = min(max_messages, high - offset, ENTRIES_MAX)
+        entries = Entries(offset, *queue.entries(offset, count)).up_to(max_bytes)
+        if not len(entries) or name.is_light:
+            return None
+        behind = offset + len(entries)
+        numbers = np.arange(offset, behind)
+        found = read_entries(self.log, entries, name, numbers, check_crcs=check_crcs)
+        if len(found.rows) < len(entries):
+            return None
+        return Slices(
+            records=found.records,
+            sizes=entries.sizes,
+            queue_offsets=numbers,
+            tags_codes=entries.tags_codes,
+            next_offset=behind,
+            min_offset=low,
+            max_offset=high,
+        )
 
     def _read_plain(
         self,
@@ -234,7 +272,8 @@ class Reader:
     ) -> tuple[bytes, NDArray[np.intp]]:
         """Read ENTRIES, those at PLACES behind their first number."""
         numbers = entries.first + places[: len(entries)] if checks.numbers else None
-        return self.read_records(entries, _name(queue), check_crcs=checks.crcs, numbers=numbers)
+        name = _name(queue.topic, queue.queue)
+        return self.read_records(entries, name, check_crcs=checks.crcs, numbers=numbers)
 
     def _behind_repetitions(self, queue: ConsumeQueue, offset: int) -> int:
         """Return the first number from OFFSET on that is no repetition; that of a hole, or the end, is none."""
@@ -284,7 +323,8 @@ class Reader:
         if not len(sizes):
             return _nothing(low, high, high if count else offset)
         entries = Entries(offset, log_offsets, sizes, tags_codes).up_to(max_bytes)
-        records, rows = self.read_records(entries, _name(queue), check_crcs=check_crcs)
+        name = _name(queue.topic, queue.queue)
+        records, rows = self.read_records(entries, name, check_crcs=check_crcs)
         last = len(entries) - 1
         return Slices(
             records=records,
@@ -309,14 +349,11 @@ class Reader:
     def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
         """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if no sound one is there."""
         self.health.check_open()
-        there = self.log.record_size(log_offset)
-        if there is None or (size is not None and size != there):
-            return None
-        record = self.log.read(log_offset, there)
-        if record is None or not self.is_served(log_offset):
+        record = self.log.record(log_offset)
+        if record is None or size not in (None, len(record)) or not _is_served(record):
             return None
         if not is_sound(record):
-            self.damages.found(log_offset, there)
+            self.damages.found(log_offset, len(record))
             return None
         return bytes(record)
 
@@ -376,11 +413,8 @@ class Reader:
 
     def is_served(self, log_offset: int) -> bool:
         """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
-        if self.log.record_size(log_offset) is None:
-            return False
-        flags = self.log.read(log_offset + SYS_FLAG_AT, 4)
-        assert flags is not None, "a whole record is there"
-        return int.from_bytes(flags) & SYS_TRANSACTION != SYS_ROLLBACK
+        record = self.log.record(log_offset)
+        return record is not None and _is_served(record)
 
     def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
         """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
@@ -421,8 +455,14 @@ class Reader:
         return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
 
 
-def _name(queue: Queue) -> QueueName:
-    return QueueName(queue.topic, queue.queue)
+def _is_served(record: memoryview) -> bool:
+    flags = int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4])
+    return flags & SYS_TRANSACTION != SYS_ROLLBACK
+
+
+@lru_cache(maxsize=1024)
+def _name(topic: str, queue: int) -> QueueName:
+    return QueueName(topic, queue)
 
 
 def _entry_sizes(queue: Queue, offset: int, count: int) -> tuple[Longs, int]:

@@ -1,10 +1,10 @@
 """Reading a queue: entries, then the records they point to, in as few copies as the log's layout allows.
 
 Entries whose records lie end to end in one file become one slice; all slices are joined in one copy. Then each record
-is held against its entry: size, magic, its own log offset, topic, queue and lengths must agree; bodies are not read.
-A record that is not where its entry says (its file is gone, or damage overwrote it), or is of a kind that queues never
-deliver (recovery turns damaged records into rolled-back ones), is left out with a warning, so that a reader gets past
-it: `next_offset` counts it as read.
+is held against its entry: size, magic, its own log offset, topic, queue and lengths must agree; and its body against
+its CRC, if that is asked for. A record that is not where its entry says (its file is gone, or damage overwrote it), or
+is of a kind that queues never deliver (recovery turns damaged records into rolled-back ones), is left out, so that a
+reader gets past it: `next_offset` counts it as read.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ from __future__ import annotations
 import logging
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import windows
-from ..proto.record import QUEUE_OFFSET_AT, SYS_BORN_V6, SYS_PREPARED, SYS_STORE_V6
+from ..proto.record import (
+    QUEUE_OFFSET_AT,
+    SYS_BORN_V6,
+    SYS_PREPARED,
+    SYS_STORE_V6,
+    body_crc,
+    hosts_extra,
+)
 from ..proto.record_run import (
     HEAD_SIZE,
     LEAST_SIZE,
+    Ints,
     Longs,
     as_bytes,
     heads_at,
@@ -29,7 +37,7 @@ from ..proto.record_run import (
     starts_of,
     topic_field,
 )
-from ..proto.run_check import topic_is
+from ..proto.run_check import body_crcs
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import CommitLog
 from .mapped_file import MappedFile
@@ -38,11 +46,26 @@ from .queue_kinds import LIGHT_PREFIX
 logger = logging.getLogger(__name__)
 
 #: Of fewer records each is looked at by itself: that costs less than the many calls of numpy.
-_FEW_MAX: Final = 8
-#: Size, magic, queue id, queue offset, log offset, sysFlag and body size.
-_HEAD: Final = struct.Struct(">ii4xi4xqqi44xi")
+_FEW_MAX: Final = 20
+#: What is looked at in a record's head, one by one and as columns.
+_HEAD: Final = struct.Struct(">iiii4xqqi44xi")
+_FIELDS: Final = (
+    "total_size",
+    "magic",
+    "body_crc",
+    "queue_id",
+    "queue_offset",
+    "log_offset",
+    "sys_flag",
+    "body_size",
+)
+_INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _V6: Final = SYS_BORN_V6 | SYS_STORE_V6
+
+#: A number of one record, or of many.
+N = TypeVar("N", int, Longs)
+_Masks: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +106,10 @@ class Entries:
 
     def up_to(self, size_max: int) -> Entries:
         """Return the leading entries whose records have at most SIZE_MAX bytes together, but at least one."""
-        count = int(np.searchsorted(np.cumsum(self.sizes), size_max, "right"))
-        return self.take(slice(0, max(count, 1)))
+        ends = np.maximum(self.sizes, 0).cumsum()
+        if not len(ends) or ends[-1] <= size_max:
+            return self
+        return self.take(slice(0, max(int(ends.searchsorted(size_max, "right")), 1)))
 
     def take(self, rows: NDArray[np.intp] | slice) -> Entries:
         """Return the entries ROWS."""
@@ -97,24 +122,94 @@ class QueueName:
 
     topic: str
     queue: int | None = None
+    is_light: bool = field(init=False)
     #: How the topic stands in a record, with its length, behind the magic that goes with it.
     magic: int = field(init=False)
     topic_part: bytes = field(init=False)
+    #: What stands behind a body: the topic, and the size of the properties.
+    tail: np.dtype[np.void] = field(init=False)
 
     def __post_init__(self) -> None:
         magic, part = topic_field(self.topic)
+        object.__setattr__(self, "is_light", self.topic.startswith(LIGHT_PREFIX))
         object.__setattr__(self, "magic", magic)
         object.__setattr__(self, "topic_part", part)
+        tail = np.dtype([("topic", f"V{len(part)}"), ("properties_size", ">i2")])
+        object.__setattr__(self, "tail", tail)
+
+
+class Found(NamedTuple):
+    """The records that a read found, joined; ROWS: of which entries they are; DAMAGED: entries whose records are left
+    out because their bodies do not fit their CRCs (looked at only if that was asked for)."""
+
+    records: bytes
+    rows: NDArray[np.intp]
+    damaged: NDArray[np.intp]
 
 
 def read_entries(
-    log: CommitLog, entries: Entries, name: QueueName, numbers: Longs | None = None
-) -> tuple[bytes, NDArray[np.intp]]:
-    """Return the records of ENTRIES, of the queue NAME, that are there, joined, and which entries these are.
+    log: CommitLog,
+    entries: Entries,
+    name: QueueName,
+    numbers: Longs | None = None,
+    *,
+    check_crcs: bool = False,
+) -> Found:
+    """Return the records of ENTRIES, of the queue NAME, that are there, and sound if CHECK_CRCS.
 
     NUMBERS, if given, are the queue offsets that the records must say.
     The records are copied first and looked at then: their heads are in the cache by that time.
     """
+    records = _one_piece(log, entries)
+    rows = np.arange(len(entries))
+    if records is None:
+        records, rows = _pieces(log, entries)
+        if len(rows) < len(entries):
+            entries = entries.take(rows)
+            numbers = None if numbers is None else numbers[rows]
+    starts = starts_of(entries.sizes)
+    agrees, fits = judged(records, starts, entries, name, numbers, check_crcs=check_crcs)
+    if fits.all():
+        return Found(records, rows, rows[:0])
+    ranges = zip(starts[fits].tolist(), (starts + entries.sizes)[fits].tolist(), strict=True)
+    records = b"".join(records[begin:end] for begin, end in ranges)
+    return Found(records, rows[fits], rows[agrees & ~fits])
+
+
+def warn_of_missing(entries: Entries, found: Found) -> None:
+    """Tell of ENTRIES whose records were not FOUND, and are not damaged ones either."""
+    missing = np.ones(len(entries), np.bool_)
+    missing[found.rows] = missing[found.damaged] = False
+    if missing.any():
+        first = int(missing.argmax())
+        logger.warning(
+            "records are not where their queue entries say",
+            extra={
+                "count": int(missing.sum()),
+                "queue_offset": entries.first + first,
+                "log_offset": int(entries.log_offsets[first]),
+            },
+        )
+
+
+def _one_piece(log: CommitLog, entries: Entries) -> bytes | None:
+    """Return what ENTRIES point to if it lies end to end in one file, else None."""
+    if not len(entries):
+        return b""
+    offsets, sizes = entries.log_offsets, entries.sizes
+    ends = sizes.cumsum()
+    first, size = int(offsets[0]), int(ends[-1])
+    # Of one size that cannot be, or of too many bytes, each is looked at.
+    if not LEAST_SIZE <= int(sizes.min()) <= size <= RECORD_SIZE_MAX:
+        return None
+    if (offsets[1:] - ends[:-1] != first).any():
+        return None
+    found = log.read(first, size)
+    return None if found is None else bytes(found)
+
+
+def _pieces(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
+    """Return what ENTRIES point to inside of the log, joined, and which of them that are."""
     pieces: list[memoryview] = []
     found = np.zeros(len(entries), np.bool_)
     row = 0
@@ -127,18 +222,7 @@ def read_entries(
         end = row + _leading(entries.log_offsets[row:], file)
         found[row:end] = _add_pieces(file, entries, row, end, pieces)
         row = end
-    rows = found.nonzero()[0]
-    there = entries if len(rows) == len(entries) else entries.take(rows)
-    records = b"".join(pieces)
-    wanted = None if numbers is None else numbers[rows]
-    good = agreeing(records, starts_of(there.sizes), there, name, wanted)
-    if not good.all():
-        records, rows = _without_bad(records, there.sizes, good), rows[good]
-        found[:] = False
-        found[rows] = True
-    if len(rows) < len(entries):
-        _warn(entries, int(found.argmin()), len(entries) - len(rows))
-    return records, rows
+    return b"".join(pieces), found.nonzero()[0]
 
 
 def _leading(log_offsets: Longs, file: MappedFile) -> int:
@@ -174,122 +258,136 @@ def numbers_at(data: bytes | memoryview, starts: Longs) -> Longs:
     return found
 
 
-def agreeing(
+def judged(
     data: bytes | memoryview,
     starts: Longs,
     entries: Entries,
     name: QueueName,
     numbers: Longs | None = None,
-) -> NDArray[np.bool_]:
+    *,
+    check_crcs: bool = False,
+) -> _Masks:
     """Tell which of the ranges of DATA that begin at STARTS are the records of ENTRIES, and of the queue NAME.
 
-    NUMBERS, if given, are the queue offsets that they must say. The ranges lie inside DATA, and have the
-    sizes that the entries say, at least LEAST_SIZE.
+    And which of these have bodies that fit their CRCs: all, unless CHECK_CRCS. An empty body always does.
+    NUMBERS, if given, are the queue offsets that they must say. The ranges lie inside DATA, and have the sizes that
+    the entries say, at least LEAST_SIZE.
     """
-    if name.topic.startswith(LIGHT_PREFIX):
-        return _agreeing_of_any_topic(
-            data, starts, entries
-        )  # They say the numbers of another queue.
+    if name.is_light:
+        return _of_any_topic(data, starts, entries, check_crcs)
     if len(starts) <= _FEW_MAX:
-        columns = starts.tolist(), entries.sizes.tolist(), entries.log_offsets.tolist()
-        rows = zip(*columns, strict=True)
-        said = [None] * len(starts) if numbers is None else numbers.tolist()
-        few = [
-            _agrees(data, start, size, offset, name, number)
-            for (start, size, offset), number in zip(rows, said, strict=True)
-        ]
-        return np.array(few, np.bool_)
+        return _few_judged(data, starts, entries, name, numbers, check_crcs)
     array = as_bytes(data)
-    head = heads_at(array, starts)
-    sys_flag, body_size = head["sys_flag"], head["body_size"].astype(np.int64)
-    good: NDArray[np.bool_] = head["total_size"] == entries.sizes
-    good &= head["log_offset"] == entries.log_offsets
-    good &= head["magic"] == name.magic
-    # Prepared or rolled back: what recovery made of damage.
-    good &= (sys_flag & (SYS_PREPARED | _V6)) == 0
+    heads = heads_at(array, starts)
+    head = tuple(heads[field].astype(np.int64) for field in _FIELDS)
+    *_, flags, body_size = head
+    body_at = starts + HEAD_SIZE
+    if (flags & _V6).any():
+        columns = parse_run(array, starts)
+        body_at, body_size = columns.body_start, columns.body_size
+    agrees = _contradictions(head, (entries.sizes, entries.log_offsets, numbers), name) == 0
+    tail_at = body_at + body_size
+    room = starts + entries.sizes - tail_at - name.tail.itemsize
+    agrees &= (body_size | room) >= 0
+    if not agrees.all():
+        if not agrees.any():
+            return agrees, agrees
+        tail_at = np.where(agrees, tail_at, tail_at[agrees.argmax()])
+    tails = windows(array, tail_at, name.tail.itemsize).view(name.tail)[:, 0]
+    agrees &= tails["properties_size"] == room
+    agrees &= tails["topic"] == np.frombuffer(name.topic_part, name.tail["topic"])[0]
+    if not check_crcs:
+        return agrees, agrees
+    return agrees, _fitting(data, agrees, body_at, body_size, head[2])
+
+
+def _contradictions(head: tuple[N, ...], entry: tuple[N, N, N | None], name: QueueName) -> N:
+    """Return what is not 0 where a HEAD, fields or columns of them, says something else than its ENTRY, or than NAME.
+
+    Prepared or rolled back: what recovery made of damage.
+    """
+    total_size, magic, _, queue, number, log_offset, flags, _ = head
+    size, place, wanted = entry
+    found = (total_size ^ size) | (log_offset ^ place) | (magic ^ name.magic)
+    found |= flags & SYS_PREPARED
     if name.queue is not None:
-        good &= head["queue_id"] == name.queue
-    in_order = True if numbers is None else head["queue_offset"] == numbers
-    # Behind the body: the topic with its length, and the size of the properties, which reach to the record's end.
-    topic_size = len(name.topic_part)
-    tail_type = np.dtype([("topic", f"V{topic_size}"), ("properties_size", ">i2")])
-    tail_at = starts + (HEAD_SIZE + body_size)
-    room = starts + entries.sizes - tail_at - tail_type.itemsize
-    fits = (body_size >= 0) & (room >= 0)
-    tails = windows(array, np.where(fits, tail_at, 0), tail_type.itemsize).view(tail_type)[:, 0]
-    good &= fits & (tails["properties_size"] == room)
-    good &= tails["topic"] == np.frombuffer(name.topic_part, f"V{topic_size}")[0]
-    for row in (~good & ((sys_flag & _V6) != 0)).nonzero()[0].tolist():
-        good[row] = _agrees_unusual(
-            data, int(starts[row]), int(entries.sizes[row]), int(entries.log_offsets[row]), name
-        )
-    good &= in_order
-    return good
+        found |= queue ^ name.queue
+    if wanted is not None:
+        found |= number ^ wanted
+    return found
 
 
-def _agrees(
+def _few_judged(
     data: bytes | memoryview,
-    start: int,
-    size: int,
-    log_offset: int,
+    starts: Longs,
+    entries: Entries,
     name: QueueName,
-    number: int | None,
-) -> bool:
-    there, magic, queue, said, own_offset, sys_flag, body_size = _HEAD.unpack_from(data, start)
-    if there != size or own_offset != log_offset or sys_flag & SYS_PREPARED:
-        return False
-    if number not in (None, said):
-        return False
-    if sys_flag & _V6:  # The body stands further behind: what was read above is no size of it.
-        return _agrees_unusual(data, start, size, log_offset, name)
-    if body_size < 0:
-        return False
-    topic_at = start + _HEAD.size + body_size
-    properties_at = topic_at + len(name.topic_part) + _SHORT.size
-    end = start + size
-    if magic != name.magic or properties_at > end or name.queue not in (None, queue):
-        return False
+    numbers: Longs | None,
+    check_crcs: bool,
+) -> _Masks:
+    agrees, fits = [], []
+    wanted = [None] * len(starts) if numbers is None else numbers.tolist()
+    rows = zip(entries.sizes.tolist(), entries.log_offsets.tolist(), wanted, strict=True)
+    for start, entry in zip(starts.tolist(), rows, strict=True):
+        head = _HEAD.unpack_from(data, start)
+        body = None
+        if not _contradictions(head, entry, name):
+            body = _body_range(data, start, start + entry[0], head, name)
+        agrees.append(body is not None)
+        fits.append(body is not None and not (check_crcs and _is_wrong(data, *body, head[2])))
+    return np.array(agrees, np.bool_), np.array(fits, np.bool_)
+
+
+def _body_range(
+    data: bytes | memoryview, start: int, end: int, head: tuple[int, ...], name: QueueName
+) -> tuple[int, int] | None:
+    """Return where the body of the record [START, END) with HEAD is; None if lengths or topic do not agree."""
+    *_, flags, body_size = head
+    at = start + HEAD_SIZE
+    if flags & _V6:
+        at += hosts_extra(flags)
+        if at > end:
+            return None
+        (body_size,) = _INT.unpack_from(data, at - _INT.size)
+    topic_at = at + body_size
+    room = end - topic_at - name.tail.itemsize
+    if (body_size | room) < 0:
+        return None
+    properties_at = end - room
     if data[topic_at : properties_at - _SHORT.size] != name.topic_part:
-        return False
-    (properties_size,) = _SHORT.unpack_from(data, properties_at - _SHORT.size)
-    return bool(properties_at + properties_size == end)
+        return None
+    if _SHORT.unpack_from(data, properties_at - _SHORT.size)[0] != room:
+        return None
+    return at, topic_at
 
 
-def _agrees_unusual(
-    data: bytes | memoryview, start: int, size: int, log_offset: int, name: QueueName
-) -> bool:
-    """Tell the same of a record with an IPv6 host."""
-    place = np.array([start])
-    entry = Entries(0, np.array([log_offset]), np.array([size]), np.zeros(1, np.int64))
-    if not _agreeing_of_any_topic(data, place, entry)[0]:
-        return False
-    columns = parse_run(data, place)
-    same_queue = name.queue in (None, int(columns.queue_id[0]))
-    return same_queue and bool(topic_is(data, columns, name.topic)[0])
+def _is_wrong(data: bytes | memoryview, begin: int, end: int, crc: int) -> bool:
+    return begin < end and body_crc(memoryview(data)[begin:end]) != crc
 
 
-def _agreeing_of_any_topic(
-    data: bytes | memoryview, starts: Longs, entries: Entries
+def _fitting(
+    data: bytes | memoryview,
+    rows: NDArray[np.bool_],
+    body_at: Longs,
+    body_size: Longs,
+    crcs: Longs | Ints,
 ) -> NDArray[np.bool_]:
+    """Return those of ROWS, whose lengths agree, whose bodies fit their CRCS."""
+    fits = rows.copy()
+    some = slice(None) if rows.all() else rows
+    there = body_crcs(data, body_at[some], body_size[some])
+    fits[some] = (there == crcs[some]) | (body_size[some] == 0)
+    return fits
+
+
+def _of_any_topic(
+    data: bytes | memoryview, starts: Longs, entries: Entries, check_crcs: bool
+) -> _Masks:
+    """Tell the same of a light queue: its records are of other topics, and say the numbers of other queues."""
     columns = parse_run(data, starts)
-    good: NDArray[np.bool_] = columns.well_formed & (columns.sizes == entries.sizes)
-    good &= columns.log_offset == entries.log_offsets
-    good &= (columns.sys_flag & SYS_PREPARED) == 0
-    return good
-
-
-def _without_bad(data: bytes, sizes: Longs, good: NDArray[np.bool_]) -> bytes:
-    ends = np.cumsum(sizes)
-    ranges = zip((ends - sizes)[good].tolist(), ends[good].tolist(), strict=True)
-    return b"".join(data[begin:end] for begin, end in ranges)
-
-
-def _warn(entries: Entries, first: int, count: int) -> None:
-    logger.warning(
-        "records are not where their queue entries say",
-        extra={
-            "count": count,
-            "queue_offset": entries.first + first,
-            "log_offset": int(entries.log_offsets[first]),
-        },
-    )
+    agrees: NDArray[np.bool_] = columns.well_formed & (columns.sizes == entries.sizes)
+    agrees &= columns.log_offset == entries.log_offsets
+    agrees &= (columns.sys_flag & SYS_PREPARED) == 0
+    if not check_crcs:
+        return agrees, agrees
+    return agrees, _fitting(data, agrees, columns.body_start, columns.body_size, columns.body_crc)

@@ -26,13 +26,11 @@ from ...proto.record import (
     BORN_HOST_AT,
     CRC_AT,
     CRC_MASK,
-    HOST_V6_EXTRA,
     MAGIC_BLANK,
     MAGIC_V1,
-    SYS_BORN_V6,
     SYS_FLAG_AT,
     SYS_ROLLBACK,
-    SYS_STORE_V6,
+    hosts_extra,
 )
 from ..disk import Disk
 from ..mapped_file import MappedFile
@@ -86,7 +84,7 @@ class LogRepair:
     def _roll_back(self, file: MappedFile, at: int) -> None:
         (flags,) = _INT.unpack_from(file.view, at + SYS_FLAG_AT)
         place = at + BORN_HOST_AT + 8 + 8 + 8 + 4 + 8
-        place += HOST_V6_EXTRA * (bool(flags & SYS_BORN_V6) + bool(flags & SYS_STORE_V6))
+        place += hosts_extra(flags)
         (size,) = _INT.unpack_from(file.view, place)
         crc = zlib.crc32(file.view[place + 4 : place + 4 + size]) & CRC_MASK
         file.put(at + SYS_FLAG_AT, _INT.pack(flags | SYS_ROLLBACK))

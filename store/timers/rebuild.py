@@ -26,7 +26,7 @@ from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import Ints, Longs, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ..parts import StoreParts
-from ..slices import Entries, QueueName, read_entries
+from ..slices import Entries, QueueName, read_entries, warn_of_missing
 from .entry import TimerBatch
 from .store import TimerStore
 
@@ -107,9 +107,10 @@ def _messages(parts: StoreParts, end: int) -> Iterator[_Messages]:
             continue
         entries = entries.up_to(_BYTES)
         offset += len(entries)
-        records, rows = read_entries(parts.log, entries, _TIMERS)
-        if len(rows):
-            yield _parsed(records, entries.log_offsets[rows], entries.sizes[rows], offset)
+        found = read_entries(parts.log, entries, _TIMERS)
+        warn_of_missing(entries, found)
+        if len(rows := found.rows):
+            yield _parsed(found.records, entries.log_offsets[rows], entries.sizes[rows], offset)
 
 
 def _parsed(records: bytes, log_offsets: Longs, sizes: Longs, next_offset: int) -> _Messages:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pocketmq.proto.record import SYS_BORN_V6, Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import HOST_V6_EXTRA, LOG_OFFSET_AT, QUEUE_OFFSET_AT, SYS_BORN_V6, Host
+from pocketmq.proto.record_run import HEAD_SIZE, encode_run, starts_of
 from pocketmq.proto.run_check import check_run
 from pocketmq.proto.topics import RECORD_SIZE_MAX
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.run import Run
-from pocketmq.store.slices import Entries, QueueName, read_entries
+from pocketmq.store.slices import Entries, QueueName, judged, read_entries, warn_of_missing
 
 from ..runs import bodies_of, make_run, open_store
 
@@ -51,7 +53,7 @@ def test_adjacent_and_scattered_records_join_to_the_same_bytes(store: MessageSto
             store.append(make_run("U", 0, [b"u"]))
     entries = entries_of(store)
 
-    records, rows = read_entries(store.log, entries, NAME)
+    records, rows, _ = read_entries(store.log, entries, NAME)
 
     assert len(rows) == len(entries)
     assert records == b"".join(
@@ -114,7 +116,7 @@ def test_entries_that_make_no_sense_are_left_out(store: MessageStore) -> None:
         np.zeros(5, np.int64),
     )
 
-    records, rows = read_entries(store.log, nonsense, NAME)
+    records, rows, _ = read_entries(store.log, nonsense, NAME)
 
     assert rows.tolist() == [0, 1]
     assert len(records) == good.sizes.sum()
@@ -130,11 +132,72 @@ def test_a_damaged_entry_that_asks_for_far_too_much_is_not_copied(
     sizes = entries.sizes.copy()
     sizes[1] = RECORD_SIZE_MAX + 1
 
-    records, rows = read_entries(
-        store.log, Entries(entries.first, entries.log_offsets, sizes, entries.tags_codes), NAME
-    )
+    asked = Entries(entries.first, entries.log_offsets, sizes, entries.tags_codes)
+    found = read_entries(store.log, asked, NAME)
+    warn_of_missing(asked, found)
 
-    assert rows.tolist() == [0, 2, 3]
-    assert len(records) == int(sizes[[0, 2, 3]].sum())
+    assert found.rows.tolist() == [0, 2, 3]
+    assert len(found.records) == int(sizes[[0, 2, 3]].sum())
     assert "records are not where their queue entries say" in caplog.text
     store.close()
+
+
+def records_of(bodies: list[bytes], host: str = "127.0.0.1") -> tuple[bytearray, Entries]:
+    """Return records with BODIES for queue 0 of T, end to end from log offset 0 on, and their entries."""
+    born = Host.parse(host, 1)
+    messages = [(body, b"KEYS\x01k\x02") for body in bodies]
+    flags = SYS_BORN_V6 if born.is_v6 else 0
+    data, sizes = encode_run("T", 0, messages, born_timestamp_ms=1, born_host=born, sys_flag=flags)
+    records = bytearray(data)
+    lengths = np.array(sizes)
+    starts = starts_of(lengths)
+    for number, start in enumerate(starts.tolist()):
+        records[start + QUEUE_OFFSET_AT : start + QUEUE_OFFSET_AT + 8] = number.to_bytes(8, "big")
+        records[start + LOG_OFFSET_AT : start + LOG_OFFSET_AT + 8] = start.to_bytes(8, "big")
+    return records, Entries(0, starts, lengths, np.zeros_like(starts))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2001:db8::7"])
+@pytest.mark.parametrize("count", [5, 50, 100])
+@pytest.mark.parametrize("body", [b"same size", b""])
+def test_a_body_that_contradicts_its_crc_is_told_among_few_and_many(
+    host: str, count: int, body: bytes
+) -> None:
+    bodies = [body, *(b"%d" % (number * number) for number in range(1, count - 1)), body]
+    records, entries = records_of(bodies, host)
+    at = int(entries.log_offsets[3]) + HEAD_SIZE + (HOST_V6_EXTRA if host != "127.0.0.1" else 0)
+
+    sound = judged(bytes(records), entries.log_offsets, entries, NAME, check_crcs=True)
+    records[at] ^= 1
+    agrees, fits = judged(bytes(records), entries.log_offsets, entries, NAME, check_crcs=True)
+
+    assert all(mask.all() for mask in (*sound, agrees))
+    assert np.flatnonzero(~fits).tolist() == [3]
+
+
+@given(st.data())
+def test_records_are_judged_alike_one_by_one_and_together(data: st.DataObject) -> None:
+    host = data.draw(st.sampled_from(["127.0.0.1", "2001:db8::7"]))
+    bodies = data.draw(st.lists(st.binary(max_size=4), min_size=30, max_size=30))
+    records, entries = records_of(bodies, host)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(records) - 1))
+        records[at] = data.draw(st.integers(0, 255))
+    numbers = data.draw(st.sampled_from([None, np.arange(30)]))
+    name = data.draw(st.sampled_from([NAME, QueueName("T"), QueueName("U", 0)]))
+    check_crcs = data.draw(st.booleans())
+    whole = bytes(records)
+
+    together = judged(whole, entries.log_offsets, entries, name, numbers, check_crcs=check_crcs)
+
+    for row in range(30):
+        one = [row]
+        alone = judged(
+            whole,
+            entries.log_offsets[one],
+            entries.take(np.array(one)),
+            name,
+            None if numbers is None else numbers[one],
+            check_crcs=check_crcs,
+        )
+        assert [mask[0] for mask in alone] == [mask[row] for mask in together]
