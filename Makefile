@@ -1,4 +1,5 @@
 # make demo   run the main job on real data          make test   install and run the tests
+# make unit   the tests without processes, in a minute     make test-all  besides, those that take minutes, as CI does
 # make install  the command, .venv/bin/pocketmq, without what development needs
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
@@ -14,7 +15,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo install test dev check bench campaign interop house grpcio proto proto-check clean
+.PHONY: demo install test unit test-long test-all dev check bench campaign interop house grpcio proto proto-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pocketmq demo
@@ -22,7 +23,16 @@ demo: $(VENV)/.demo
 install: $(VENV)/.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not (processes or java or spark or campaign or slow or long)" \
+	  tests/proto tests/store tests/nameserver tests/broker tests/client tests/repository
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
+
+test-all: test test-long
 
 dev: $(VENV)/.dev
 

@@ -1,7 +1,8 @@
-"""What every test gets: Hypothesis without a deadline, because a shared machine is sometimes slow, and with blobs that
-replay a failure; servers on the carrier that `--grpc` asks for; and reports that can travel from the process that ran a
-test, whatever the test has logged."""
+"""What every test gets: no process of its own, unless it is marked to start some; Hypothesis without a deadline,
+because a shared machine is sometimes slow, and with blobs that replay a failure; servers on the carrier that `--grpc`
+asks for; and reports that can travel from the process that ran a test, whatever the test has logged."""
 
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -26,6 +27,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     served.choose(str(config.getoption("--grpc")))
+
+
+#: Tests that may start processes; `make unit` leaves out all of them.
+_STARTERS = ("processes", "java", "spark", "campaign")
+_forbidden = False
+
+
+def _watch_processes(event: str, arguments: tuple[object, ...]) -> None:
+    if _forbidden and event in ("subprocess.Popen", "os.posix_spawn", "os.fork"):
+        raise AssertionError(f"{event} {arguments}: mark the test with pytest.mark.processes")
+
+
+sys.addaudithook(_watch_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Refuse processes to a test that is not marked to start some."""
+    global _forbidden
+    _forbidden = not any(map(item.get_closest_marker, _STARTERS))
+    try:
+        return (yield)
+    finally:
+        _forbidden = False
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -203,6 +203,7 @@ def test_a_synchronous_client_on_its_own_loop_is_refused(cluster: tuple[FakeClus
     assert "own event loop" in str(errors[0]) or not errors
 
 
+@pytest.mark.processes
 def test_importing_the_client_brings_in_no_store_and_no_command() -> None:
     heavy = (
         "['pocketmq.store', 'pocketmq.broker', 'pyspark', 'rich', 'click', 'typer', 'yaml', 'grpc']"

@@ -23,7 +23,7 @@ from ..recorded import recorded_store, settings
 from ..runs import Hand, make_run
 from .java_oracle import damage_tool, dumps, require_java, verify_start
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(1800)]
 
 SMALL = {
     "mappedFileSizeCommitLog": "65536",

@@ -16,7 +16,7 @@ from ..recorded import recorded_store, settings
 from ..stores import comparable, differences
 from .java_oracle import damage_tool, dumps, require_java
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(1800)]
 
 SEED = int(os.environ.get("POCKETMQ_SEED", "1"))
 STORES = int(os.environ.get("POCKETMQ_STORES", "12"))

@@ -15,7 +15,7 @@ from ..integration.whole_broker import broker
 from ..numbered import bodies, numbered_run
 from .java_oracle import require_java, verify_start
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(600)]
 
 SMALL: Final = {
     "mappedFileSizeCommitLog": "1048576",

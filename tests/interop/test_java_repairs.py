@@ -16,7 +16,7 @@ from pocketmq.tools.stores.sizes import settings_of
 from ..recorded import expected, recorded_names, recorded_store, settings
 from .java_oracle import dumps, require_java, verify_start
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(1800)]
 
 #: One of each kind of repair; every store with POCKETMQ_ALL_STORES=1, which takes some minutes.
 KINDS = [

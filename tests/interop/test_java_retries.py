@@ -23,7 +23,7 @@ from pocketmq.tools.stores.our_reading import store_config
 from ..integration.whole_broker import TOPIC, Peer, broker, run_of
 from .java_oracle import Document, dumps, require_java, verify_start
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(600)]
 
 SMALL: Final = {
     "mappedFileSizeCommitLog": "1048576",

@@ -19,7 +19,7 @@ from ..runs import Hand
 from ..timed import TOPIC, Message, put, waiting
 from .java_oracle import dumps, require_java, verify_start
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(1800)]
 
 SECOND = 1000
 SMALL = {

@@ -22,7 +22,7 @@ from pocketmq.tools.stores.our_reading import store_config
 from ..served import broker_config, nameserver_config
 from .java_oracle import Document, dumps, require_java, verify_start
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(600)]
 
 TOPIC: Final = "Transacted"
 SMALL: Final = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from .source_tree import (
     files_of_tests,
     imported_modules,
     name_of,
+    nodes_of,
     text_files,
     tree_of,
 )
@@ -29,20 +31,23 @@ _TIME_OF_DAY = {"time", "time_ns", "localtime", "gmtime", "ctime", "strftime"}
 _STOPWATCHES = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 
 
-def uses_of_time(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) for each use of the module `time`, and of datetime's present."""
+@cache
+def uses_of_time(path: Path) -> list[tuple[int, str]]:
+    """Return (line, name) for each use of the module `time`, and of datetime's present."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree_of(path)):
+    found: list[tuple[int, str]] = []
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.module == "time":
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id == "time":
-                yield node.lineno, node.attr
+                found.append((node.lineno, node.attr))
             elif node.attr in ("now", "utcnow", "today") and node.value.id in ("datetime", "date"):
-                yield node.lineno, "time"
+                found.append((node.lineno, "time"))
         elif isinstance(node, ast.Name) and node.id in names:
-            yield node.lineno, names[node.id]
+            found.append((node.lineno, names[node.id]))
+    return found
 
 
 def test_only_the_clock_reads_the_time_of_day() -> None:
@@ -92,7 +97,7 @@ def test_only_the_command_prints() -> None:
         f"{name_of(path)}:{node.lineno}"
         for path in code_files()
         if not name_of(path).startswith("tools/")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "print"
@@ -151,7 +156,7 @@ def test_whoever_catches_everything_says_why() -> None:
     found = []
     for path in code_files():
         lines = path.read_text(encoding="utf-8").splitlines()
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ExceptHandler) and _swallows_everything(node):
                 near = lines[node.lineno - 1 : node.body[0].lineno]
                 if not any("#" in line for line in near):
@@ -187,7 +192,7 @@ def file_lengths() -> dict[str, int]:
 def function_lengths() -> dict[str, int]:
     lengths: dict[str, int] = {}
     for path in code_files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 length = node.end_lineno - node.lineno + 1
@@ -222,7 +227,7 @@ def test_tests_serve_on_the_carrier_that_was_asked_for() -> None:
         f"{name_of(path)}:{node.lineno}"
         for path in files_of_tests()
         if name_of(path).startswith(SERVING_TESTS)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if (isinstance(node, ast.ImportFrom) and node.module == "pocketmq.tools.server_process")
         or (
             isinstance(node, ast.Call)

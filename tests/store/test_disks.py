@@ -226,6 +226,7 @@ except OSError:
 """
 
 
+@pytest.mark.processes
 def test_the_store_lock_excludes_a_posix_lock_of_another_process(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     lock = OsDisk().lock(path)

@@ -192,6 +192,7 @@ print("failed", failed)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("which", [0, -1])
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue"])
 def test_a_cut_file_costs_the_read_and_not_the_process(

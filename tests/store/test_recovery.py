@@ -17,6 +17,8 @@ from pocketmq.store.recovery import Kind
 
 from ..runs import Hand, make_run, open_store, records_of
 
+pytestmark = pytest.mark.slow
+
 QUEUES = [("A", 0), ("A", 1), ("Beta", 0)]
 LOG_FILE = 4096
 

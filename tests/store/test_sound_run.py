@@ -23,6 +23,8 @@ from pocketmq.store.overlay_disk import OverlayDisk
 
 from ..recorded import recorded_store, settings
 
+pytestmark = pytest.mark.slow
+
 HOSTS = (Host.parse("127.0.0.1", 1), Host.parse("::1", 2))
 
 

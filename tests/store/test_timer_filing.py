@@ -41,6 +41,8 @@ from ..timed import (
     waiting,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 @pytest.mark.parametrize("name", ["delays", "consumption"])

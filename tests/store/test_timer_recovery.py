@@ -33,6 +33,8 @@ from ..timed import (
     waiting,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def filled(path: Path) -> tuple[MessageStore, dict[int, list[str]]]:
     """Return a store where three slots wait and one was handed on, and what waits."""

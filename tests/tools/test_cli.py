@@ -31,6 +31,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"pocketmq {__version__}\n"
 
 
+@pytest.mark.processes
 def test_help_lists_every_verb_without_importing_any() -> None:
     code = (
         "import sys; from pocketmq.tools import cli; code = cli.run(['--help']);"
@@ -162,6 +163,7 @@ def test_a_fault_of_our_own_is_not_hidden(failing: list[BaseException]) -> None:
         cli.run(["send"])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["completion", shell]) == 0

@@ -66,6 +66,7 @@ def test_yardsticks_measure_something(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_an_echo_answers() -> None:
     assert echo_per_second(request_bytes=1000, reply_bytes=10, in_flight=4, seconds=0.1) > 10
 

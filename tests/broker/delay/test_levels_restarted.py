@@ -24,6 +24,8 @@ from ...fakes import Crash, RecordingDisk
 from ...runs import bodies_of
 from .leveling import HOUR_MS, START_MS, Leveling, offsets_in
 
+pytestmark = pytest.mark.slow
+
 
 async def test_after_a_clock_went_back_none_is_early_and_each_waits_from_when_it_came(
     tmp_path: Path,

@@ -26,6 +26,8 @@ from ...fakes import FaultyDisk
 from ...recorded import recorded_store, settings
 from ...runs import make_run, records_of
 
+pytestmark = pytest.mark.slow
+
 #: 250 ms after a full second.
 START_MS = 1_700_000_000_250
 HOUR_MS = 3_600_000

@@ -19,6 +19,8 @@ from pocketmq.store.slices import Slices
 
 from ..fetching import TOPIC, WAIT_MS, Rig
 
+pytestmark = pytest.mark.slow
+
 TAG_A = pb.Filter(kind=pb.Filter.TAG, expression="a")
 OVER_5 = pb.Filter(kind=pb.Filter.SQL, expression="n > 5")
 

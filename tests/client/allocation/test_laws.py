@@ -25,6 +25,8 @@ from pocketmq.client.allocation import (
 
 from .groups import groups, members_of, queues_of
 
+pytestmark = pytest.mark.slow
+
 #: Those that leave no queue of a subscribed topic to nobody.
 COMPLETE: list[Strategy] = [
     Average(),

@@ -16,7 +16,7 @@ import pytest
 from .campaign import Outcomes, Pair, all_pairs, play
 from .programs import PROGRAMS, BuildFailed
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

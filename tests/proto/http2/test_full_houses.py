@@ -20,6 +20,8 @@ from .frames import Code, Setting
 from .peer import Peer
 from .stage import LATER, PLAIN, staged, turns
 
+pytestmark = pytest.mark.slow
+
 RESOURCE_EXHAUSTED = "8"
 
 

@@ -87,6 +87,7 @@ def test_wrong_arguments_are_exit_code_2(arguments: list[str], tmp_path: Path) -
     assert command(["doctor", *(word.format(store=tmp_path) for word in arguments)]) == 2
 
 
+@pytest.mark.processes
 def test_a_live_store_that_would_lose_nothing_is_exit_code_0(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "store") as server:
         sent = pocketmq("send", "T", "--stdin", nameserver=server.nameserver, stdin=b"line\n" * 100)

@@ -14,7 +14,7 @@ from ...recorded import expected, recorded_store
 from ...served import ServerProcess
 from .conftest import SMALL_JVM, require_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).with_name("cluster_job.py")
 COUNT = 2_000

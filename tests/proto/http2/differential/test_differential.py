@@ -20,6 +20,8 @@ from .bench import Bench, Outcome
 from .cases import HARMLESS, MESSAGE_BYTES_MAX, OTHER, Case, generated, made
 from .witness import Witness
 
+pytestmark = pytest.mark.slow
+
 GENERATED = 300
 _LIMITS: Final = Limits(receive_bytes_max=MESSAGE_BYTES_MAX)
 

@@ -28,7 +28,12 @@ from .load import Load
 KILLS = int(os.environ.get("POCKETMQ_SPARK_KILLS", "3"))
 
 #: A start takes some ten seconds of a machine that has nothing else to do.
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300 + 200 * KILLS)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.spark,
+    pytest.mark.processes,
+    pytest.mark.timeout(300 + 200 * KILLS),
+]
 
 SCRIPT = Path(__file__).with_name("stream_to_parquet.py")
 TOPIC = "killed"
