@@ -17,11 +17,11 @@ from random import Random, SystemRandom
 
 from .. import __version__
 from ..proto.clock import Clock
+from ..proto.connection_figures import CountsConnections
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.listening import is_loopback
 from ..proto.record import Host
-from ..proto.rpc import Carrier, Limits, MethodTable
+from ..proto.rpc import Carrier
 from ..proto.services.health import Health
 from ..proto.services.port_services import PortServices
 from ..store.config import StoreConfig
@@ -30,7 +30,6 @@ from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from .broker_metrics import figures
-from .carriers import Counting, Relaying, carrier_of
 from .certificates import Certificates
 from .config import BrokerConfig
 from .metrics_page import Figure, MetricsPage
@@ -134,13 +133,6 @@ class Broker:
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         return self._config.advertised_address or f"{host}:{self.port}"
 
-    @property
-    def direct_address(self) -> str:
-        """What PocketMQ's own clients connect to, as name servers tell them: on this machine, past the relay."""
-        carrier = self._running.carrier if self._running else None
-        is_here = is_loopback(self._config.host) and not self._config.advertised_address
-        return carrier.direct_address if is_here and isinstance(carrier, Relaying) else self.address
-
     def reload_certificate(self) -> None:
         """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
         self._certificates.reload()
@@ -202,7 +194,8 @@ class Broker:
         services = PortServices(
             table, lambda: carrier, {WRITABLE: lambda: store.health.state == "open"}
         )
-        carrier = self._carrier(services.methods, parts)
+        page = MetricsPage(self._figures, parts.client_metrics)
+        carrier = self._network.carrier(services.methods, self._config, self._certificates, page)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)
         store.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -214,18 +207,12 @@ class Broker:
         parts.wall_timers.every(_HEALTH_TICK_MS, services.health.look)
         services.health.begin()
 
-    def _carrier(self, table: MethodTable, parts: Parts) -> Carrier:
-        """Return what carries TABLE."""
-        make = self._network.make_carrier
-        if make is not None:
-            return make([table], limits=Limits(receive_bytes_max=2 * self._config.run_bytes_max))
-        page = MetricsPage(self._figures, parts.client_metrics)
-        return carrier_of(table, self._config, self._certificates, page, parts.wall_timers)
-
     def _figures(self) -> Iterator[Figure]:
         assert self._running is not None, "asked while running"
         carrier = self._running.carrier
-        connections = carrier.connections if isinstance(carrier, Counting) else 0
+        connections = (
+            carrier.connection_totals().open if isinstance(carrier, CountsConnections) else 0
+        )
         return figures(self._running.parts, self._status(), connections)
 
     async def _give_up(self, running: _Running) -> None:
@@ -287,7 +274,7 @@ class Broker:
             cluster=self._config.cluster,
             broker_name=self._config.name,
             broker_id=self._config.broker_id,
-            address=self.direct_address,
+            address=self.address,
             data_version=self._running.parts.topics.version,
         )
 

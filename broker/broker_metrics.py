@@ -10,7 +10,7 @@ from .parts import Parts
 
 
 def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Iterator[Figure]:
-    """Yield the figures of a broker with PARTS and STATUS, at CONNECTIONS through its relay."""
+    """Yield the figures of a broker with PARTS and STATUS, with so many CONNECTIONS."""
     who = (
         ("broker", status.broker_name),
         ("cluster", status.cluster),
@@ -61,7 +61,11 @@ def _traffic(parts: Parts, connections: int) -> Iterator[Figure]:
     for name, what, value in rows:
         yield Figure("counter", f"pocketmq_broker_{name}_total", what, value)
     rows = [
-        ("connections", "Connections through the relay.", connections),
+        (
+            "connections",
+            "Connections that are open; 0 with grpcio, which does not tell.",
+            connections,
+        ),
         ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
         ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
     ]

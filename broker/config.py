@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.rpc import check_grpc
@@ -23,21 +23,22 @@ class BrokerConfig:
     #: 0 is the master.
     broker_id: int = 0
 
+    REMOVED_KEYS: ClassVar[dict[str, str]] = {
+        "direct_port": "a broker has one port with grpcio too; leave it out, and have everybody connect to broker.port",
+    }
+
     #: Where it listens; 127.0.0.1 takes connections of this machine only.
     host: str = "127.0.0.1"
     port: int = 8081
     #: What name servers tell clients; empty means the host and port that it listens on.
     advertised_address: str = ""
-    #: What speaks HTTP/2: "own", or "grpcio", which is slower and has a second port (docs/http2.md).
+    #: What speaks HTTP/2: "own", or "grpcio", which is slower (docs/ports.md).
     grpc: str = "own"
-    #: Does the port take TLS besides plaintext?
+    #: Does the port take TLS besides plaintext? With "grpcio", instead of plaintext, where a certificate is named.
     tls: bool = True
     #: PEM files; empty: a certificate is made for development when it is first needed.
     tls_certificate: str = ""
     tls_key: str = ""
-    #: With "grpcio" and TLS: where PocketMQ's own clients on this machine connect, past the relay that such a port has;
-    #: 0: `port` + 10000, − 10000 from 55536 on, any free one if that is taken.
-    direct_port: int = 0
     #: Connections at once; further ones are closed.
     connections_max: int = 10_000
     #: Bytes of requests that are not whole, on all connections together; and as many of answers that wait for peers.
@@ -150,16 +151,9 @@ class BrokerConfig:
             )
 
     def _check_ports(self) -> None:
-        for name in ("port", "direct_port"):
-            value = getattr(self, name)
-            if not 0 <= value <= 65535:
-                raise ConfigError(
-                    f"broker.{name} is {value}: must be between 0 and 65535", field=name
-                )
-        if self.direct_port and self.direct_port == self.port:
+        if not 0 <= self.port <= 65535:
             raise ConfigError(
-                f"broker.direct_port is {self.port}, as broker.port is: set another, or 0",
-                field="direct_port",
+                f"broker.port is {self.port}: must be between 0 and 65535", field="port"
             )
         if bool(self.tls_certificate) != bool(self.tls_key):
             missing = "tls_key" if self.tls_certificate else "tls_certificate"

@@ -4,8 +4,7 @@
 channel connects at the first call, and at the next one after a loss; calls that ask in vain fail with Disconnected. Not
 thread-safe: the client's event loop owns everything here.
 
-    connections = GrpcConnections()                       # HTTP/2 of our own
-    connections = GrpcConnections(dial_grpcio)            # the same over gRPC's own library: slower, and slow to import
+    connections = GrpcConnections()
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
 BROKER: Final = "/pocketmq.v1.Broker/"
-#: A channel over which nothing has gone for so long is replaced: one of grpcio's may not see that its server is back.
+#: A channel over which nothing has gone for so long is replaced: its server may be back at another address of the name.
 REDIAL_S: Final = 5.0
 NAME_SERVER: Final = "/pocketmq.v1.NameServer/"
 
@@ -41,13 +40,6 @@ RECEIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 def dial(address: str) -> Channel:
     """Return a channel to ADDRESS over HTTP/2 of our own; it connects when it is first used."""
     return Http2Channel(address)
-
-
-def dial_grpcio(address: str) -> Channel:
-    """Return the like over grpcio."""
-    from ..proto.channel_grpcio import GrpcioChannel  # Takes a tenth of a second to import.
-
-    return GrpcioChannel(address)
 
 
 class Connection(Protocol):

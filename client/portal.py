@@ -1,8 +1,7 @@
 """The way from ordinary threads to the event loop that the synchronous faces run on.
 
 All synchronous clients of a process share one background thread with one loop: the first opens it, the last to close
-ends it, and no thread is left behind. (Two would only wait for each other's interpreter lock; and grpc.aio, for those
-who dial with it, serves several loops in a process badly.)
+ends it, and no thread is left behind. (Two would only wait for each other's interpreter lock.)
 
 `post` is the cheap way in: calls are appended to a row, and only the first of a row wakes the loop. Any thread may use
 a portal; what is called runs on the loop's thread, in the order of posting.
@@ -11,23 +10,15 @@ a portal; what is called runs on the loop's thread, in the order of posting.
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ..proto.errors import ClientClosed
-from ..proto.facts import Facts
-
-logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
-
-#: How long an ending loop stays for the last events of cancelled calls of grpcio, which nobody can be asked about.
-_LAST_EVENTS_S: Final = 0.02
 
 
 class Portal:
@@ -41,7 +32,6 @@ class Portal:
         self._row: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_report)
         self._thread = threading.Thread(target=self._run, name="pocketmq-client", daemon=True)
         self._thread.start()
 
@@ -70,8 +60,6 @@ class Portal:
         try:
             loop.run_forever()
             self._work_off()  # What was posted last is told that its client is closed.
-            if "grpc" in sys.modules:
-                loop.run_until_complete(asyncio.sleep(_LAST_EVENTS_S))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
@@ -114,16 +102,3 @@ class Portal:
                 "use the Async… classes in coroutines"
             )
         return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error in a callback of LOOP, but for grpc.aio's late events of a loop that has ended.
-
-    grpc.aio has one queue of events for all loops of a process; an event of a cancelled call that comes after its
-    loop has closed raises here, in the next loop. Nobody waits for it.
-    """
-    error = context.get("exception")
-    if isinstance(error, RuntimeError) and "PollerCompletionQueue" in repr(context.get("handle")):
-        logger.debug("late event of a closed loop %s", Facts(reason=repr(error)))
-    else:
-        loop.default_exception_handler(context)

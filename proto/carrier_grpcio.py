@@ -1,19 +1,21 @@
-"""The carrier that hangs method tables on `grpc.aio`: the only module of a server that imports grpc.
+"""gRPC's own library as the carrier of method tables: `--grpc grpcio`, and the judge of ours in tests.
 
     carrier = GrpcioCarrier([service.methods()], limits=Limits())
     port = await carrier.start("127.0.0.1", 0)
     await carrier.stop(grace_s=2.0)
 
-grpc runs one task per call. A unary handler is called inline in it; a call that is answered `LATER` waits there for a
-future. A stream's task is its writer: it drains a deque, so that replies sent together leave back to back; one
-further task per stream reads and calls the receiver. There is no task per message.
+It is the one module that imports grpc, which is not among what PocketMQ needs: the extra `pocketmq[grpcio]`. One port
+speaks plaintext or, with a `certificate`, TLS (ALPN h2) and nothing else; handshakes and ciphers run on grpc's threads,
+outside the interpreter.
 
-With a `certificate` it serves TLS (ALPN h2) and nothing else on its port; the handshakes and the ciphers run on grpc's
-threads, outside the interpreter.
+grpc runs one task per call. A unary handler is called inline in it; a call that is answered `LATER` owns one future
+and waits there for it. A stream's task is its only writer: it drains a deque of encoded messages, so that replies sent
+together leave back to back; one further task per stream reads and calls the receiver. There is no task per message.
 
 A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to start. `stop` is graceful: new calls
 are refused, receivers hear `on_end` and may finish what is pending, and whatever is open when the grace is
-over fails with ShuttingDown. A stream that ends during a stop ends with ShuttingDown even if it `finish`es.
+over fails with ShuttingDown. A stream that ends during a stop ends with ShuttingDown even if it `finish`es. Not
+thread-safe: its event loop owns everything here.
 
 Costs in CPU time of the server, measured on loopback with the client in another process (2 cores, Python 3.11, grpcio
 1.85): a unary call 390 µs, 170 µs of many at once; a message and its answer on an open stream 90 µs; streams of 1 MiB
@@ -25,19 +27,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio as aio
 from google.protobuf.message import Message
 
-from .carrier_errors import internal_error
-from .errors import PocketMQError
+from .carrier_errors import internal_error, not_read, shutting_down
+from .errors import PocketMQError, ShuttingDown
 from .errors_wire import ERROR_KEY, to_wire
-from .grpcio_calls import GrpcioStream, OpenCalls, UnaryCall
 from .listening import address_of, cannot_listen, check_bindable
-from .rpc import LATER, Certificate, Kind, Limits, Method, MethodTable, Receiver
+from .rpc import (
+    LATER,
+    Call,
+    Certificate,
+    Kind,
+    Limits,
+    Method,
+    MethodTable,
+    Receiver,
+    Stream,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +70,9 @@ class GrpcioCarrier:
         tables: Iterable[MethodTable],
         *,
         limits: Limits | None = None,
-        caller: Callable[[str], str] = str,
         certificate: Callable[[], Certificate] | None = None,
     ) -> None:
-        """CALLER returns whose connection the one from an address is, where it is not the peer's."""
+        """CERTIFICATE is asked at each handshake what to show; None: the port takes plaintext."""
         self._limits = limits or Limits()
         self._certificate = certificate
         self._methods: dict[str, Method] = {}
@@ -69,7 +81,7 @@ class GrpcioCarrier:
                 assert method.path not in self._methods, f"two tables serve {method.path}"
                 self._methods[method.path] = method
         self._server: aio.Server | None = None
-        self._open = OpenCalls(caller)
+        self._open = _OpenCalls()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise ConfigError if that fails."""
@@ -139,7 +151,7 @@ def _credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in its stubs only
     """Finds the handler of a path for grpc; each is made once."""
 
-    def __init__(self, methods: Mapping[str, Method], calls: OpenCalls, limits: Limits) -> None:
+    def __init__(self, methods: Mapping[str, Method], calls: _OpenCalls, limits: Limits) -> None:
         make = {
             Kind.UNARY: lambda method: grpc.unary_unary_rpc_method_handler(
                 _unary_behaviour(method, calls)
@@ -177,12 +189,12 @@ def _cancelled_from_outside() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _unary_behaviour(method: Method, calls: OpenCalls) -> Behaviour:
+def _unary_behaviour(method: Method, calls: _OpenCalls) -> Behaviour:
     handler, decode, path = method.handler, method.decode, method.path
     is_coroutine = inspect.iscoroutinefunction(handler)
 
     async def behave(data: bytes, context: Any) -> bytes:
-        call = UnaryCall(context, calls)
+        call = _UnaryCall(context, calls)
         try:
             reply = handler(decode(data), call)
             if is_coroutine:
@@ -205,11 +217,11 @@ def _unary_behaviour(method: Method, calls: OpenCalls) -> Behaviour:
     return behave
 
 
-def _server_stream_behaviour(method: Method, calls: OpenCalls, limits: Limits) -> Behaviour:
+def _server_stream_behaviour(method: Method, calls: _OpenCalls, limits: Limits) -> Behaviour:
     handler, decode, path = method.handler, method.decode, method.path
     is_coroutine = inspect.iscoroutinefunction(handler)
 
-    async def ask(request: Message, stream: GrpcioStream) -> None:
+    async def ask(request: Message, stream: _Stream) -> None:
         try:
             await handler(request, stream)
             stream.finish()
@@ -223,7 +235,7 @@ def _server_stream_behaviour(method: Method, calls: OpenCalls, limits: Limits) -
             stream.fail(internal_error(path, bug))
 
     async def behave(data: bytes, context: Any) -> None:
-        stream = GrpcioStream(context, limits, calls)
+        stream = _Stream(context, limits, calls)
         try:
             request = decode(data)
             handling = asyncio.ensure_future(ask(request, stream)) if is_coroutine else None
@@ -238,11 +250,11 @@ def _server_stream_behaviour(method: Method, calls: OpenCalls, limits: Limits) -
     return behave
 
 
-def _bidi_behaviour(method: Method, calls: OpenCalls, limits: Limits) -> Behaviour:
+def _bidi_behaviour(method: Method, calls: _OpenCalls, limits: Limits) -> Behaviour:
     handler, path = method.handler, method.path
 
     async def behave(_: Any, context: Any) -> None:
-        stream = GrpcioStream(context, limits, calls)
+        stream = _Stream(context, limits, calls)
         try:
             stream.receiver = handler(stream)
         except PocketMQError as raised:
@@ -262,7 +274,7 @@ def _bidi_behaviour(method: Method, calls: OpenCalls, limits: Limits) -> Behavio
 
 
 async def _run_stream(
-    stream: GrpcioStream, companion: asyncio.Future[None] | None, context: Any
+    stream: _Stream, companion: asyncio.Future[None] | None, context: Any
 ) -> None:
     """Write until the stream ends; then end COMPANION, the stream's other task, and send the status."""
     error: PocketMQError | None = None
@@ -287,7 +299,7 @@ async def _run_stream(
         await _abort(context, error)
 
 
-async def _read_all(method: Method, stream: GrpcioStream, context: Any, limits: Limits) -> None:
+async def _read_all(method: Method, stream: _Stream, context: Any, limits: Limits) -> None:
     """Hand every message of the peer to the receiver, one after the other."""
     read, decode, receiver = context.read, method.decode, stream.receiver
     queue_bytes = limits.queue_bytes
@@ -321,3 +333,246 @@ def _close_receiver(receiver: Receiver[Any], path: str) -> None:
         receiver.on_close()
     except Exception:  # The edge: the stream is over, nobody else can be told.
         logger.exception("receiver failed to close method=%s", path)
+
+
+# ---------------------------------------------------------------- calls
+
+
+class _Context:
+    """What grpc's context knows, read only when a handler asks. Mixed into call and stream."""
+
+    __slots__ = ()
+    _context: Any
+
+    @property
+    def peer(self) -> str:
+        kind, _, address = unquote(self._context.peer()).partition(":")
+        return address if kind in ("ipv4", "ipv6") else f"{kind}:{address}"
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        entries = self._context.invocation_metadata() or ()
+        return {key: value for key, value in entries if isinstance(value, str)}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        remaining_s: float | None = self._context.time_remaining()
+        return None if remaining_s is None else max(0, int(remaining_s * 1000))
+
+    def add_trailing(self, name: str, value: str) -> None:
+        present = self._context.trailing_metadata() or ()
+        self._context.set_trailing_metadata((*present, (name, value)))
+
+
+class _UnaryCall(_Context, Call):
+    """A unary call; its future exists only if it is answered later."""
+
+    __slots__ = ("_answer", "_calls", "_context", "_future")
+
+    def __init__(self, context: Any, calls: _OpenCalls) -> None:
+        super().__init__()
+        self._context = context
+        self._calls = calls
+        self._answer: Message | PocketMQError | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def reply(self, message: Message) -> None:
+        self._settle(message)
+
+    def fail(self, error: PocketMQError) -> None:
+        self._settle(error)
+
+    def wind_down(self) -> None:
+        """Go on: the answer may come within the grace."""
+
+    def _settle(self, answer: Message | PocketMQError) -> None:
+        if self.cancelled or isinstance(self._answer, ShuttingDown):
+            return
+        assert self._answer is None, "a call is answered once"
+        self._answer = answer
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def answer(self, calls: _OpenCalls) -> Message:
+        """Return what `reply` brings, or raise what `fail` brings. Meanwhile the call is one of CALLS."""
+        if self._answer is None:
+            self._future = asyncio.get_running_loop().create_future()
+            calls.add(self)
+            try:
+                await self._future
+            finally:
+                calls.discard(self)
+        if isinstance(self._answer, PocketMQError):
+            raise self._answer
+        assert self._answer is not None
+        return self._answer
+
+
+class _Stream(_Context, Stream):
+    """The outgoing half: a deque of encoded messages, and the end that follows them."""
+
+    __slots__ = (
+        "_calls",
+        "_context",
+        "_drained",
+        "_end",
+        "_end_told",
+        "_ended",
+        "_limits",
+        "_outgoing",
+        "_queued_bytes",
+        "_wake",
+        "held",
+        "receiver",
+        "receiving",
+    )
+
+    def __init__(self, context: Any, limits: Limits, calls: _OpenCalls) -> None:
+        super().__init__()
+        self._queued_bytes = 0
+        self._context = context
+        self._limits = limits
+        self._calls = calls
+        self._outgoing: deque[bytes] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._drained: list[asyncio.Future[None]] = []
+        self._ended = False
+        self._end: PocketMQError | None = None
+        self.receiver: Receiver[Any] | None = None
+        #: The receiver still takes messages; a stop ends that.
+        self.receiving = True
+        #: The receiver is busy with a message, which holds back the next one and `on_end`.
+        self.held = False
+        self._end_told = False
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    def send(self, message: Message) -> None:
+        if self._ended or self.cancelled:
+            return
+        data = message.SerializeToString()
+        self._outgoing.append(data)
+        self._queued_bytes += len(data)
+        if self._queued_bytes > self._limits.queue_bytes_max:
+            self._overflow()
+        self._wake_writer()
+
+    def finish(self) -> None:
+        self._finish(shutting_down() if self._calls.stopping else None)
+
+    def fail(self, error: PocketMQError) -> None:
+        self._finish(error)
+
+    def _finish(self, end: PocketMQError | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._end = end
+            self._wake_writer()
+
+    async def drained(self) -> None:
+        while self._queued_bytes >= self._limits.queue_bytes and not self.cancelled:
+            waiting = asyncio.get_running_loop().create_future()
+            self._drained.append(waiting)
+            await waiting
+
+    def wind_down(self) -> None:
+        """Have the receiver finish what is pending; a stream without one has nothing to wait for."""
+        if self.receiver is None:
+            self.fail(shutting_down())
+        elif self.held:
+            self.receiving = False  # The reader tells the end when the receiver is free.
+        elif self.receiving and not self._ended:
+            try:
+                self.end_receiving(self.receiver)
+            except PocketMQError as error:
+                self.fail(error)
+            except Exception as bug:  # The edge: a receiver's bug costs its own stream.
+                self.fail(internal_error(type(self.receiver).__qualname__, bug))
+
+    def end_receiving(self, receiver: Receiver[Any]) -> None:
+        """Tell RECEIVER, once, that no message follows."""
+        self.receiving = False
+        if not self._end_told:
+            self._end_told = True
+            receiver.on_end()
+
+    def open(self) -> None:
+        """Take part in a graceful stop from now on."""
+        self._calls.add(self)
+
+    def close(self) -> None:
+        """Let go of everything. The writer has ended."""
+        self._calls.discard(self)
+        self._ended = True
+        self._outgoing.clear()
+        self._queued_bytes = 0
+        self._release()
+
+    async def write_all(self) -> None:
+        """Write what is sent until the stream ends; raise the error that it ends with."""
+        write, outgoing = self._context.write, self._outgoing
+        loop = asyncio.get_running_loop()
+        while True:
+            while outgoing:
+                data = outgoing.popleft()
+                await write(data)
+                self._queued_bytes -= len(data)
+                if self._drained and self._queued_bytes < self._limits.queue_bytes:
+                    self._release()
+            if self._ended:
+                break
+            self._wake = loop.create_future()
+            await self._wake
+        if self._end is not None:
+            raise self._end
+
+    def _overflow(self) -> None:
+        queued, self._queued_bytes = self._queued_bytes, 0
+        self._outgoing.clear()
+        self.fail(not_read(queued, self._limits.queue_bytes_max, "queue_bytes_max"))
+
+    def _wake_writer(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _release(self) -> None:
+        for waiting in self._drained:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._drained.clear()
+
+
+class _OpenCalls:
+    """Calls that are answered later and streams, for a graceful stop."""
+
+    def __init__(self) -> None:
+        self._calls: set[_UnaryCall | _Stream] = set()
+        self._emptied: asyncio.Future[None] | None = None
+        self.stopping = False
+
+    def add(self, call: _UnaryCall | _Stream) -> None:
+        self._calls.add(call)
+        if self.stopping:
+            call.wind_down()
+
+    def discard(self, call: _UnaryCall | _Stream) -> None:
+        self._calls.discard(call)
+        if not self._calls and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def wind_down(self) -> None:
+        self.stopping = True
+        for call in list(self._calls):
+            call.wind_down()
+
+    async def emptied(self, timeout_s: float) -> None:
+        """Return when nothing is open any more, or after TIMEOUT_S."""
+        if self._calls:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._emptied,), timeout=timeout_s)
+
+    def fail_all(self) -> None:
+        for call in list(self._calls):
+            call.fail(shutting_down())

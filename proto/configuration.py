@@ -8,7 +8,8 @@ the keys and whose defaults hold for what the file leaves out:
 
 Nothing is guessed: an unknown section or key, a key given twice, a value of the wrong type and a value that the
 dataclass refuses in `__post_init__` are each a ConfigError that names file, line, section and key, and for a misspelt
-name the nearest known one. Sizes and durations are plain integers whose unit stands at the end of the key.
+name the nearest known one. A key that there is no more is refused with what its class says of it in REMOVED_KEYS. Sizes
+and durations are plain integers whose unit stands at the end of the key.
 
 Types that a field may have: bool, int, float, str, Path, Literal of strings, tuple[X, …], dict[str, X], and any of
 them or None. Environment variables are not looked at.
@@ -114,8 +115,10 @@ def section(
     for key, value in values.items():
         where = _where(name, lines, (title, key))
         if key not in known:
+            removed = getattr(cls, "REMOVED_KEYS", {}).get(key)
+            remedy = f" any more: {removed}" if removed else _nearest(key, known)
             raise ConfigError(
-                f"{where}: {title}.{key}: no such key{_nearest(key, known)}",
+                f"{where}: {title}.{key}: no such key{remedy}",
                 file=name,
                 section=title,
                 key=key,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
 import resource
@@ -42,23 +41,15 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def connections_fitting(wanted: int, descriptors: int = 1) -> int:
-    """Return how many connections, up to WANTED, of so many DESCRIPTORS each this process may have."""
+def connections_fitting(wanted: int) -> int:
+    """Return how many connections, up to WANTED, this process may have: of its descriptors files take half."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(wanted, (soft // 2 - _DESCRIPTORS_KEPT) // descriptors))
+    return max(1, min(wanted, soft // 2 - _DESCRIPTORS_KEPT))
 
 
 def address_of(host: str, port: int) -> str:
     """Return "host:port", an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Does HOST mean this machine alone?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def cannot_listen(host: str, port: int, reason: str) -> ConfigError:

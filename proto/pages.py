@@ -1,7 +1,7 @@
 """Pages for browsers and scrapers on a gRPC port: GET and HEAD, in HTTP/1.1 or HTTP/2 (RFC 9110, 9112).
 
 A `Page` is told method and path and returns what to show. Whoever carries it knows how that is written: `in_http1` for
-the relay and for HTTP/1.1, `grpc_calls/page_calls.py` for HTTP/2.
+HTTP/1.1, `grpc_calls/page_calls.py` for HTTP/2.
 """
 
 from __future__ import annotations

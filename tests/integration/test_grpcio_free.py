@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from pocketmq.client import Message, Producer
-from pocketmq.client.connections import BROKER, GrpcConnections, dial_grpcio
-from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import GRPC_CHOICES
 
 from ..served import ServerProcess
@@ -45,14 +43,3 @@ def test_sending_from_the_command_line_does_without_it(
     assert done.code == 0, done.err
     assert "pocketmq.client" in done.err
     assert _GRPCIO.search(done.err) is None
-
-
-async def test_whoever_asks_for_it_gets_it(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "store") as server:
-        connections = GrpcConnections(dial_grpcio)
-        status = await connections.to(str(server.ready["broker"])).call(
-            BROKER + "Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply, 5_000
-        )
-        await connections.close()
-
-    assert status.broker_name

@@ -18,9 +18,12 @@ import pytest
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.certificates import development_certificate
+from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.configuration import parse_sections
+from pocketmq.proto.errors import ConfigError, Disconnected
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.listening import listen
 from pocketmq.proto.rpc import GRPC_CHOICES
@@ -50,12 +53,17 @@ def fetched_certificate(port: int) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", port)).encode()
 
 
-async def test_tls_and_plaintext_reach_one_port(tmp_path: Path, carrier: str) -> None:
-    async with (
-        broker(store_config(tmp_path), grpc=carrier) as (server, _),
-        grpc.aio.insecure_channel(server.address, options=LOCAL) as public,
-    ):
-        plain = Peer(public)
+def certificate_files(folder: Path) -> tuple[bytes, dict[str, Any]]:
+    """Put a new certificate into FOLDER; return it, and the settings that name its files."""
+    made = development_certificate([], datetime.now(UTC))
+    chain, key = folder / "chain.pem", folder / "key.pem"
+    chain.write_bytes(made.chain)
+    key.write_bytes(made.key)
+    return made.chain, {"tls_certificate": str(chain), "tls_key": str(key)}
+
+
+async def test_tls_and_plaintext_reach_one_port(tmp_path: Path) -> None:
+    async with broker(store_config(tmp_path), grpc="own") as (server, plain):
         assert not (tmp_path / "store/pocketmq/tls").exists()
         root = await asyncio.to_thread(fetched_certificate, server.port)
         async with tls_channel(f"localhost:{server.port}", root) as channel:
@@ -71,7 +79,6 @@ async def test_tls_and_plaintext_reach_one_port(tmp_path: Path, carrier: str) ->
 async def test_the_public_port_is_the_brokers_address(tmp_path: Path, carrier: str) -> None:
     async with broker(store_config(tmp_path), grpc=carrier) as (server, peer):
         assert server.address == f"127.0.0.1:{server.port}"
-        assert (server.direct_address == server.address) is (carrier == "own")
         status = await peer.ask("Status", pb.BrokerStatusRequest(), pb.BrokerStatusReply)
         assert status.address == server.address
         async with grpc.aio.insecure_channel(server.address, options=LOCAL) as channel:
@@ -81,9 +88,26 @@ async def test_the_public_port_is_the_brokers_address(tmp_path: Path, carrier: s
 async def test_without_tls_there_is_none(tmp_path: Path, carrier: str) -> None:
     async with broker(store_config(tmp_path), tls=False, grpc=carrier) as (server, peer):
         await peer.create_topic()
-        assert server.direct_address == server.address
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.to_thread(fetched_certificate, server.port)
+
+
+async def test_grpcio_takes_tls_instead_of_plaintext_where_a_certificate_is_named(
+    tmp_path: Path,
+) -> None:
+    root, files = certificate_files(tmp_path)
+    async with broker(store_config(tmp_path), grpc="grpcio", **files) as (server, plain):
+        async with tls_channel(f"localhost:{server.port}", root) as channel:
+            await Peer(channel).create_topic()
+        with pytest.raises(Disconnected):
+            await plain.create_topic()
+    async with broker(store_config(tmp_path), grpc="grpcio") as (_, plain):
+        await plain.produce(run_of([b"x"]))
+
+
+def test_the_key_of_the_port_that_grpcio_had_besides_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"direct_port: no such key any more: .* leave it out"):
+        parse_sections("broker:\n  direct_port: 18081", {"broker": BrokerConfig})
 
 
 @asynccontextmanager
@@ -109,15 +133,13 @@ def free_port() -> int:
     return port
 
 
-@pytest.mark.parametrize("way", ["direct", "advertised"])
-async def test_our_own_client_takes_the_way_that_it_is_told(
+@pytest.mark.parametrize("way", ["its own", "advertised"])
+async def test_our_own_client_goes_to_the_address_that_it_is_told(
     tmp_path: Path, way: str, carrier: str
 ) -> None:
     port = free_port()
-    settings = {} if way == "direct" else {"advertised_address": f"127.0.0.1:{port}"}
-    async with cluster(tmp_path, port=port, grpc=carrier, **settings) as (server, nameserver):
-        has_two = carrier == "grpcio" and way == "direct"
-        assert (server.direct_address != server.address) is has_two
+    settings = {} if way == "its own" else {"advertised_address": f"127.0.0.1:{port}"}
+    async with cluster(tmp_path, port=port, grpc=carrier, **settings) as (_, nameserver):
         async with AsyncAdmin(nameserver) as admin:
             await admin.create_topic("orders")
         async with (
@@ -136,21 +158,13 @@ async def test_our_own_client_takes_the_way_that_it_is_told(
 async def test_a_server_shows_the_operators_certificate_and_the_new_one_after_a_hangup(
     tmp_path: Path, carrier: str
 ) -> None:
-    def write() -> bytes:
-        made = development_certificate([], datetime.now(UTC))
-        (tmp_path / "chain.pem").write_bytes(made.chain)
-        (tmp_path / "key.pem").write_bytes(made.key)
-        return made.chain
-
-    first = write()
+    first, files = certificate_files(tmp_path)
     config = tmp_path / "settings.yaml"
-    config.write_text(
-        f"broker:\n  tls_certificate: {tmp_path}/chain.pem\n  tls_key: {tmp_path}/key.pem\n"
-    )
+    config.write_text("broker:\n" + "".join(f"  {key}: {file}\n" for key, file in files.items()))
     with ServerProcess(tmp_path / "store", "--config", str(config), "--grpc", carrier) as server:
         port = int(server.ready["broker"].rpartition(":")[2])
         assert await asyncio.to_thread(fetched_certificate, port) == first
-        second = write()
+        second, _ = certificate_files(tmp_path)
         os.kill(server.pid, signal.SIGHUP)
         while (shown := await asyncio.to_thread(fetched_certificate, port)) == first:
             continue
@@ -161,8 +175,7 @@ async def test_a_server_shows_the_operators_certificate_and_the_new_one_after_a_
 async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path, carrier: str) -> None:
     port = free_port()
     settings = {"host": "0.0.0.0", "port": port, "advertised_address": f"127.0.0.1:{port}"}
-    async with cluster(tmp_path, grpc=carrier, **settings) as (server, _):
-        assert server.direct_address == server.address
+    async with cluster(tmp_path, grpc=carrier, **settings):
         hosts = ["127.0.0.1", "[::1]"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
         for host in hosts:
             async with grpc.aio.insecure_channel(f"{host}:{port}", options=LOCAL) as channel:
@@ -170,12 +183,8 @@ async def test_a_port_of_all_networks_takes_ipv4_and_ipv6(tmp_path: Path, carrie
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
-async def test_metrics_are_shown_on_the_same_port(
-    tmp_path: Path, carrier: str, secure: bool
-) -> None:
-    if secure and carrier == "grpcio":
-        pytest.skip("the relay knows nothing of TLS")
-    async with broker(store_config(tmp_path), grpc=carrier) as (server, peer):
+async def test_metrics_are_shown_on_the_same_port(tmp_path: Path, secure: bool) -> None:
+    async with broker(store_config(tmp_path), grpc="own") as (server, peer):
         await peer.create_topic()
         await peer.produce(run_of([b"a", b"b"]))
         await peer.refusal(run_of([b"a"], queue=99))
@@ -193,8 +202,7 @@ async def test_metrics_are_shown_on_the_same_port(
     expected = {"sends": 1, "sent_messages": 2, "sends_failed": 1, "fetches": 1}
     for name, value in expected.items():
         assert float(lines[f"pocketmq_broker_{name}_total"]) == value, name
-    # Our own client's connection to the direct port is not one that the relay knows.
-    assert float(lines["pocketmq_broker_connections"]) == (1 if carrier == "grpcio" else 2)
+    assert float(lines["pocketmq_broker_connections"]) == 2
     assert float(lines["pocketmq_store_writable"]) == 1
     assert float(lines["pocketmq_store_appended_bytes_total"]) > 0
     assert float(lines["process_resident_memory_bytes"]) > 1 << 20

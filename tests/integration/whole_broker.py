@@ -131,7 +131,7 @@ async def broker(
     await server.start()
     try:
         async with grpc.aio.insecure_channel(
-            server.direct_address, options=[("grpc.use_local_subchannel_pool", 1)]
+            server.address, options=[("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
             yield server, Peer(channel)
     finally:

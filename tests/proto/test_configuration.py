@@ -1,6 +1,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -17,6 +17,8 @@ class Ears:
     home: Path | None = None
     names: tuple[str, ...] = ("left", "right")
     limits: dict[str, int] = field(default_factory=dict)
+
+    REMOVED_KEYS: ClassVar[dict[str, str]] = {"length": "ears have one length; leave it out"}
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -75,6 +77,10 @@ ears:
     ("text", "sentence"),
     [
         ("eers: {}", "x.yaml:1: no section 'eers'; did you mean 'ears'?"),
+        (
+            "ears:\n  length: 1",
+            "x.yaml:2: ears.length: no such key any more: ears have one length; leave it out",
+        ),
         ("ears:\n  cuont: 1", "x.yaml:2: ears.cuont: no such key; did you mean 'count'?"),
         ("ears:\n  count: many", "x.yaml:2: ears.count: a whole number is wanted, not 'many'"),
         ("ears:\n  count: 1.5", "x.yaml:2: ears.count: a whole number is wanted, not 1.5"),

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from pocketmq.proto.errors import ConfigError
-from pocketmq.proto.listening import address_of, check_bindable, is_loopback, listen
+from pocketmq.proto.listening import address_of, check_bindable, listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", ""])
@@ -50,19 +50,3 @@ def test_a_port_belongs_to_one_server() -> None:
 
 def test_ipv6_addresses_stand_in_brackets() -> None:
     assert (address_of("::1", 1), address_of("a", 2)) == ("[::1]:1", "a:2")
-
-
-@pytest.mark.parametrize(
-    ("host", "answer"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("10.0.0.1", False),
-        ("broker.example", False),
-    ],
-)
-def test_loopback_is_known(host: str, answer: bool) -> None:
-    assert is_loopback(host) is answer

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from pocketmq.proto.errors import InvalidArgument
+from pocketmq.proto.errors import ConfigError, InvalidArgument
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, service, unary
+from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, check_grpc, service, unary
 
 from ..fake_calls import FakeCall
 
@@ -74,3 +74,13 @@ def test_one_failing_callback_does_not_silence_the_next(caplog: pytest.LogCaptur
 
     assert told == ["second"]
     assert "cancellation callback failed" in caplog.text
+
+
+def test_a_carrier_that_is_not_installed_is_refused_with_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    with pytest.raises(ConfigError, match=r"broker\.grpc is 'grpcio'.*'pocketmq\[grpcio\]'"):
+        check_grpc("broker", "grpcio")
+    check_grpc("broker", "own")

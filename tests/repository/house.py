@@ -57,7 +57,7 @@ _OTHER_FORMATS: Final = (
 #: HTTP/2 and gRPC: what speaks them, and what servers and clients know of them.
 _RPC: Final = (
     "proto/http2", "proto/grpc", "proto/carrier", "proto/channel", "proto/rpc", "proto/services/", "proto/deadlines",
-    "proto/pages", "proto/connection_figures", "proto/listening", "broker/carriers", "broker/front",
+    "proto/pages", "proto/connection_figures", "proto/listening",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from ...proto.errors import ConfigError, PocketMQError
+from ...proto.rpc import need_grpcio
 from ..options import json_option
 from ..output import print_json, print_table
 from .measure import Conditions, Figure, beside_line, figures_table
@@ -113,9 +114,10 @@ def _figures(
     for name in names:
         measure: Callable[[Conditions], Figure]
         module = name.replace("-", "_")
-        measure = getattr(importlib.import_module(f".{module}", __package__), module)
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
+                need_grpcio(f"bench {name} measures beside gRPC's own library")
+                measure = getattr(importlib.import_module(f".{module}", __package__), module)
                 yield measure(Conditions(folder=Path(place), **options))
             except ConfigError as error:
                 if not are_all:

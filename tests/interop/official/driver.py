@@ -32,6 +32,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ... import served
 from .programs import Program, surroundings
 
 Message = dict[str, Any]
@@ -71,7 +72,9 @@ class Driver:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 limit=_LINE_BYTES_MAX,
-                **surroundings(),
+                **surroundings(
+                    tls=served.chosen() == "own"
+                ),  # A port of grpcio has one or the other.
             )
         return cls(program, process)
 

@@ -79,11 +79,15 @@ class Program:
         return digest.hexdigest()
 
 
-def surroundings() -> dict[str, Any]:
-    """Return where programs run, as `Popen` takes it: clients write their logs at home."""
+def surroundings(*, tls: bool = True) -> dict[str, Any]:
+    """Return where programs run, as `Popen` takes it: clients write their logs at home.
+
+    Go's and Java's speak TLS unless they are told otherwise, as where there is no TLS.
+    """
     home = BUILD / "home"
     home.mkdir(parents=True, exist_ok=True)
-    return {"cwd": home, "env": os.environ | {"HOME": str(home)}}
+    told = {"HOME": str(home), "rocketmq.client.enableSsl": str(tls).lower()}
+    return {"cwd": home, "env": os.environ | told}
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> None:

@@ -107,4 +107,3 @@ def test_connections_leave_half_of_the_descriptors_to_files() -> None:
 
     assert connections_fitting(10) == 10
     assert connections_fitting(1 << 30) == soft // 2 - 64
-    assert connections_fitting(1 << 30, 3) == (soft // 2 - 64) // 3

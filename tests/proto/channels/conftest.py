@@ -1,4 +1,4 @@
-"""The channel under test: each of `CHANNELS` in turn, to each carrier in turn."""
+"""The channel under test, to each carrier in turn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from pocketmq.proto.channel_grpcio import GrpcioChannel
-from pocketmq.proto.channels import Channel, Dial
 from pocketmq.proto.http2_client.channel import Http2Channel
 from pocketmq.proto.rpc import Limits
 
@@ -16,13 +14,7 @@ from ..carriers.echo import EchoService
 from ..carriers.kinds import CARRIERS, CarrierKind
 
 #: Serves on a free port, with limits, and dials it.
-Dialling = Callable[..., AbstractAsyncContextManager[tuple[EchoService, Channel]]]
-DIALS: dict[str, Dial] = {"grpcio": GrpcioChannel, "own": Http2Channel}
-
-
-@pytest.fixture(params=DIALS, ids=lambda name: f"{name} channel")
-def dial(request: pytest.FixtureRequest) -> Dial:
-    return DIALS[request.param]
+Dialling = Callable[..., AbstractAsyncContextManager[tuple[EchoService, Http2Channel]]]
 
 
 @pytest.fixture(params=CARRIERS, ids=lambda kind: f"{kind.name} server")
@@ -32,18 +24,18 @@ def kind(request: pytest.FixtureRequest) -> CarrierKind:
 
 
 @pytest.fixture
-def dialling(kind: CarrierKind, dial: Dial) -> Dialling:
+def dialling(kind: CarrierKind) -> Dialling:
     """Return what serves an EchoService and opens a channel to it."""
 
     @asynccontextmanager
     async def serve(
         limits: Limits | None = None,
-    ) -> AsyncIterator[tuple[EchoService, Channel]]:
+    ) -> AsyncIterator[tuple[EchoService, Http2Channel]]:
         echo = EchoService()
         carrier = kind.plain([echo.methods()], limits=limits or Limits())
         port = await carrier.start("127.0.0.1", 0)
         try:
-            async with dial(f"127.0.0.1:{port}") as channel:
+            async with Http2Channel(f"127.0.0.1:{port}") as channel:
                 yield echo, channel
         finally:
             await carrier.stop(0)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pocketmq.proto.channels import CallFailed, Channel, Dial, StatusCode
+from pocketmq.proto.channels import CallFailed, Channel, StatusCode
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.http2_client.channel import Http2Channel
 from pocketmq.proto.rpc import Carrier, Limits
@@ -33,9 +33,9 @@ async def answered_at_last(channel: Channel) -> bool:
             await asyncio.sleep(0.05)
 
 
-async def test_a_server_that_comes_late_is_found(kind: CarrierKind, dial: Dial) -> None:
+async def test_a_server_that_comes_late_is_found(kind: CarrierKind) -> None:
     port = free_port()
-    async with dial(f"127.0.0.1:{port}") as channel, asyncio.timeout(60):
+    async with Http2Channel(f"127.0.0.1:{port}") as channel, asyncio.timeout(60):
         with pytest.raises(CallFailed):
             await unary(channel)(RUN())
         carrier = await start(kind, EchoService(), port)
@@ -43,12 +43,10 @@ async def test_a_server_that_comes_late_is_found(kind: CarrierKind, dial: Dial) 
     await carrier.stop(0)
 
 
-async def test_a_loss_fails_what_waits_and_the_next_call_connects_anew(
-    kind: CarrierKind, dial: Dial
-) -> None:
+async def test_a_loss_fails_what_waits_and_the_next_call_connects_anew(kind: CarrierKind) -> None:
     port, service = free_port(), EchoService()
     first = await start(kind, service, port)
-    async with dial(f"127.0.0.1:{port}") as channel, asyncio.timeout(60):
+    async with Http2Channel(f"127.0.0.1:{port}") as channel, asyncio.timeout(60):
         stream = echo(channel)()
         await stream.write(RUN(run_id=1))
         await stream.read()
@@ -111,7 +109,7 @@ async def test_calls_that_ask_together_share_one_connection(dialling: Dialling) 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_all_addresses_of_a_name_are_tried(dial: Dial, host: str) -> None:
+async def test_all_addresses_of_a_name_are_tried(host: str) -> None:
     carrier = OWN.plain([EchoService().methods()], limits=Limits())
     try:
         port = await carrier.start(host, 0)
@@ -120,6 +118,6 @@ async def test_all_addresses_of_a_name_are_tried(dial: Dial, host: str) -> None:
     if host not in {place[4][0] for place in socket.getaddrinfo("localhost", port)}:
         await carrier.stop(0)
         pytest.skip(f"localhost is not {host} here")
-    async with dial(f"localhost:{port}") as channel:
+    async with Http2Channel(f"localhost:{port}") as channel:
         assert (await unary(channel)(RUN(run_id=3))).run_id == 3
     await carrier.stop(0)

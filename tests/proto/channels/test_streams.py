@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from pocketmq.proto.channels import EOF, CallFailed, ChannelClosed, Dial, StatusCode
+from pocketmq.proto.channels import EOF, CallFailed, ChannelClosed, StatusCode
 from pocketmq.proto.errors import QueueNotFound
 from pocketmq.proto.errors_wire import from_rpc_error
+from pocketmq.proto.http2_client.channel import Http2Channel
 
 from ..carriers.echo import RUN
 from .conftest import Dialling
@@ -92,8 +93,8 @@ async def test_a_stream_connects_before_anything_is_written(dialling: Dialling) 
         call.cancel()
 
 
-async def test_a_stream_to_nobody_fails_for_whoever_waits(dial: Dial) -> None:
-    async with dial(f"127.0.0.1:{free_port()}") as channel:
+async def test_a_stream_to_nobody_fails_for_whoever_waits() -> None:
+    async with Http2Channel(f"127.0.0.1:{free_port()}") as channel:
         first, second = echo(channel)(), echo(channel)()
         with pytest.raises(CallFailed) as caught:
             await first.wait_for_connection()

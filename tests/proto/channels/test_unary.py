@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pocketmq.proto.channels import CallFailed, ChannelClosed, Dial, StatusCode
+from pocketmq.proto.channels import CallFailed, ChannelClosed, StatusCode
 from pocketmq.proto.errors import (
     Disconnected,
     MessageTooLarge,
@@ -15,6 +15,7 @@ from pocketmq.proto.errors import (
     RequestTimeout,
 )
 from pocketmq.proto.errors_wire import from_rpc_error
+from pocketmq.proto.http2_client.channel import Http2Channel
 
 from ..carriers.echo import RUN
 from .conftest import Dialling
@@ -96,8 +97,8 @@ async def test_what_is_larger_than_the_limit_is_not_sent(dialling: Dialling) -> 
     assert isinstance(from_rpc_error(caught.value), MessageTooLarge)
 
 
-async def test_nobody_listening_is_a_clear_sentence(dial: Dial) -> None:
-    async with dial(f"127.0.0.1:{free_port()}") as channel:
+async def test_nobody_listening_is_a_clear_sentence() -> None:
+    async with Http2Channel(f"127.0.0.1:{free_port()}") as channel:
         with pytest.raises(CallFailed, match=r"(?i)connection refused") as caught:
             await unary(channel)(RUN())
 
@@ -106,8 +107,8 @@ async def test_nobody_listening_is_a_clear_sentence(dial: Dial) -> None:
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70])
-async def test_a_name_without_address_is_a_loss(dial: Dial, host: str) -> None:
-    async with dial(f"{host}:80") as channel:
+async def test_a_name_without_address_is_a_loss(host: str) -> None:
+    async with Http2Channel(f"{host}:80") as channel:
         with pytest.raises(CallFailed) as caught:
             await unary(channel)(RUN(), timeout=20.0)
 

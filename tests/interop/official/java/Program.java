@@ -20,6 +20,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
@@ -65,7 +66,7 @@ public final class Program {
     private static ClientConfiguration configuration;
 
     public static void main(String[] arguments) {
-        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
+        configuration = onEndpoints(arguments[0]).build();
         ExecutorService workers = Executors.newCachedThreadPool();
         Scanner lines = new Scanner(System.in, StandardCharsets.UTF_8);
         while (lines.hasNextLine()) {
@@ -109,10 +110,15 @@ public final class Program {
         }
     }
 
+    private static ClientConfigurationBuilder onEndpoints(String endpoints) {
+        var tls = !"false".equals(System.getenv("rocketmq.client.enableSsl"));
+        return ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls);
+    }
+
     private static Map<String, Object> producer(Command c) throws Exception {
         var settings = configuration;
         if (c.request_timeout_s > 0) {
-            settings = ClientConfiguration.newBuilder().setEndpoints(configuration.getEndpoints())
+            settings = onEndpoints(configuration.getEndpoints())
                 .setRequestTimeout(seconds(c.request_timeout_s)).build();
         }
         var builder = PROVIDER.newProducerBuilder().setClientConfiguration(settings).setTopics(c.topics);
