@@ -79,6 +79,10 @@ class AsyncProducer(AsyncSignalledFace):
             and not parts
         ):
             return await self._sender.send(message)
+        if type(message) is str and value is not NO_VALUE and not self._road.intake.interceptors:
+            self._sender.check_open()
+            await self._road.gate.wait(message)
+            return await self._sender.send(self._road.intake.made(message, value, parts))
         return await self._road.send(message, value, parts)
 
     @overload
@@ -96,6 +100,8 @@ class AsyncProducer(AsyncSignalledFace):
         """
         sender, intake = self._sender, self._road.intake
         sender.check_open()
+        if type(message) is str and value is not NO_VALUE and not intake.interceptors:
+            message, value, parts = intake.made(message, value, parts), NO_VALUE, {}
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
             taken = intake.message(sending)

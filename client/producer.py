@@ -109,6 +109,10 @@ class Producer(SignalledFace):
         """Send what has to be serialized, compressed or shown to interceptors first."""
         self._sender.check_open()
         intake, gate = self._road.intake, self._road.gate
+        if type(message) is str and value is not NO_VALUE and not intake.interceptors:
+            if not gate.is_open(message):
+                self._portal.run(gate.wait(message))
+            return self._handover.put(intake.made(message, value, parts))
         sending = intake.offered(message, value, parts)
         with intake.telling(sending):
             if isinstance(sending, Draft) and not gate.is_open(sending.topic):

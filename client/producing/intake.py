@@ -30,6 +30,7 @@ class Intake:
         self._encode_value = value_encoder(config.value_serializer)
         self._encode_key = key_encoder(config.key_serializer)
         self._encodes_values = config.value_serializer != "bytes"
+        self._encodes_keys = config.key_serializer != "str"
         self._compressor = Compressor(config.compression, config.compress_above_bytes)
         #: A Message with a body up to this size is sent as it is.
         self.plain_bytes: float = -1 if self.interceptors else self._compressor.above_bytes
@@ -37,6 +38,18 @@ class Intake:
     def offered(self, message: object, value: Any, parts: MessageParts) -> Sending:
         """Return what is to be sent after the interceptors: of `send(message)`, or of `send(topic, value, …)`."""
         return self.interceptors.on_send(_asked(message, value, parts))
+
+    def made(self, topic: str, value: Any, parts: MessageParts) -> Message:
+        """Return VALUE for TOPIC with PARTS as it goes to the broker, where no interceptor wants to see it before.
+
+        Raises NotSerializable, and what Message does.
+        """
+        if self._encodes_values or type(value) is not bytes:
+            value = self._encode_value(topic, value)
+        if (key := parts.get("key")) is not None and (self._encodes_keys or type(key) is not str):
+            parts["key"] = self._encode_key(topic, key)
+        message = Message(topic, value, **parts)
+        return message if len(value) <= self.plain_bytes else self._compressor.compressed(message)
 
     def offered_message(self, message: Message) -> Message:
         """Return what is to be sent instead of MESSAGE after the interceptors, as a Message."""

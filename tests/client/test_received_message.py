@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.client import received_message
 from pocketmq.client.delays import INSTANT_MAX_MS
 from pocketmq.client.received_message import FetchedRun, RetriedMessage
 from pocketmq.proto.errors import CorruptRecord
+from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import COMPRESSION_ZLIB, SYS_COMPRESSED, Host, Record, encode_record
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
@@ -168,3 +170,23 @@ def test_a_message_that_comes_again_is_handed_out_under_its_own_topic() -> None:
 
     assert (message.topic, message.stored_topic) == ("orders", "%RETRY%billing")
     assert run.messages()[0].topic == "%RETRY%billing"
+
+
+def test_properties_are_decoded_once_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"KEYS": "a b", "TAGS": "new", "UNIQ_KEY": "AC11", "DELAY": "3"}
+    run = FetchedRun("a", encode_record(Record(topic="t", body=b"x", properties=properties)))
+    decoded = []
+
+    def decode(data: bytes) -> dict[str, str]:
+        decoded.append(data)
+        return decode_properties(data)
+
+    monkeypatch.setattr(received_message, "decode_properties", decode)
+    (message,) = run.messages()
+    assert (message.key, message.keys, message.tag) == ("a", ("a", "b"), "new")
+    assert (message.message_id, message.delay_level, message.due_ms) == ("AC11", 3, 0)
+    assert message.origin_topic == "t"
+    message.properties["TAGS"] = "other"
+
+    assert message.properties["TAGS"] == message.tag == "new"
+    assert len(decoded) == 1

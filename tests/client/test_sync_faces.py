@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 
 from pocketmq.client import Admin, Message, Producer, PullConsumer, PushConsumer
 from pocketmq.client.portal import Portal
+from pocketmq.client.producing.outcome import SendFuture
 from pocketmq.proto.errors import (
     ClientClosed,
     InvalidArgument,
@@ -252,3 +253,35 @@ def test_what_a_consumer_counted_can_be_asked_for_after_its_end(
 
     assert pulling.metrics().handed_out == 10
     assert pushing.metrics().handled == 10
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Return how many Python functions WORK calls, in this thread."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_value_goes_the_way_of_a_message(cluster: tuple[FakeCluster, str]) -> None:
+    served, address = cluster
+
+    with Producer(address) as producer:
+        producer.send("orders", b"0")
+        as_message = calls_of(lambda: producer.send_nowait(Message("orders", b"1", key="k")))
+        as_value = calls_of(lambda: producer.send_nowait("orders", b"2", key="k"))
+        future = producer.send_nowait("orders", b"3", tag="t")
+
+        assert type(future) is SendFuture
+        assert future.result().topic == "orders"
+
+    assert as_value <= as_message + 5
+    assert sorted(chain.from_iterable(bodies(served.broker, "orders"))) == [b"0", b"1", b"2", b"3"]
