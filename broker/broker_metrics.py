@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from .metrics_page import Figure
 from .parts import Parts
+
+#: Groups, with a topic each, of which is told what they skipped.
+_GROUPS_MAX: Final = 100
 
 
 def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Iterator[Figure]:
@@ -21,6 +25,21 @@ def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Ite
     yield from _traffic(parts, connections)
     yield from _tables(parts, status)
     yield from _store(parts, status)
+    yield from _groups(parts)
+
+
+def _groups(parts: Parts) -> Iterator[Figure]:
+    """Yield what filters stepped over, of the groups and topics with the most of it."""
+    counts = parts.accounts.skipped_by_topic()
+    most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
+    for group, topic in sorted(most):
+        yield Figure(
+            "gauge",
+            "pocketmq_group_skipped_messages",
+            "Messages that the filters of a group stepped over, since its account began.",
+            counts[group, topic],
+            (("group", group), ("topic", topic)),
+        )
 
 
 def _process(status: pb.BrokerStatusReply) -> Iterator[Figure]:
@@ -55,7 +74,12 @@ def _traffic(parts: Parts, connections: int) -> Iterator[Figure]:
         (
             "lost_messages",
             "Messages that groups stepped over, each once a group: damaged, or gone with a file.",
-            parts.filters.counts.lost,
+            parts.accounts.lost,
+        ),
+        (
+            "skipped_messages",
+            "Messages that filters of groups stepped over, each once a group.",
+            parts.accounts.skipped,
         ),
     ]
     for name, what, value in rows:

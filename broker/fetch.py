@@ -17,10 +17,11 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import FIXED_SIZE_V4
 from ..store.message_store import MessageStore
 from ..store.slices import Slices
+from .accounts.account import Look
+from .accounts.accounts import Accounts
 from .config import BrokerConfig
 from .fetch_replies import Done, Limits, failed, never_written
 from .filters.choice import choice_of
-from .filters.counts import Counts
 from .filters.filtered_fetch import FilteredFetch
 from .filters.filters import Filters
 from .offsets import Offsets
@@ -82,7 +83,7 @@ class Fetches:
         limits = self._limits(request)
         choice = choice_of(request.filter) if request.HasField("filter") else None
         if choice is None:
-            return _Fetch(request, limits, self._store, self._filters.counts, done)
+            return _Fetch(request, limits, self._store, self._filters.accounts, done)
         return FilteredFetch(request, limits, choice, self._store, self._filters, done)
 
     def _check(self, request: pb.FetchRequest) -> None:
@@ -107,20 +108,28 @@ class Fetches:
 class _Fetch:
     """One fetch: an operation of the purgatory."""
 
-    __slots__ = ("_counts", "_done", "_limits", "_log_offset_enough", "_request", "_seen", "_store")
+    __slots__ = (
+        "_accounts",
+        "_done",
+        "_limits",
+        "_log_offset_enough",
+        "_request",
+        "_seen",
+        "_store",
+    )
 
     def __init__(
         self,
         request: pb.FetchRequest,
         limits: Limits,
         store: MessageStore,
-        counts: Counts,
+        accounts: Accounts,
         done: Done,
     ) -> None:
         self._request = request
         self._limits = limits
         self._store = store
-        self._counts = counts
+        self._accounts = accounts
         self._done = done
         self._seen: Slices | None = None
         #: While the log ends before it there cannot be enough: a try that failed is not repeated in vain.
@@ -149,16 +158,13 @@ class _Fetch:
 
     def _answer(self, reply: pb.FetchReply) -> None:
         request, seen = self._request, self._seen
-        if reply.lost_count and request.group and seen is not None:
-            self._counts.add(
-                (request.group, request.topic, request.queue),
-                request.offset,
-                seen.next_offset,
-                stepped=0,
-                wanted=seen.queue_offsets,
-                queue_end=seen.max_offset,
-                lost=seen.lost,
-            )
+        if request.group and seen is not None:
+            key, end = (request.group, request.topic, request.queue), seen.next_offset
+            if reply.lost_count:
+                look = Look(request.offset, end, seen.queue_offsets, 0, seen.lost)
+                self._accounts.look(key, look, queue_end=seen.max_offset)
+            else:
+                self._accounts.look_at_all(key, request.offset, end)
         self._done(reply)
 
     def _read(self) -> pb.FetchReply:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
 from ..proto.pages import READING, Shown
@@ -30,7 +31,7 @@ class Figure(NamedTuple):
 
 
 class MetricsPage:
-    """Answers requests for the page. FIGURES returns what the broker has to say, each name once."""
+    """Answers requests for the page. FIGURES returns what the broker has to say, those of one name together."""
 
     def __init__(self, figures: Callable[[], Iterable[Figure]], clients: ClientMetrics) -> None:
         self._figures = figures
@@ -79,15 +80,18 @@ class _Contents:
             HistogramMetricFamily,
         )
 
-        for figure in self.figures:
-            family = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
-            made = family(figure.name, figure.what, labels=[name for name, _ in figure.labels])
-            made.add_metric([value for _, value in figure.labels], figure.value)
+        for _, of_name in groupby(self.figures, lambda figure: figure.name):
+            series = list(of_name)
+            kind, name, what, _, labelled = series[0]
+            family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            made = family(name, what, labels=[label for label, _ in labelled])
+            for figure in series:
+                made.add_metric([value for _, value in figure.labels], figure.value)
             yield made
         labels = list(LABELS.values())
-        for name, series in self.histograms.items():
+        for name, measured in self.histograms.items():
             histograms = HistogramMetricFamily(name, HISTOGRAMS[name], labels=labels)
-            for values, histogram in series:
+            for values, histogram in measured:
                 histograms.add_metric(values, _buckets(histogram), histogram.total)
             yield histograms
         for name, levels in self.gauges.items():

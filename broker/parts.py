@@ -19,6 +19,7 @@ from ..proto.rpc import MethodTable
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
+from .accounts.accounts import AccountFile, Accounts
 from .appends import Appends
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
@@ -72,6 +73,7 @@ class Parts:
     topics: Topics
     groups: Groups
     offsets: Offsets
+    accounts: Accounts
     timers: Timers
     wall_timers: Timers
     purgatory: Purgatory
@@ -121,6 +123,7 @@ class Parts:
         for kept in (self.topics.kept, self.groups.kept):
             kept.start(self.saver, self.store.flusher, self.store.call_owner)
         self.offsets.start(self.saver, self.store.call_owner)
+        self.accounts.start(self.saver, self.store.call_owner)
         self.store.rely_on(self.topics.kept.when_safe)
         self.producers.start()
         self.transactions.start()
@@ -133,9 +136,10 @@ class Parts:
             self.wall_timers.start()
 
     def save_offsets(self) -> None:
-        """Write down what groups have finished, once the log as it is now is on the device."""
+        """Write down what groups have finished, once the log as it is now is on the device; and what they skipped."""
         store = self.store
         self.offsets.save_behind(lambda done: store.request_sync(store.max_log_offset, done))
+        self.accounts.save_behind()
 
     def save_tables(self) -> None:
         """Begin to write down topics and groups, whole, if they changed."""
@@ -161,7 +165,7 @@ class Parts:
         self.coordination.close()
         errors += _errors_of(self.pops.close)
         self.saver.stop()
-        errors += _errors_of(self.offsets.save)
+        errors += _errors_of(self.offsets.save) + _errors_of(self.accounts.save)
         errors += _errors_of(self.topics.kept.close) + _errors_of(self.groups.kept.close)
         try:
             await self.producers.close()
@@ -197,27 +201,29 @@ def assemble(
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
-    filters = Filters(wall_timers, wall)
+    accounts = Accounts(wall.unix_ms, AccountFile(store.disk, store.config.path))
+    filters = Filters(wall_timers, wall, accounts)
     appends = Appends(store, purgatory.notify)
     fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
-    coordination = _coordination(config, store, topics, groups, offsets, wall_timers)
+    coordination = _coordination(config, store, topics, groups, (offsets, accounts), wall_timers)
     fetches.renew_lease = coordination.fence.renew_by_fetch
-    coordination.filtered_counts = filters.counts.of_group
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
     producers = _producers(config, store, clock)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
     pop_parts = _pop_parts(config, store, offsets, retries, (timers, wall_timers), random)
-    pop_parts.counts = filters.counts
+    pop_parts.accounts = accounts
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
     clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
+    coordination.official = clients.subscriptions.of_group
     coordination.keep_apart(pops)
     parts = Parts(
         store=store,
         topics=topics,
         groups=groups,
         offsets=offsets,
+        accounts=accounts,
         timers=timers,
         wall_timers=wall_timers,
         purgatory=purgatory,
@@ -311,9 +317,10 @@ def _coordination(
     store: MessageStore,
     topics: Topics,
     groups: Groups,
-    offsets: Offsets,
+    kept_of_groups: tuple[Offsets, Accounts],
     timers: Timers,
 ) -> Coordination:
+    offsets, accounts = kept_of_groups
     file = LeaseFile(store.disk, store.config.own_folder)
     leases = KeptLeases(file, timers, limit=config.leases_max)
     return Coordination(
@@ -322,6 +329,7 @@ def _coordination(
         QueueLeases(config, topics, groups, offsets, timers, leases),
         leases,
         Fence(leases, config.lease_ms),
+        accounts,
     )
 
 

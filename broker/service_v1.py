@@ -30,6 +30,8 @@ from .topics import TYPE_ATTRIBUTE, Topics
 QUEUES_MAX: Final = 10_000
 #: So many queue entries are added up for one request: some 20 ms.
 UNREAD_ENTRIES_MAX: Final = 2_000_000
+#: Letters of who moves a group.
+_WHO_MAX: Final = 200
 #: Waits until the name servers know the topics as they are now.
 Announced = Callable[[], Awaitable[None]]
 
@@ -141,6 +143,9 @@ class BrokerService:
             self._pops.check_not_popped(request.group)
             self._coordination.fence.check_commit(request.group, request.offsets)
         self._groups.ensure(request.group)
+        is_move = request.force or bool(request.moved_by)
+        if is_move:
+            self._note_moves(request, call)
         for one in request.offsets:
             self._offsets.commit(one.topic, request.group, one.queue, one.offset)
         if request.force:
@@ -149,16 +154,28 @@ class BrokerService:
             self._coordination.leases.end(request.group, keys)
             for one in request.offsets:
                 self._pops.moved(request.group, one.topic, one.queue, one.offset)
+        if is_move:
             self._reply_when_saved(call)
             return LATER
         return pb.CommitOffsetsReply()
 
+    def _note_moves(self, request: pb.CommitOffsetsRequest, call: Call) -> None:
+        """Write down who has the group go on where."""
+        who = (request.moved_by or "an administrator")[:_WHO_MAX]
+        for one in request.offsets:
+            before = self._offsets.committed(one.topic, request.group, one.queue)
+            key = (request.group, one.topic, one.queue)
+            self._coordination.accounts.move(key, f"{who} ({call.peer})", before, one.offset)
+
     def _reply_when_saved(self, call: Call) -> None:
         """Answer CALL once offsets are saved: a kill may lose progress, which is made again, but not a step back."""
 
+        def told(error: PocketMQError | None) -> None:
+            call.reply(pb.CommitOffsetsReply())  # What is not written of it, the log says.
+
         def safe(error: PocketMQError | None) -> None:
             if error is None:
-                call.reply(pb.CommitOffsetsReply())
+                self._coordination.accounts.when_saved(told)
             else:
                 call.fail(error)
 
@@ -292,7 +309,7 @@ class _Changes:
         # A store that takes no writes refuses, and then the topic stays.
         self._store.delete_topic(request.topic)
         self._topics.delete(request.topic)
-        self._coordination.leases.forget_topic(request.topic)
+        self._coordination.forget_topic(request.topic)
         self._pops.forget_topic(request.topic)
         self._offsets.forget_topic(request.topic)
         await ended(self._offsets.when_saved)

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
         QueueDescription,
         TopicDescription,
     )
-    from .administration.group_report import GroupMember, GroupQueue, GroupReport
+    from .administration.group_report import (
+        GroupMember,
+        GroupMove,
+        GroupQueue,
+        GroupReport,
+        Skipped,
+    )
     from .administration.offset_moves import OffsetMove, OffsetTarget
     from .async_producer import AsyncProducer
     from .async_pull_consumer import AsyncPullConsumer
@@ -97,6 +103,8 @@ __all__ = [
     "GroupReport",
     "GroupMember",
     "GroupQueue",
+    "GroupMove",
+    "Skipped",
     "OffsetTarget",
     "OffsetMove",
     "DeadLetter",
@@ -115,8 +123,10 @@ _MODULES = {
     "QueueDescription": "administration.descriptions",
     "TopicDescription": "administration.descriptions",
     "GroupMember": "administration.group_report",
+    "GroupMove": "administration.group_report",
     "GroupQueue": "administration.group_report",
     "GroupReport": "administration.group_report",
+    "Skipped": "administration.group_report",
     "OffsetMove": "administration.offset_moves",
     "OffsetTarget": "administration.offset_moves",
     "AsyncProducer": "async_producer",

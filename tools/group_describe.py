@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from ..client import Admin, GroupMember, GroupQueue, GroupReport, Queue
+from ..client import Admin, GroupMember, GroupMove, GroupQueue, GroupReport, Queue, Skipped
 from ..proto.duration import format_duration, parse_duration
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_pairs, print_table
@@ -42,9 +44,27 @@ def describe(
         click.echo()
         titles = ["member", "instance", "kind", "address", "room", "queues", "heard", "reads"]
         print_table(titles, [_member_row(one) for one in found.members])
+    if found.clients:
+        click.echo()
+        titles = ["official client", "type", "language", "heard", "reads"]
+        print_table(titles, [_client_row(one) for one in found.clients])
     if found.queues:
         click.echo()
         print_table(_QUEUE_TITLES, [_queue_row(one) for one in found.queues])
+    _print_accounts(found.queues)
+
+
+def _print_accounts(queues: Sequence[GroupQueue]) -> None:
+    """Print what filters stepped over, and how administrators moved the group, if they did."""
+    skipped = [_skipped_row(queue, one) for queue in queues for one in queue.skipped]
+    if skipped:
+        click.echo()
+        titles = ["topic", "broker", "queue", "stepped over", "first", "last", "by filter", "of"]
+        print_table(titles, skipped)
+    moves = [_move_row(queue, one) for queue in queues for one in queue.moves]
+    if moves:
+        click.echo()
+        print_table(["topic", "broker", "queue", "moved", "from", "to", "by"], moves)
 
 
 def document(found: GroupReport) -> dict[str, Any]:
@@ -78,10 +98,20 @@ def document(found: GroupReport) -> dict[str, Any]:
             }
             for one in found.members
         ],
+        "clients": [
+            {
+                "client_id": one.member_id,
+                "type": one.kind,
+                "language": one.peer or None,
+                "subscriptions": list(one.subscriptions),
+                "last_heard_ms": one.last_heard_ms,
+            }
+            for one in found.clients
+        ],
         "queues": [
             _place(one.queue)
             | {
-                "offset": one.offset,
+                "offset": one.offset if one.offset >= 0 else None,
                 "min_offset": one.min_offset,
                 "max_offset": one.max_offset,
                 "lag": one.lag,
@@ -92,10 +122,18 @@ def document(found: GroupReport) -> dict[str, Any]:
                 "holder": one.holder or None,
                 "assigned_to": one.assigned_to or None,
                 "stepped_over": one.filtered_count,
+                "skipped": [_plain(skipped) for skipped in one.skipped],
+                "moves": [_plain(move) for move in one.moves],
                 "lost": one.lost_count,
             }
             for one in found.queues
         ],
+    }
+
+
+def _plain(value: Skipped | GroupMove) -> dict[str, Any]:
+    return {
+        name: list(one) if isinstance(one, tuple) else one for name, one in asdict(value).items()
     }
 
 
@@ -109,6 +147,8 @@ def _summary(found: GroupReport) -> dict[str, str]:
         f"generation {found.generation} at {found.coordinator}, {found.strategy or 'no strategy'}, {who}"
         if found.coordinator
         else "nobody has joined"
+        if not found.clients
+        else f"each message by itself, among {len(found.clients)} official clients"
     )
     rates = (
         f", {found.finished_per_s:,.1f}/s finished, {found.arrived_per_s:,.1f}/s arrive"
@@ -137,6 +177,28 @@ def _member_row(one: GroupMember) -> list[object]:
         instant(one.last_heard_ms),
         ", ".join(one.subscriptions) or "-",
     ]
+
+
+def _client_row(one: GroupMember) -> list[object]:
+    return [
+        one.member_id,
+        one.kind,
+        one.peer or "-",
+        instant(one.last_heard_ms),
+        ", ".join(one.subscriptions) or "-",
+    ]
+
+
+def _skipped_row(queue: GroupQueue, one: Skipped) -> list[object]:
+    topic, broker, number = queue.queue
+    numbers = (f"{value:,}" for value in (one.count, one.first, one.last))
+    return [topic, broker, number, *numbers, one.filter or "others", ", ".join(one.members) or "-"]
+
+
+def _move_row(queue: GroupQueue, one: GroupMove) -> list[object]:
+    topic, broker, number = queue.queue
+    start = "-" if one.from_offset is None else f"{one.from_offset:,}"
+    return [topic, broker, number, instant(one.at_ms), start, f"{one.to_offset:,}", one.who]
 
 
 _QUEUE_TITLES: Final = [

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
 from ...proto.topics import check_group
+from ..accounts.accounts import Accounts
 from ..pop.pops import Pops
 from ..topics import Topics
 from .coordinator import Coordinator
 from .fence import Fence
 from .kept_leases import KeptLeases
+from .leases import QueueKey
 from .queue_leases import QueueLeases
 
-#: Tells what filters stepped over for a group.
-FilteredCounts = Callable[[str], Sequence[pb.FilteredCount]]
+#: Tells which official clients consume for a group.
+OfficialMembers = Callable[[str], Sequence[pb.Member]]
 
 
 class Coordination:
@@ -28,13 +30,16 @@ class Coordination:
         leases: QueueLeases,
         kept: KeptLeases,
         fence: Fence,
+        accounts: Accounts,
     ) -> None:
         self.coordinator = coordinator
         self.leases = leases
         self.fence = fence
         self._kept = kept
-        #: Who knows what filters stepped over.
-        self.filtered_counts: FilteredCounts = lambda group: ()
+        self.accounts = accounts
+        accounts.holder = self._holder
+        #: Who knows which official clients there are.
+        self.official: OfficialMembers = lambda group: ()
         self._topics = topics
         self._shapes = {name: self._shape(name) for name in topics.names()}
         topics.on_change.append(self._topic_changed)
@@ -65,9 +70,20 @@ class Coordination:
         self._kept.save()
 
     def forget_group(self, group: str) -> None:
-        """Let go of what GROUP, which was deleted, holds."""
+        """Let go of what GROUP, which was deleted, holds, and forget what became of it."""
         self.leases.forget_group(group)
+        self.accounts.forget_group(group)
         self.coordinator.forget_group(group)
+
+    def forget_topic(self, topic: str) -> None:
+        """Let go of the queues of TOPIC, which was deleted."""
+        self.leases.forget_topic(topic)
+        self.accounts.forget_topic(topic)
+
+    def _holder(self, group: str, topic: str, queue: int) -> str:
+        """Return the member that holds QUEUE of TOPIC for GROUP; "" for nobody."""
+        lease = self._kept.holder(group, QueueKey(topic, queue))
+        return "" if lease is None else lease.member_id
 
     # --- topics
 
@@ -89,7 +105,9 @@ class Coordination:
         """Answer what this broker knows of a group: members and plan if it coordinates it, leases of its queues."""
         name = check_group(request.group)
         reply = pb.GroupStateReply(
-            leases=self.leases.of_group(name), filtered=self.filtered_counts(name)
+            leases=self.leases.of_group(name),
+            filtered=self.accounts.of_group(name),
+            official=self.official(name),
         )
         membership = self.coordinator.get(name)
         if membership is None:

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from ...proto.byte_ranges import bytes_at
 from ...proto.errors import InvalidFilter
 from ...proto.filters.sql.evaluation import CACHED_MAX, compiled
-from ...proto.filters.tags import parse_tags
-from ...proto.filters.wire import normalised
+from ...proto.filters.tags import parse_tags, tag_expression
+from ...proto.filters.wire import canonical_sql, normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.hash_ranges import java_hashes
 from ...proto.properties import TAGS
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import Longs, as_bytes, parse_run, starts_of
 from ...store.slices import Slices
+from ..accounts.account import Filtering, filtering_of
 
 Mask = NDArray[np.bool_]
 
@@ -59,6 +60,8 @@ class Choice(Protocol):
     #: Records that are looked at in one turn of the loop, and bytes of them.
     records_max: int
     bytes_max: int
+    #: Which filter it is, for accounts.
+    filtering: Filtering
 
     def candidates(self, tags_codes: Longs) -> Mask:
         """Tell for queue entries with TAGS_CODES which may be wanted."""
@@ -78,6 +81,7 @@ class TagChoice:
 
     def __init__(self, tags: tuple[str, ...]) -> None:
         self._tags = frozenset(tags)
+        self.filtering = filtering_of("TAG", tag_expression(tags))
         self._are_sought = len(tags) <= _SOUGHT_TAGS_MAX
         if not self._are_sought:
             self.records_max = _MANY_TAGS_RECORDS_MAX
@@ -118,6 +122,7 @@ class SqlChoice:
 
     def __init__(self, expression: str) -> None:
         self._filter = found = compiled(expression)
+        self.filtering = filtering_of("SQL", canonical_sql(expression))
         names = len(found.names)
         record_ns = _RECORD_NS + found.tests * _TEST_NS + names * _NAME_NS
         byte_ns = found.searches * _SEARCHED_BYTE_NS + names * _SPLIT_BYTE_NS

@@ -16,6 +16,7 @@ from ...proto.errors import PocketMQError, QueueNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
+from ..accounts.account import Look
 from ..fetch_replies import Done, Limits, failed, never_written
 from ..waiting import Purgatory, Waiting
 from .choice import Choice, Mask, share_of_turn
@@ -131,14 +132,14 @@ class FilteredFetch:
         stepped = seen.turned_down + len(seen) - count
         request = self._request
         if request.group:
-            self._filters.counts.add(
+            look = Look(
+                self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
+            )
+            self._filters.accounts.look(
                 (request.group, request.topic, request.queue),
-                self._next,
-                seen.next_offset,
-                stepped=stepped,
-                wanted=seen.queue_offsets[wanted],
+                look,
                 queue_end=seen.max_offset,
-                lost=seen.lost,
+                filtering=self._choice.filtering,
             )
         if count:
             found = _kept(seen, wanted)

@@ -1,4 +1,4 @@
-"""What fetches with a filter share: the counts, turns of the loop, and looking on in a later one.
+"""What fetches with a filter share: the accounts, turns of the loop, and looking on in a later one.
 
 A fetch may be far behind and want little: it looks at some messages a turn, and all together at no more than one may.
 One fetch goes on in one turn, the one that has waited longest, so that sends and other fetches have their turns in
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from ...proto.clock import Clock
+from ..accounts.accounts import Accounts
 from ..delay.turns import Turns
 from ..timers import Timers
-from .counts import Counts
 
 #: Looks on; returns False if there is nothing to do any more.
 LookOn = Callable[[], bool]
@@ -23,8 +23,8 @@ LookOn = Callable[[], bool]
 class Filters:
     """Goes on, turn by turn. TIMERS go by CLOCK, which stays where it is while anything is to go on."""
 
-    def __init__(self, timers: Timers, clock: Clock) -> None:
-        self.counts = Counts()
+    def __init__(self, timers: Timers, clock: Clock, accounts: Accounts | None = None) -> None:
+        self.accounts = Accounts() if accounts is None else accounts
         self._turns = Turns(timers, clock, self._turn)
         #: At most one a fetch that waits.
         self._going_on: deque[LookOn] = deque()

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...store.message_store import MessageStore
 from ...store.run import Appended
-from ..filters.counts import Counts
+from ..accounts.accounts import Accounts
 from ..offsets import Offsets
 from .asked import Delivery
 from .changes import PopJournal
@@ -44,8 +44,8 @@ class PopParts:
     bytes_max: int
     #: Lets those who wait for something of (group, topic) try again.
     wake: Callable[[tuple[str, str]], object] = lambda key: None
-    #: Counts what groups step over.
-    counts: Counts = field(default_factory=Counts)
+    #: Knows what groups step over.
+    accounts: Accounts = field(default_factory=Accounts)
     in_flight: int = 0
 
 

@@ -16,7 +16,7 @@ _GROWTH: Final = 4
 
 
 class Scanned(NamedTuple):
-    """FOUND are (offset, record); everything below NEXT_OFFSET was looked at; END is where the queue ends.
+    """FOUND are (offset, record); everything from BEGIN to NEXT_OFFSET was looked at; END is where the queue ends.
 
     LOST: messages that were looked at and are damaged, or gone with a file.
     """
@@ -24,6 +24,7 @@ class Scanned(NamedTuple):
     found: Sequence[tuple[int, bytes]]
     next_offset: int
     end: int
+    begin: int
     lost: int = 0
 
 
@@ -41,12 +42,12 @@ def scan(
     """
     _, topic, queue = key
     low, end = store.queue_bounds(topic, queue)
-    offset = max(offset, low)
+    begin = offset = max(offset, low)
     if offset >= end or room <= 0:
-        return Scanned((), offset, end)
+        return Scanned((), offset, end, begin)
     if choice is None:
         seen = store.read_queue(topic, queue, offset, room, room_bytes)
-        return Scanned(_pairs(seen), seen.next_offset, end, seen.lost)
+        return Scanned(_pairs(seen), seen.next_offset, end, begin, seen.lost)
     lost = 0
     count, stop, turn = room, offset + choice.records_max, 0.0
     bytes_max = min(room_bytes, choice.bytes_max)
@@ -56,7 +57,7 @@ def scan(
         lost += seen.lost
         turn += share_of_turn(choice, seen)
         if found or offset >= min(end, stop) or turn >= 1:
-            return Scanned(found, offset, end, lost)
+            return Scanned(found, offset, end, begin, lost)
         count = min(count * _GROWTH, choice.records_max)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from ...proto.errors import InvalidReceiptHandle, InvalidRecord, Overloaded, PocketMQError
 from ...proto.record import log_offset_and_times
+from ..accounts.account import EVERY, Look
 from .asked import Asked, Delivery
 from .changes import InFlight, Looked
 from .entries import Entry, PopQueue
@@ -32,7 +33,7 @@ from .handles import Handle, encode_handle
 from .holdings import Holdings
 from .leases import RENEWED_MAX_MS, RENEWED_MS
 from .parts import Rules, Taken
-from .scan import read_one, scan
+from .scan import Scanned, read_one, scan
 
 logger = logging.getLogger(__name__)
 
@@ -155,22 +156,30 @@ class Table(Holdings):
         if scanned.next_offset == queue.next_offset:
             return False
         self._check_room(bool(taken))
-        if scanned.lost:
-            self.parts.counts.add(
-                queue.key,
-                queue.next_offset,
-                scanned.next_offset,
-                stepped=0,
-                wanted=np.array([offset for offset, _ in scanned.found], np.int64),
-                queue_end=scanned.end,
-                lost=scanned.lost,
-            )
+        self._account(queue, scanned, asked)
         queue.next_offset = scanned.next_offset
         for offset, data in scanned.found:
             entry = queue.entries[offset] = Entry(queue, offset)
             self._add(entry, data, taken)
         self.parts.in_flight += len(scanned.found)
         return not scanned.found and scanned.next_offset < scanned.end
+
+    def _account(self, queue: PopQueue, scanned: Scanned, asked: Asked) -> None:
+        """Note which messages of QUEUE were SCANNED for who ASKED, and not delivered."""
+        accounts, found, choice = self.parts.accounts, scanned.found, asked.choice
+        begin, end = scanned.begin, scanned.next_offset
+        if choice is None and not scanned.lost:
+            accounts.look_at_all(queue.key, begin, end)
+            return
+        wanted = np.array([offset for offset, _ in found], np.int64)
+        stepped = 0 if choice is None else max(0, end - begin - len(found) - scanned.lost)
+        accounts.look(
+            queue.key,
+            Look(begin, end, wanted, stepped, scanned.lost),
+            queue_end=scanned.end,
+            filtering=EVERY if choice is None else choice.filtering,
+            member=asked.client_id,
+        )
 
     def _add(self, entry: Entry, data: bytes, taken: list[tuple[Entry, bytes]]) -> None:
         """Take ENTRY, whose record is DATA, which was looked at for the first time."""
@@ -231,7 +240,7 @@ class Table(Holdings):
         else:
             data = read_one(store, self.topic, key.queue, entry.offset)
         if data is None and entry.offset >= store.queue_bounds(self.topic, key.queue)[0]:
-            self.parts.counts.lose(key)
+            self.parts.accounts.lose(key)
         return data
 
     def read_again(self, entry: Entry) -> bytes | None:

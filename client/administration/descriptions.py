@@ -72,8 +72,8 @@ class GroupPosition:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not finished."""
-        return self.max_offset - max(self.offset, self.min_offset)
+        """Messages that are there and not finished: all, where the group never committed."""
+        return max(0, self.max_offset - max(self.offset, self.min_offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,34 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What one filter did not want of a queue: the group stepped over it, and does not get it."""
+
+    #: "a || b", an SQL expression, or "*"; "" stands for several filters that are not told apart any more.
+    filter: str
+    count: int
+    #: Offsets of the first and the last of them, with wanted ones between.
+    first: int
+    last: int
+    #: Whom they were not delivered to: four at most, the fourth stands for all others.
+    members: tuple[str, ...]
+    #: When the last of them was stepped over.
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMove:
+    """An administrator had the group go on elsewhere in a queue."""
+
+    at_ms: int
+    #: "user@host (address)".
+    who: str
+    #: None: the group had not begun.
+    from_offset: int | None
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQueue:
     """How a group stands in one queue."""
 
@@ -57,15 +85,19 @@ class GroupQueue:
     holder: str
     #: The member that is to read it, by the plan; "": nobody.
     assigned_to: str
-    #: Messages that filters stepped over, since the broker started.
+    #: Messages that filters stepped over, each once.
     filtered_count: int
-    #: Messages that the group stepped over because the broker has them damaged, or not any more; likewise.
+    #: Messages that the group stepped over because the broker has them damaged, or not any more.
     lost_count: int = 0
+    #: filtered_count by filter.
+    skipped: tuple[Skipped, ...] = ()
+    #: How administrators moved the group here, the last ones.
+    moves: tuple[GroupMove, ...] = ()
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not finished."""
-        return self.max_offset - max(self.offset, self.min_offset)
+        """Messages that are there and not finished: all, where the group never committed."""
+        return max(0, self.max_offset - max(self.offset, self.min_offset))
 
     @property
     def catches_up_s(self) -> float | None:
@@ -91,6 +123,8 @@ class GroupReport:
     subscription_check: str
     members: tuple[GroupMember, ...]
     queues: tuple[GroupQueue, ...]
+    #: Official clients (apache.rocketmq.v2) that consume for it.
+    clients: tuple[GroupMember, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -186,6 +220,7 @@ def queues_of(
     holders: dict[Queue, str] = {}
     assigned: dict[Queue, str] = {}
     filtered: dict[Queue, pb.FilteredCount] = {}
+    nothing = pb.FilteredCount()
     for broker, state in states.items():
         holders |= {Queue(one.topic, broker, one.queue): one.member_id for one in state.leases}
         filtered |= {Queue(one.topic, broker, one.queue): one for one in state.filtered}
@@ -199,6 +234,7 @@ def queues_of(
         seconds = (last.at_ms[queue.broker] - first.at_ms[queue.broker]) / 1000
         lent_count, read_to = first.lent.get(queue, (0, 0))
         finished = last.committed[queue] - max(first.committed[queue], 0)
+        account = filtered.get(queue, nothing)
         arrived = high - first.bounds[queue][1]
         found.append(
             GroupQueue(
@@ -214,11 +250,54 @@ def queues_of(
                 arrived_per_s=max(0, arrived) / seconds if seconds > 0 else None,
                 holder=holders.get(queue, ""),
                 assigned_to=assigned.get(queue, ""),
-                filtered_count=filtered[queue].count if queue in filtered else 0,
-                lost_count=filtered[queue].lost_count if queue in filtered else 0,
+                filtered_count=account.count,
+                lost_count=account.lost_count,
+                skipped=tuple(map(_skipped, account.skipped)),
+                moves=tuple(map(_move, account.moves)),
             )
         )
     return tuple(found)
+
+
+def clients_of(states: Mapping[str, pb.GroupStateReply]) -> tuple[GroupMember, ...]:
+    """Return the official clients that the brokers of STATES know of the group, each once."""
+    found: dict[str, pb.Member] = {}
+    for state in states.values():
+        for one in state.official:
+            known = found.setdefault(one.member_id, pb.Member())
+            one.last_heard_ms = max(one.last_heard_ms, known.last_heard_ms)
+            found[one.member_id] = one
+    return tuple(
+        GroupMember(
+            member_id=one.member_id,
+            instance_id="",
+            peer=one.peer,
+            kind=one.kind,
+            room="",
+            subscriptions=tuple(map(_words, one.subscriptions)),
+            joined_ms=0,
+            last_heard_ms=one.last_heard_ms,
+            is_leader=False,
+            queues=(),
+        )
+        for _, one in sorted(found.items())
+    )
+
+
+def _skipped(one: pb.SkippedBy) -> Skipped:
+    return Skipped(
+        filter="*" if one.kind == "ALL" else one.expression,
+        count=one.count,
+        first=one.first,
+        last=one.last,
+        members=tuple(one.members),
+        at_ms=one.at_ms,
+    )
+
+
+def _move(one: pb.MovedBy) -> GroupMove:
+    before = one.before if one.before >= 0 else None
+    return GroupMove(at_ms=one.at_ms, who=one.who, from_offset=before, to_offset=one.after)
 
 
 def _queue(held: pb.HeldQueue) -> Queue:

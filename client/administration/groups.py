@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -25,7 +28,14 @@ from .descriptions import (
     group_description,
     queue_description,
 )
-from .group_report import GroupReport, Look, coordinating, members_of, queues_of
+from .group_report import (
+    GroupReport,
+    Look,
+    clients_of,
+    coordinating,
+    members_of,
+    queues_of,
+)
 from .offset_moves import OffsetMove, OffsetTarget, chosen, move
 
 #: Members that an error names.
@@ -143,6 +153,7 @@ class GroupAdmin(DeadLetterAdmin):
                     for queue, offset in own
                 ],
                 force=force,
+                moved_by=_who_asks(),
             )
             await self._brokers.ask(
                 addresses[broker], "CommitOffsets", request, pb.CommitOffsetsReply
@@ -238,6 +249,7 @@ class GroupAdmin(DeadLetterAdmin):
             subscription_check=known[group].subscription_check if group in known else "refuse",
             members=members_of(state),
             queues=queues_of(states, looks),
+            clients=clients_of(states),
         )
 
     async def _states(self, group: str) -> dict[str, pb.GroupStateReply]:
@@ -256,7 +268,7 @@ class GroupAdmin(DeadLetterAdmin):
             else {
                 subscription.topic
                 for state in states.values()
-                for member in state.members
+                for member in (*state.members, *state.official)
                 for subscription in member.subscriptions
             }
             | {one.topic for reply in committed.values() for one in reply.offsets}
@@ -377,6 +389,15 @@ class GroupAdmin(DeadLetterAdmin):
                 group=group,
                 members=len(members),
             )
+
+
+def _who_asks() -> str:
+    """Return who runs this process where, for what is written down of a move."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # A container's user may have no name.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _not_found(group: str) -> GroupNotFound:

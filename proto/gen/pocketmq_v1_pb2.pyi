@@ -317,14 +317,16 @@ class GroupOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ..., lent_count: _Optional[int] = ..., read_to: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("group", "offsets", "force")
+    __slots__ = ("group", "offsets", "force", "moved_by")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    MOVED_BY_FIELD_NUMBER: _ClassVar[int]
     group: str
     offsets: _containers.RepeatedCompositeFieldContainer[GroupOffset]
     force: bool
-    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., force: _Optional[bool] = ...) -> None: ...
+    moved_by: str
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., force: _Optional[bool] = ..., moved_by: _Optional[str] = ...) -> None: ...
 
 class CommitOffsetsReply(_message.Message):
     __slots__ = ()
@@ -973,21 +975,55 @@ class HeldLease(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., member_id: _Optional[str] = ..., token: _Optional[int] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class FilteredCount(_message.Message):
-    __slots__ = ("topic", "queue", "group", "count", "lost_count")
+    __slots__ = ("topic", "queue", "group", "count", "lost_count", "skipped", "moves")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     group: str
     count: int
     lost_count: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., group: _Optional[str] = ..., count: _Optional[int] = ..., lost_count: _Optional[int] = ...) -> None: ...
+    skipped: _containers.RepeatedCompositeFieldContainer[SkippedBy]
+    moves: _containers.RepeatedCompositeFieldContainer[MovedBy]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., group: _Optional[str] = ..., count: _Optional[int] = ..., lost_count: _Optional[int] = ..., skipped: _Optional[_Iterable[_Union[SkippedBy, _Mapping]]] = ..., moves: _Optional[_Iterable[_Union[MovedBy, _Mapping]]] = ...) -> None: ...
+
+class SkippedBy(_message.Message):
+    __slots__ = ("kind", "expression", "count", "first", "last", "members", "at_ms")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    expression: str
+    count: int
+    first: int
+    last: int
+    members: _containers.RepeatedScalarFieldContainer[str]
+    at_ms: int
+    def __init__(self, kind: _Optional[str] = ..., expression: _Optional[str] = ..., count: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class MovedBy(_message.Message):
+    __slots__ = ("at_ms", "who", "before", "after")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    who: str
+    before: int
+    after: int
+    def __init__(self, at_ms: _Optional[int] = ..., who: _Optional[str] = ..., before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class GroupStateReply(_message.Message):
-    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count")
+    __slots__ = ("generation", "leader", "strategy", "each_for_itself", "members", "shares", "leases", "filtered", "rebalance_count", "official")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
@@ -997,6 +1033,7 @@ class GroupStateReply(_message.Message):
     LEASES_FIELD_NUMBER: _ClassVar[int]
     FILTERED_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OFFICIAL_FIELD_NUMBER: _ClassVar[int]
     generation: int
     leader: str
     strategy: str
@@ -1006,7 +1043,8 @@ class GroupStateReply(_message.Message):
     leases: _containers.RepeatedCompositeFieldContainer[HeldLease]
     filtered: _containers.RepeatedCompositeFieldContainer[FilteredCount]
     rebalance_count: int
-    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ...) -> None: ...
+    official: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, generation: _Optional[int] = ..., leader: _Optional[str] = ..., strategy: _Optional[str] = ..., each_for_itself: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., filtered: _Optional[_Iterable[_Union[FilteredCount, _Mapping]]] = ..., rebalance_count: _Optional[int] = ..., official: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class ClientListRequest(_message.Message):
     __slots__ = ()

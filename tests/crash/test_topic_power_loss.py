@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pocketmq.broker.accounts.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
@@ -109,7 +111,8 @@ def test_a_reset_of_offsets_that_was_answered_has_its_group_and_its_offsets(
     offsets = Offsets(StateFile(disk, str(home), "consumerOffset.json"), Hand())
     groups.kept.start(saver, flusher, lambda function: function())
     offsets.start(saver, lambda function: function())
-    service = BrokerService(BrokerConfig(), None, None, groups, offsets, None, None)  # type: ignore[arg-type]
+    told = SimpleNamespace(accounts=Accounts())
+    service = BrokerService(BrokerConfig(), None, None, groups, offsets, told, None)  # type: ignore[arg-type]
     calls: dict[str, FakeCall] = {}
     answered: list[str] = []
     for number in range(30):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from ...broker.accounts.accounts import accounts_in
 from ..stores.cold_store import ColdStore, QueueBounds
 from ..stores.waiting import Waiting, waiting_of
 from .positions import Positions, positions_of
@@ -35,6 +36,7 @@ class _Report:
         self._bounds = {(one.topic, one.queue_id): one for one in store.queues()}
         self._positions: Positions = positions_of(store, self._bounds.values())
         self._waiting: Waiting = waiting_of(store)
+        self._accounts = accounts_in(store.disk, store.root)
         self._retries: dict[str, int] = defaultdict(int)
         self._dead: dict[str, int] = defaultdict(int)
         self._sum_up_groups()
@@ -97,6 +99,7 @@ class _Report:
             held=None if held is None else held.count,
             held_until_ms=None if held is None else held.until_ms,
             read_to=None if held is None else held.read_to,
+            skipped=self._skipped(group, place),
             now_ms=self._now_ms,
             **self._of_group(place[0], group),
         )
@@ -107,6 +110,13 @@ class _Report:
             lag_bytes=None if unread is None else unread.size_bytes,
             oldest_unread_age_ms=None if stored_ms is None else max(0, self._now_ms - stored_ms),
         )
+
+    def _skipped(self, group: str, place: tuple[str, int]) -> int | None:
+        """Return how many messages the filters of GROUP stepped over; None for a store without accounts."""
+        if self._accounts is None:
+            return None
+        account = self._accounts.get((group, *place))
+        return 0 if account is None else account.skipped_count
 
     def _of_group(self, topic: str, group: str) -> dict[str, int | None]:
         """Return what the group's own topics hold, for rows of the topics that it reads."""

@@ -71,6 +71,7 @@ def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
         max_offset=one.max_offset,
         held=one.lent_count,
         read_to=one.read_to,
+        skipped=one.filtered_count,
         retries=None if is_own else retries,
         dead_letters=None if is_own else dead,
     )
@@ -79,5 +80,5 @@ def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
         broker,
         facts,
         lag_bytes=one.unread_bytes if is_known else None,
-        oldest_unread_age_ms=one.oldest_unread_ms if facts.lag else None,
+        oldest_unread_age_ms=one.oldest_unread_ms if is_known and facts.lag else None,
     )

@@ -20,6 +20,7 @@ COLUMNS: Final = (
     "lag",
     "lagBytes",
     "oldestUnreadAgeMs",
+    "skipped",
     "verdict",
     "reasons",
 )
@@ -29,8 +30,8 @@ COLUMNS: Final = (
 class LagRow:
     """How GROUP stands in one queue; None is unknown, and where it cannot be told.
 
-    lag: messages from the committed offset to the maximum.  lag_bytes: bytes of the records of those that still are in
-    the queue.  oldest_unread_age_ms: how long ago the oldest of them was stored; None where nothing is unread.
+    lag: messages in the queue that are not finished (Facts.lag).  lag_bytes: bytes of their records, from the committed
+    offset on.  oldest_unread_age_ms: how long ago the oldest of them was stored; None where nothing is unread.
     facts: what the verdict was made of.
     """
 
@@ -90,6 +91,7 @@ class LagRow:
             facts.lag,
             self.lag_bytes,
             self.oldest_unread_age_ms,
+            facts.skipped,
             str(self.verdict),
             list(self.reasons),
         )

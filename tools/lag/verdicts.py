@@ -57,8 +57,9 @@ class Facts:
     have an entry in the queue.  delayed: messages that wait for their time and then go to this queue.  held: messages
     popped and not acknowledged;  held_until_ms: when the last of their leases ends.  read_to: up to where a group that
     pops from our broker, which commits only what is finished, was delivered messages.  retries: unread and delayed ones
-    of the group's retry topics;  dead_letters: of its dead-letter topic (both for rows of other topics).  stalled_ms:
-    for how long, at least, the offset has not moved though messages were unread.
+    of the group's retry topics;  dead_letters: of its dead-letter topic (both for rows of other topics).  skipped:
+    messages that the group's filters stepped over.  stalled_ms: for how long, at least, the offset has not moved though
+    messages were unread.
     """
 
     topic: str
@@ -74,15 +75,21 @@ class Facts:
     read_to: int | None = None
     retries: int | None = None
     dead_letters: int | None = None
+    skipped: int | None = None
     stalled_ms: int | None = None
     now_ms: int = 0
 
     @property
     def lag(self) -> int | None:
-        """Messages from the committed offset to the maximum; None without one of the two."""
-        if self.committed_offset is None or self.max_offset is None:
+        """Messages that are in the queue and not finished: from the committed offset on, or all where there is none.
+
+        What is gone from the queue does not count. None: there is no such queue, or it holds dead letters of the group,
+        which does not read them.
+        """
+        at = self.committed_offset
+        if self.max_offset is None or (at is None and is_dead_letter_topic(self.topic, self.group)):
             return None
-        return max(0, self.max_offset - self.committed_offset)
+        return max(0, self.max_offset - max(at or 0, self.min_offset or 0))
 
 
 def judge(facts: Facts) -> tuple[Verdict, tuple[str, ...]]:
@@ -142,7 +149,12 @@ def _all_read(facts: Facts, high: int) -> tuple[Verdict, str]:
 def _besides(facts: Facts, verdict: Verdict) -> Iterator[str]:
     """Yield what else is worth knowing."""
     lag = facts.lag
-    if lag and facts.unread_entries is not None and verdict is not Verdict.DATA_LOST:
+    if (
+        lag
+        and facts.unread_entries is not None
+        and facts.committed_offset is not None
+        and verdict is not Verdict.DATA_LOST
+    ):
         missing = lag - facts.unread_entries
         if missing > 0:
             yield f"{_count(missing, 'unread message')} cannot be read: the queue has no entries for them"
@@ -150,6 +162,8 @@ def _besides(facts: Facts, verdict: Verdict) -> Iterator[str]:
         yield _held(facts)
     if facts.delayed and verdict not in (Verdict.DELAYED, Verdict.RETRYING):
         yield _delayed(facts)
+    if facts.skipped:
+        yield f"{_count(facts.skipped, 'message')} skipped by the group's filters"
     if facts.retries:
         yield f"{_count(facts.retries, 'message')} of the group in its retry topics"
     if facts.dead_letters:

@@ -99,6 +99,7 @@ _COLUMNS: Final = {
         "lag": "int64",
         "lagBytes": "int64",
         "oldestUnreadAgeMs": "int64",
+        "skipped": "int64",
         "verdict": "string",
         "reasons": "strings",
     },

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...broker.accounts.account import Account
+from ...broker.accounts.accounts import AccountKey
 from ..lookup.log_files import Stored
 
 
@@ -68,6 +70,7 @@ class Evidence:
     due_ms: of copies in the schedule topic, by log offset;  delay_progress: next queue offset to deliver, by level;
     timers_read_ms: slots before it were handed on;  timer_marks: by log offset of the copy;
     outcomes: the marks that name a half message, by its queue and queue offset;  pops: by place;
+    accounts: what our broker noted of groups besides their offsets;
     log_begin, log_begin_ms: the first record that is left;  log_changed_ms: when a log file was last made or deleted.
     """
 
@@ -79,6 +82,7 @@ class Evidence:
     timer_marks: Mapping[int, TimerMark] = field(default_factory=dict)
     outcomes: Mapping[tuple[int, int], Stored] = field(default_factory=dict)
     pops: Mapping[Place, Sequence[PopMark]] = field(default_factory=dict)
+    accounts: Mapping[AccountKey, Account] = field(default_factory=dict)
     log_begin: int = 0
     log_begin_ms: int | None = None
     log_changed_ms: int | None = None

@@ -1,8 +1,9 @@
 """What each consumer group made of a message: from committed offsets, filters, retries and POP check points. Pure.
 
-A committed offset beyond a message means that its group is done with it: it was read, or passed over by a filter. A
-store knows a filter only where a table holds it (consumerFilter.json, subscriptionGroup.json); tags that a consumer of
-Apache's gave with its pulls stand nowhere.
+A committed offset beyond a message means that its group is done with it: it was read, passed over by a filter, or left
+out by an administrator's move. Our broker's accounts (pocketmq/accounts.jsonl) tell which; a store without them knows a
+filter only where a table holds it (consumerFilter.json, subscriptionGroup.json): tags that a consumer of Apache's gave
+with its pulls stand nowhere.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ...broker.accounts.account import Account, Filtering, told_members
 from ...proto.errors import InvalidFilter
 from ...proto.filters.sql.evaluation import compiled
 from ...proto.filters.tags import parse_tags
@@ -23,6 +25,8 @@ from .story import Event, GroupView
 
 #: Whose committed offset of a dead letter topic says that the letters before it were put away.
 _PUT_AWAY: Final = "CID_RMQ_SYS_DEAD_LETTERS"
+#: Kinds of filters by Apache's names.
+_KINDS: Final = {"TAG": "TAG", "SQL": "SQL92"}
 
 
 def group_views(copies: Sequence[Stored], evidence: Evidence) -> list[GroupView]:
@@ -83,6 +87,14 @@ def wants(wanted: Filter, record: Record) -> bool | None:
     return None
 
 
+def _wants(name: Filtering, record: Record) -> bool | None:
+    """Does the filter NAME of an account let RECORD through? None if it cannot be told."""
+    kind, expression = name
+    if expression.endswith("…"):
+        return None
+    return True if kind == "ALL" else wants(Filter(_KINDS.get(kind, ""), expression), record)
+
+
 def _last_popped_ms(marks: Sequence[PopMark], group: str) -> int:
     """Return when GROUP popped last; a change of the hidden time counts, for it makes a check point of its own."""
     return max(mark.popped_ms for mark in marks if mark.group == group)
@@ -125,6 +137,13 @@ class _Look:
             mark for mark in evidence.pops.get(_place(copy.record), ()) if mark.group == group
         ]
         self._filter = evidence.filters.get((copy.record.topic, group))
+        self._account = evidence.accounts.get((group, *_queue(copy.record)))
+        #: The filter that looked at the record, if an account knows that.
+        self._looked = (
+            None
+            if self._account is None
+            else self._account.looked_through(self._record.queue_offset)
+        )
 
     def view(self) -> GroupView:
         verdict, text, before_ms = self._judged()
@@ -139,17 +158,20 @@ class _Look:
             committed=None if self._reading is None else self._reading.committed,
             before_ms=before_ms,
             by_offset=not self._marks and self._failure is None,
-            filter_known=self._filter is not None,
+            filter_known=self._filter is not None or self._looked is not None,
         )
 
     def _judged(self) -> tuple[str, str, int | None]:
         """Return verdict, sentence, and a time before which it was so."""
         if self._marks:
             return self._popped()
-        if self._filter is not None and wants(self._filter, self._record) is False:
-            return self._filtered(self._filter)
         if self._failure is not None:
             return self._read_and_failed(self._failure)
+        told = None if self._account is None else self._accounted(self._account)
+        if told is not None:
+            return told
+        if self._filter is not None and wants(self._filter, self._record) is False:
+            return self._filtered(self._filter)
         reading = self._reading
         assert reading is not None, "a group without a reading has marks or failures"
         if reading.committed > self._record.queue_offset:
@@ -158,6 +180,40 @@ class _Look:
         where = "it is the next" if not distance else f"{distance:,} before it"
         text = f"not yet read by {self._group}: it stood at {reading.committed:,} ({where})"
         return "not yet", f"{text} at {format_instant(reading.at_ms)}", None
+
+    def _accounted(self, account: Account) -> tuple[str, str, int | None] | None:
+        """Return what ACCOUNT says became of the record besides being read; None: nothing else."""
+        offset, group = self._record.queue_offset, self._group
+        move = account.passed_by(offset)
+        if move is not None:
+            start = "its beginning" if move.before is None else f"{move.before:,}"
+            text = f"left out by {group}: {move.who} moved it from {start} to {move.after:,}"
+            return "moved", f"{text} at {format_instant(move.at_ms)}", move.at_ms
+        if self._looked is not None:
+            if _wants(self._looked, self._record) is False:
+                return self._skipped(account, self._looked)
+            return None
+        unsure = [
+            name
+            for name, one in account.skipped.items()
+            if one.first <= offset <= one.last and _wants(name, self._record) is False
+        ]
+        if unsure and self._reading is not None and self._reading.committed > offset:
+            verdict, text, before_ms = self._skipped(account, unsure[-1])
+            return (
+                verdict,
+                f"{text}, or read before: which filters looked is not known any more",
+                before_ms,
+            )
+        return None
+
+    def _skipped(self, account: Account, name: Filtering) -> tuple[str, str, int | None]:
+        skipped = account.skipped.get(name)
+        who = told_members(() if skipped is None else skipped.members)
+        several = skipped is not None and len(skipped.members) > 1
+        by = f"{'one of ' if several else ''}{who}"
+        text = f"skipped by {self._group}: {by} did not want it, with filter {name[1]!r}"
+        return "filtered", text, None if skipped is None else skipped.at_ms
 
     def _popped(self) -> tuple[str, str, int | None]:
         popped_ms = _last_popped_ms(self._marks, self._group)

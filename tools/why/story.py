@@ -15,7 +15,9 @@ Kind = Literal[
 State = Literal[
     "stored", "half", "rolled back", "given up", "waiting", "recalled", "retrying", "dead letter", "gone"
 ]  # fmt: skip
-Verdict = Literal["read", "acknowledged", "held", "not yet", "filtered", "revived", "dead letter"]
+Verdict = Literal[
+    "read", "acknowledged", "held", "not yet", "filtered", "moved", "revived", "dead letter"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...broker.accounts.accounts import accounts_in
 from ...broker.transactions.half_messages import resolved_offsets
 from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
@@ -92,6 +93,7 @@ class Witnesses:
             timer_marks=self._timer_marks(copies),
             outcomes=self._outcomes(copies),
             pops=self._pops(copies, tables.held_in_order()),
+            accounts=accounts_in(self._disk, self._search.root) or {},
             log_begin=log.begin,
             log_begin_ms=log.begin_time_ms,
             log_changed_ms=self._changed_ms(log.folder),

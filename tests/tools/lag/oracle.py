@@ -59,7 +59,7 @@ def _row(
         "committedOffset": offset,
         "minOffset": queue["minOffset"] if queue["minOffset"] >= 0 else None,
         "maxOffset": queue["maxOffset"],
-        "lag": max(0, queue["maxOffset"] - offset),
+        "lag": max(0, queue["maxOffset"] - max(offset, queue["minOffset"])),
         "lagBytes": lag_bytes,
         "oldestUnreadAgeMs": oldest,
     }

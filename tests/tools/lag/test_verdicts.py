@@ -170,3 +170,28 @@ def test_a_verdict_never_contradicts_the_offsets(facts: Facts) -> None:
     assert facts.lag is None or facts.lag >= 0
     assert reasons
     assert all(reasons)
+
+
+@pytest.mark.parametrize(
+    ("committed", "low", "high", "lag"),
+    [(4, 0, 10, 6), (4, 6, 10, 4), (None, 6, 10, 4), (None, None, 10, 10), (12, 0, 10, 0)],
+)
+def test_lag_is_what_is_there_and_not_finished(
+    committed: int | None, low: int | None, high: int, lag: int
+) -> None:
+    facts = replace(READ, committed_offset=committed, min_offset=low, max_offset=high)
+
+    assert facts.lag == lag
+
+
+def test_a_group_does_not_read_its_dead_letters() -> None:
+    facts = replace(READ, topic="%DLQ%G", group="G", committed_offset=None, max_offset=3)
+
+    assert facts.lag is None
+
+
+def test_what_filters_stepped_over_is_told() -> None:
+    assert judge(replace(READ, skipped=23))[1] == (
+        "all read up to 10",
+        "23 messages skipped by the group's filters",
+    )

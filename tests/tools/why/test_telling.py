@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.broker.accounts.account import Account, Look, Move
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.tools.lookup.log_files import Stored
 from pocketmq.tools.why.evidence import Evidence, Filter, PopMark, Reading, TimerMark
 from pocketmq.tools.why.groups import wants
-from pocketmq.tools.why.story import Story
+from pocketmq.tools.why.story import GroupView, Story
 from pocketmq.tools.why.telling import tell, tell_gone
 
 T0 = 1_700_000_000_000
@@ -69,6 +71,73 @@ def test_a_message_that_nobody_read_is_in_its_topic() -> None:
 
 
 # ---------------------------------------------------------------- groups
+
+
+class TestAccounts:
+    """What our broker's accounts tell of a group that is beyond a message."""
+
+    def view(self, account: Account, tag: str = "b", offset: int = 4) -> GroupView:
+        evidence = Evidence(readings=readings("g", 9), accounts={("g", "T", 0): account})
+        (view,) = tell([copy(100, offset=offset, TAGS=tag)], evidence).groups
+        return view
+
+    def looked(self, *looks: tuple[int, int, str], member: str = "m") -> Account:
+        """Return the account of LOOKS that stepped over all from one offset to another, with a tag."""
+        account = Account()
+        for begin, end, tag in looks:
+            nothing = np.zeros(0, np.int64)
+            look = Look(begin, end, nothing, end - begin, 0)
+            account.look(look, ("TAG", tag), member, T0 + 500)
+        return account
+
+    def test_a_message_that_the_filter_of_its_time_did_not_want_was_skipped(self) -> None:
+        view = self.view(self.looked((0, 5, "a"), (5, 9, "b")))
+
+        assert view.verdict == "filtered"
+        assert view.text == "skipped by g: m did not want it, with filter 'a'"
+        assert view.before_ms == T0 + 500
+
+    def test_one_that_it_wanted_was_read(self) -> None:
+        view = self.view(self.looked((0, 5, "b"), (5, 9, "a")))
+
+        assert (view.verdict, view.filter_known) == ("read", True)
+
+    def test_a_move_of_an_administrator_is_no_reading(self) -> None:
+        account = Account()
+        account.move(Move(T0 + 700, "me@here (127.0.0.1:9)", 2, 9))
+
+        view = self.view(account)
+
+        assert (view.verdict, view.before_ms) == ("moved", T0 + 700)
+        assert view.text.startswith(
+            "left out by g: me@here (127.0.0.1:9) moved it from 2 to 9 at 2023-11-14"
+        )
+        assert self.view(account, offset=1).verdict == "read"
+
+    def test_a_group_that_was_moved_before_it_began_left_out_what_was_there(self) -> None:
+        account = Account()
+        account.move(Move(T0 + 700, "me", None, 9))
+
+        assert "moved it from its beginning to 9" in self.view(account).text
+
+    def test_a_move_back_leaves_nothing_out(self) -> None:
+        account = Account()
+        account.move(Move(T0 + 700, "me", 2, 9))
+        account.move(Move(T0 + 800, "me", 9, 3))
+
+        assert self.view(account).verdict == "read"
+
+    def test_where_it_is_not_known_which_filter_looked_both_are_told(self) -> None:
+        account = self.looked((0, 9, "a"))
+        account.looks.clear()
+
+        view = self.view(account)
+
+        assert view.verdict == "filtered"
+        assert view.text.endswith(
+            "with filter 'a', or read before: which filters looked is not known any more"
+        )
+        assert self.view(account, tag="a").verdict == "read"
 
 
 def test_the_table_of_offsets_bounds_when_a_message_was_read() -> None:

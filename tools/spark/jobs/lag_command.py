@@ -125,6 +125,7 @@ def _row(values: dict[str, Any]) -> LagRow:
         committed_offset=values["committedOffset"],
         min_offset=values["minOffset"],
         max_offset=values["maxOffset"],
+        skipped=values["skipped"],
     )
     return LagRow(
         broker_name=values["brokerName"],

@@ -1,0 +1,296 @@
+"""The accounts of all groups' queues: in memory, and in `<root>/pocketmq/accounts.jsonl`, at most a few seconds old.
+
+    {"group":"billing","topic":"orders","queue":0,"countedTo":…}      a line an account, see account.py
+
+A save costs the event loop a copy of what changed; the thread that writes has the text of the rest from the last time.
+A kill loses what was noted since the last save, a move never (its answer waits); the folder may be deleted: then
+accounts begin anew. The event loop owns it.
+
+Bounds: ACCOUNTS_MAX accounts; beyond it the one that was touched longest ago is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import posixpath
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from ...proto.errors import PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.disk import Disk
+from ...store.flush import CallOwner, Flusher, FlushJob
+from .account import EVERY, Account, Filtering, Look, Move
+
+logger = logging.getLogger(__name__)
+
+ACCOUNTS_MAX: Final = 10_000
+FILE: Final = "pocketmq/accounts.jsonl"
+
+#: Group, topic and queue.
+AccountKey: TypeAlias = tuple[str, str, int]
+#: Told of None, or of the error.
+Safe: TypeAlias = Callable[[PocketMQError | None], None]
+
+
+class Accounts:
+    """Accounts by group, topic and queue. NOW_MS: Unix time.
+
+    lost: lost messages that groups stepped over since the start, each once a group.  skipped: messages that filters
+    stepped over since the start.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int] = lambda: 0,
+        file: AccountFile | None = None,
+        limit: int = ACCOUNTS_MAX,
+    ) -> None:
+        self._now_ms = now_ms
+        self._file = file
+        self._limit = limit
+        self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
+        if file is not None:
+            self._accounts.update(file.load(limit))
+        #: In the order of their changes.
+        self._changed: dict[AccountKey, None] = {}
+        self._saver = Flusher("not started: works at once")
+        self._call_owner: CallOwner = lambda function: function()
+        self._saving = 0
+        #: Who holds a queue of ours for a group; "": nobody.
+        self.holder: Callable[[str, str, int], str] = lambda group, topic, queue: ""
+        self.lost = 0
+        self.skipped = 0
+
+    # --- noting
+
+    def look(
+        self,
+        key: AccountKey,
+        look: Look,
+        *,
+        queue_end: int,
+        filtering: Filtering = EVERY,
+        member: str | None = None,
+    ) -> None:
+        """Note LOOK at KEY through FILTERING for MEMBER (None: who holds the queue); the queue ends at QUEUE_END."""
+        account = self._of(key, queue_end)
+        before = account.skipped_count
+        who = self.holder(*key) if member is None and look.stepped else member or ""
+        self.lost += account.look(look, filtering, who, self._now_ms())
+        self.skipped += max(0, account.skipped_count - before)
+
+    def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
+        """Note that KEY's messages [BEGIN, END) were delivered; of use only where others were not."""
+        account = self._accounts.get(key)
+        if account is not None and end > account.looked_to and account.looks:
+            account.look_at_all(begin, end)
+            self._touch(key)
+
+    def lose(self, key: AccountKey) -> None:
+        """Note that a message of KEY that was delivered before is lost, and does not come again."""
+        self._of(key).lost += 1
+        self.lost += 1
+
+    def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
+        """Note that WHO had the group of KEY go on at AFTER, not at BEFORE."""
+        if before != after:
+            self._of(key).move(Move(self._now_ms(), who, before, after))
+
+    def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
+        account = self._accounts.get(key)
+        if account is None or (queue_end is not None and account.counted_to > queue_end):
+            # A topic that was deleted and made again begins anew; what was counted stays so.
+            anew = (
+                Account()
+                if account is None
+                else Account(lost=account.lost, skipped=account.skipped)
+            )
+            account = self._accounts[key] = anew
+        self._touch(key)
+        self._accounts.move_to_end(key)
+        if len(self._accounts) > self._limit:
+            oldest, _ = self._accounts.popitem(last=False)
+            self._touch(oldest)
+        return account
+
+    def _touch(self, key: AccountKey) -> None:
+        self._changed.pop(key, None)
+        self._changed[key] = None
+
+    def forget_group(self, group: str) -> None:
+        """Forget the accounts of GROUP."""
+        self._forget(lambda key: key[0] == group)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget the accounts of TOPIC's queues."""
+        self._forget(lambda key: key[1] == topic)
+
+    def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
+        for key in [key for key in self._accounts if matches(key)]:
+            del self._accounts[key]
+            self._touch(key)
+
+    # --- telling
+
+    def get(self, key: AccountKey) -> Account | None:
+        """Return the account of KEY, if there is one."""
+        return self._accounts.get(key)
+
+    def of_group(self, group: str) -> list[pb.FilteredCount]:
+        """Return what GROUP did not read, by topic and queue; queues of which it got all are left out."""
+        return [
+            pb.FilteredCount(
+                topic=topic,
+                queue=queue,
+                group=name,
+                count=account.skipped_count,
+                lost_count=account.lost,
+                skipped=[_skipped(*item) for item in account.skipped.items()],
+                moves=[_moved(one) for one in account.moves],
+            )
+            for (name, topic, queue), account in sorted(
+                self._accounts.items(), key=lambda item: item[0]
+            )
+            if name == group and (account.skipped or account.lost or account.moves)
+        ]
+
+    def skipped_by_topic(self) -> dict[tuple[str, str], int]:
+        """Return how many messages filters stepped over, by group and topic."""
+        found: dict[tuple[str, str], int] = {}
+        for (group, topic, _), account in self._accounts.items():
+            if count := account.skipped_count:
+                found[group, topic] = found.get((group, topic), 0) + count
+        return found
+
+    # --- saving
+
+    def start(self, saver: Flusher, call_owner: CallOwner) -> None:
+        """From now on write in SAVER's thread."""
+        self._saver = saver
+        self._call_owner = call_owner
+
+    def save_behind(self) -> None:
+        """Begin to write the file, if it lacks anything and is not being written."""
+        if self._changed and not self._saving:
+            self.when_saved(lambda error: None)
+
+    def when_saved(self, done: Safe) -> None:
+        """Call DONE with None once the file has all that was noted up to now, or with the error."""
+        if self._file is None or not (self._changed or self._saving):
+            done(None)
+            return
+        changes = self._take()
+        self._saving += 1
+
+        def saved(error: PocketMQError | None) -> None:
+            self._saving -= 1
+            if error is not None:
+                self._changed = dict.fromkeys(changes) | self._changed
+                logger.error("accounts not saved reason=%s", error.message)
+            done(error)
+
+        file = self._file
+
+        def written(error: PocketMQError | None) -> None:
+            self._call_owner(lambda: saved(error))
+
+        self._saver.submit(FlushJob([_Saving(file, changes)], written))
+
+    def save(self) -> None:
+        """Write the file here and now, if it lacks anything; the saver has ended. Raises StoreError."""
+        if self._file is not None and (self._changed or self._saving):
+            self._saving = 0
+            changes = self._take()
+            try:
+                self._file.save(changes)
+            except PocketMQError:
+                self._changed = dict.fromkeys(changes) | self._changed
+                raise
+
+    def _take(self) -> dict[AccountKey, dict[str, Any] | None]:
+        changed, self._changed = self._changed, {}
+        found: dict[AccountKey, dict[str, Any] | None] = {}
+        for key in changed:
+            account = self._accounts.get(key)
+            found[key] = None if account is None else account.to_json()
+        return found
+
+
+class AccountFile:
+    """The file under ROOT on DISK. Whoever saves has its text, one thread at a time."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = posixpath.join(root, FILE)
+        self._lines: dict[AccountKey, str] = {}
+
+    def load(self, limit: int = ACCOUNTS_MAX) -> dict[AccountKey, Account]:
+        """Return the last LIMIT accounts in the file; what cannot be read is as none."""
+        text = ""
+        try:
+            if self._disk.exists(self._path):
+                text = self._disk.read(self._path).decode("utf-8", "replace")
+        except (PocketMQError, OSError) as error:
+            logger.warning("accounts not read path=%s reason=%r", self._path, error)
+        found: dict[AccountKey, Account] = {}
+        for number, line in enumerate(text.split("\n")[-limit - 1 : -1]):
+            try:
+                document = json.loads(line)
+                key = (str(document["group"]), str(document["topic"]), int(document["queue"]))
+                found[key] = Account.from_json(document)
+            except (ValueError, LookupError, TypeError) as error:
+                logger.warning(
+                    "account not read path=%s line=%d reason=%r", self._path, number + 1, error
+                )
+                continue
+            self._lines[key] = line
+        return found
+
+    def save(self, changes: Mapping[AccountKey, dict[str, Any] | None]) -> None:
+        """Replace the file by what it had, with CHANGES (None: gone). Raises StoreError."""
+        for key, document in changes.items():
+            self._lines.pop(key, None)  # What changed last stands last.
+            if document is not None:
+                group, topic, queue = key
+                named = {"group": group, "topic": topic, "queue": queue, **document}
+                self._lines[key] = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
+        self._disk.make_folders(posixpath.dirname(self._path))
+        text = "".join(f"{line}\n" for line in self._lines.values())
+        self._disk.write_atomically(self._path, text.encode())
+
+
+def accounts_in(disk: Disk, root: str) -> dict[AccountKey, Account] | None:
+    """Return the accounts of the store at ROOT on DISK, as they were last saved; None: it has none."""
+    if not disk.exists(posixpath.join(root, FILE)):
+        return None
+    return AccountFile(disk, root).load()
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    file: AccountFile
+    changes: dict[AccountKey, dict[str, Any] | None]
+
+    def sync(self) -> None:
+        self.file.save(self.changes)
+
+
+def _skipped(name: Filtering, one: Any) -> pb.SkippedBy:
+    return pb.SkippedBy(
+        kind=name[0],
+        expression=name[1],
+        count=one.count,
+        first=one.first,
+        last=one.last,
+        members=one.members,
+        at_ms=one.at_ms,
+    )
+
+
+def _moved(one: Move) -> pb.MovedBy:
+    before = -1 if one.before is None else one.before
+    return pb.MovedBy(at_ms=one.at_ms, who=one.who, before=before, after=one.after)

@@ -1,0 +1,276 @@
+"""Accounts of what groups did not read: each message counted once, told by filter, kept over a kill."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketmq.broker.accounts.account import (
+    EVERY,
+    FILTERS_MAX,
+    LOOKS_MAX,
+    MOVES_MAX,
+    OTHERS,
+    Account,
+    Filtering,
+    Look,
+    Move,
+    filtering_of,
+)
+from pocketmq.broker.accounts.accounts import FILE, AccountFile, Accounts
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.store.os_disk import OsDisk
+
+KEY = ("g", "T", 0)
+A: Filtering = ("TAG", "a")
+B: Filtering = ("TAG", "b")
+
+
+def looked(begin: int, end: int, wanted: set[int]) -> Look:
+    """Return the look at the messages [BEGIN, END), of which WANTED are not stepped over."""
+    inside = sorted(number for number in wanted if begin <= number < end)
+    return Look(begin, end, np.array(inside, np.int64), end - begin - len(inside), 0)
+
+
+def look(
+    accounts: Accounts,
+    begin: int,
+    end: int,
+    wanted: set[int],
+    key: tuple[str, str, int] = KEY,
+    filtering: Filtering = A,
+    member: str | None = "m",
+) -> None:
+    accounts.look(
+        key, looked(begin, end, wanted), queue_end=100, filtering=filtering, member=member
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted)),
+    st.sets(st.integers(0, 30)),
+)
+def test_each_message_is_counted_once(ranges: list[list[int]], wanted: set[int]) -> None:
+    accounts = Accounts()
+    up_to, counted = 0, set[int]()
+
+    for begin, end in ranges:
+        look(accounts, begin, end, wanted)
+        counted |= {number for number in range(begin, end) if number >= up_to} - wanted
+        up_to = max(up_to, end) if begin < end else up_to
+
+    found = accounts.of_group("g")
+    assert sum(one.count for one in found) == len(counted)
+    assert accounts.skipped == len(counted)
+    if counted:
+        (by,) = found[0].skipped
+        assert (by.first, by.last) == (min(counted), max(counted))
+        assert (by.kind, by.expression, list(by.members)) == ("TAG", "a", ["m"])
+
+
+@dataclass
+class Model:
+    """What a group did, message by message."""
+
+    filters: dict[int, Filtering] = field(default_factory=dict)
+    to: int = 0
+
+    def look(self, begin: int, end: int, filtering: Filtering) -> None:
+        self.filters |= {one: filtering for one in range(max(begin, self.to), end)}
+        self.to = max(self.to, end)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted),
+            st.sampled_from([A, B, EVERY]),
+        ),
+        max_size=10,
+    )
+)
+def test_which_filter_looked_at_a_message_first_is_known(
+    looks: list[tuple[list[int], Filtering]],
+) -> None:
+    account, model = Account(), Model()
+
+    for (begin, end), filtering in looks:
+        account.look(looked(begin, end, set()), filtering, "", 0)
+        model.look(begin, end, filtering)
+
+    assert [account.looked_through(one) for one in range(31)] == [
+        model.filters.get(one) for one in range(31)
+    ]
+
+
+def test_a_message_that_is_looked_at_again_after_a_move_back_is_told_by_the_later_filter() -> None:
+    account = Account()
+    account.look(looked(0, 10, {3}), A, "old", 1)
+
+    account.move(Move(2, "somebody", 10, 5))
+    account.look_at_all(5, 10)
+
+    assert [account.looked_through(one) for one in (4, 5)] == [A, EVERY]
+    assert account.skipped_count == 9
+
+
+def test_moves_pass_messages_until_the_group_comes_to_them() -> None:
+    account = Account()
+    ahead, back = Move(1, "w", 5, 10), Move(2, "w", 10, 7)
+    account.move(Move(0, "w", None, 2))
+    account.move(ahead)
+
+    assert account.passed_by(1) == Move(0, "w", None, 2)
+    assert account.passed_by(3) is None
+    assert account.passed_by(9) == ahead
+    account.move(back)
+    assert account.passed_by(9) is None
+    assert account.passed_by(6) == ahead
+
+
+def test_an_account_has_bounds() -> None:
+    account = Account()
+    for number in range(50):
+        filtering = filtering_of("TAG", f"t{number}" * 400)
+        account.look(looked(number, number + 1, set()), filtering, f"m{number}", number)
+        account.move(Move(number, "w", 0, 0))
+
+    assert len(account.skipped) == FILTERS_MAX + 1
+    assert account.skipped[OTHERS].count == 50 - FILTERS_MAX
+    assert (account.skipped[OTHERS].first, account.skipped[OTHERS].last) == (0, 49 - FILTERS_MAX)
+    assert len(account.skipped[OTHERS].members) == 4
+    assert len(account.looks) <= LOOKS_MAX
+    assert len(account.moves) == MOVES_MAX
+    assert all(len(expression) <= 1_024 for _, expression in account.skipped)
+    assert Account.from_json(json.loads(json.dumps(account.to_json()))) == account
+
+
+def test_counts_are_told_by_group_topic_and_queue() -> None:
+    accounts = Accounts()
+    look(accounts, 0, 5, {1}, ("g", "T", 1))
+    look(accounts, 0, 3, set(), ("g", "T", 0))
+    look(accounts, 0, 3, {0, 1, 2}, ("g", "U", 0))
+    look(accounts, 0, 9, set(), ("h", "T", 0))
+
+    told = [(one.topic, one.queue, one.group, one.count) for one in accounts.of_group("g")]
+
+    assert told == [("T", 0, "g", 3), ("T", 1, "g", 4)]
+    assert accounts.of_group("nobody") == []
+    assert accounts.skipped_by_topic() == {("g", "T"): 7, ("h", "T"): 9}
+
+
+def test_who_holds_the_queue_is_told_where_the_look_does_not_say() -> None:
+    accounts = Accounts()
+    accounts.holder = lambda group, topic, queue: f"{group}-{topic}-{queue}"
+
+    look(accounts, 0, 1, set(), member=None)
+
+    assert list(accounts.of_group("g")[0].skipped[0].members) == ["g-T-0"]
+
+
+def test_a_queue_that_begins_anew_is_counted_anew() -> None:
+    accounts = Accounts()
+    look(accounts, 0, 50, set())
+
+    accounts.look(KEY, looked(0, 2, set()), queue_end=2, filtering=A, member="m")
+
+    assert accounts.of_group("g")[0].count == 52
+
+
+def test_beyond_the_bound_the_one_looked_at_longest_ago_is_forgotten() -> None:
+    accounts = Accounts(limit=2)
+    for group in ("a", "b", "a", "c"):
+        look(accounts, 0, 5, set(), (group, "T", 0))
+
+    assert [len(accounts.of_group(group)) for group in "abc"] == [1, 0, 1]
+
+
+class TestFile:
+    """What outlives a process."""
+
+    def test_accounts_are_found_again(self, tmp_path: Path) -> None:
+        accounts = self.opened(tmp_path)
+        look(accounts, 0, 5, {1})
+        accounts.move(KEY, "me (127.0.0.1:1)", 5, 9)
+        look(accounts, 0, 5, {1}, ("g", "T\u2028", 1))
+        accounts.save()
+
+        assert self.opened(tmp_path).of_group("g") == accounts.of_group("g")
+
+    def test_what_is_forgotten_stays_so(self, tmp_path: Path) -> None:
+        accounts = self.opened(tmp_path)
+        look(accounts, 0, 5, set())
+        look(accounts, 0, 5, set(), ("h", "U", 0))
+        accounts.save()
+        accounts.forget_group("g")
+        accounts.forget_topic("U")
+        accounts.save()
+
+        again = self.opened(tmp_path)
+
+        assert again.of_group("g") == again.of_group("h") == []
+
+    def test_only_what_changed_is_rendered_again_and_stands_last(self, tmp_path: Path) -> None:
+        accounts = self.opened(tmp_path)
+        for queue in range(3):
+            look(accounts, 0, 5, set(), ("g", "T", queue))
+            accounts.save()
+        look(accounts, 5, 6, set(), ("g", "T", 0))
+        accounts.save()
+
+        lines = (tmp_path / FILE).read_text().splitlines()
+
+        assert [json.loads(line)["queue"] for line in lines] == [1, 2, 0]
+
+    def test_a_line_that_is_spoilt_is_as_none(self, tmp_path: Path) -> None:
+        accounts = self.opened(tmp_path)
+        look(accounts, 0, 5, set())
+        look(accounts, 0, 5, set(), ("h", "T", 0))
+        accounts.save()
+        path = tmp_path / FILE
+        first, second = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(first[:20] + b"\xff\n" + second)
+
+        again = self.opened(tmp_path)
+
+        assert [len(again.of_group(group)) for group in "gh"] == [0, 1]
+
+    def test_whoever_waits_for_a_save_is_told(self, tmp_path: Path) -> None:
+        accounts = self.opened(tmp_path)
+        told: list[object] = []
+        look(accounts, 0, 5, set())
+
+        accounts.when_saved(told.append)
+        accounts.when_saved(told.append)
+
+        assert told == [None, None]
+        assert len(self.opened(tmp_path).of_group("g")) == 1
+
+    def opened(self, folder: Path) -> Accounts:
+        return Accounts(lambda: 7, AccountFile(OsDisk(), str(folder)))
+
+
+def test_what_is_told_names_filter_offsets_and_moves() -> None:
+    accounts = Accounts(lambda: 7)
+    look(accounts, 2, 5, {3})
+    accounts.move(KEY, "me", None, 9)
+
+    assert accounts.of_group("g") == [
+        pb.FilteredCount(
+            topic="T",
+            queue=0,
+            group="g",
+            count=2,
+            skipped=[
+                pb.SkippedBy(
+                    kind="TAG", expression="a", count=2, first=2, last=4, members=["m"], at_ms=7
+                )
+            ],
+            moves=[pb.MovedBy(at_ms=7, who="me", before=-1, after=9)],
+        )
+    ]
