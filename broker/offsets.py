@@ -13,14 +13,14 @@ Not thread-safe: the event loop owns it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias, cast
 
 from ..proto.errors import PocketMQError
 from ..store.flush import CallOwner, Flusher, FlushJob
-from ..store.java_json import Json, render_member, render_numbers, render_with_members
+from ..store.java_json import Json, pieces_with_members, render_member, render_numbers
 from ..store.state_files import StateFile
 from ..store.state_tables import (
     ConsumerOffsets,
@@ -242,7 +242,7 @@ class _Text:
         self._pull_offsets: dict[str, str] = {}
         self._topics: list[str] = []
 
-    def after(self, changes: list[_Changes]) -> str:
+    def after(self, changes: list[_Changes]) -> Iterator[str]:
         """Return the text with CHANGES, one or more, which are taken out of the list; with none as it was."""
         while changes:
             first = changes.pop(0)
@@ -258,7 +258,7 @@ class _Text:
             "offsetTable": self._offsets.values(),
             "pullOffsetTable": self._pull_offsets.values(),
         }
-        return render_with_members(self._head, maps)
+        return pieces_with_members(self._head, maps)
 
 
 def _apply(delta: _Delta, texts: dict[str, str]) -> bool:

@@ -16,7 +16,8 @@ puts the object itself there.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeAlias, cast
 
 #: What `parse` returns: bare integer keys are ints, quoted ones strings.
@@ -32,6 +33,7 @@ _ESCAPES: Final = {
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _ESCAPED_ASCII: Final = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7e]')
 _NESTING_MAX: Final = 64
+_MEMBERS_A_PIECE: Final = 500
 
 
 def parse(text: str) -> Json:
@@ -70,17 +72,23 @@ def render_numbers(key: str, numbers: "Mapping[int, int]", level: int) -> str:
     return f"{_string(key, _ESCAPED)}:{{{items}{line[:-1] if items else ''}}}"
 
 
-def render_with_members(head: "dict[str | int, Json]", maps: "Mapping[str, Iterable[str]]") -> str:
-    """Return the document of HEAD, which has something, pretty, with MAPS behind it: by name, their members.
+def pieces_with_members(
+    head: "dict[str | int, Json]", maps: "Mapping[str, Iterable[str]]"
+) -> Iterator[str]:
+    """Yield the document of HEAD, which has something, pretty, with MAPS behind it: by name, their members.
 
-    A member is what `render_member` returns at level 1.
+    A member is what `render_member` returns at level 1. Tables may have 100,000: the text comes in pieces, so that no
+    step keeps other threads waiting for long.
     """
-    out = [render(head).removesuffix("\n}")]
+    yield render(head).removesuffix("\n}")
     for name, members in maps.items():
-        text = ",\n\t\t".join(members)
-        out += [",\n\t", _string(name, _ESCAPED), ":{\n\t\t" if text else ":{", text]
-        out.append("\n\t}" if text else "}")
-    return "".join((*out, "\n}"))
+        yield f",\n\t{_string(name, _ESCAPED)}:{{"
+        rest, before = iter(members), "\n\t\t"
+        while piece := list(islice(rest, _MEMBERS_A_PIECE)):
+            yield before + ",\n\t\t".join(piece)
+            before = ",\n\t\t"
+        yield "}" if before[0] == "\n" else "\n\t}"
+    yield "\n}"
 
 
 def _quote_bare_key(match: re.Match[str]) -> str:

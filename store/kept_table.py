@@ -29,13 +29,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from ..proto.errors import PocketMQError, StoreError
 from .disk import Mapping
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit, Waiter
-from .java_json import Json, parse, render, render_member, render_with_members
+from .java_json import Json, parse, pieces_with_members, render, render_member
 from .mapped_files import FolderSync, Syncable
 from .state_files import StateFile
 from .state_tables import DataVersion, Object, TableForm
@@ -45,8 +44,6 @@ logger = logging.getLogger(__name__)
 FOLDER: Final = "pocketmq/changes"
 FILE_BYTES: Final = 1 << 20
 CHANGES_MAX: Final = 64 << 20
-#: Entries of a table that was loaded are rendered so many in a turn: two milliseconds.
-_RENDERED_A_TURN: Final = 100
 _HEAD: Final = struct.Struct(">II")
 
 
@@ -96,9 +93,11 @@ class KeptTable(Generic[E]):
         if loaded.problem:
             logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
         self.version, self.entries, self._others = loaded.value or form.read({})
-        #: The text of entries as it stands in the file; those that were loaded are rendered before the first writing.
+        #: The text of the entries, in their order: whoever writes the table has it, one thread at a time.
         self._texts: dict[str, str] = {}
-        self._cold: Iterator[str] | None = None
+        #: What changed since the texts were brought up to date: names that went, then entries; None: everything.
+        self._gone: set[str] = set()
+        self._news: dict[str, E] | None = None
         self._number = 0
         self._replay()
         #: Does the file say something else than the table?
@@ -224,10 +223,13 @@ class KeptTable(Generic[E]):
     def _apply(self, name: str, entry: E | None) -> None:
         if entry is None:
             self.entries.pop(name, None)
-            self._texts.pop(name, None)
+            self._gone.add(name)
+            if self._news is not None:
+                self._news.pop(name, None)
         else:
             self.entries[name] = entry
-            self._texts[name] = render_member(name, entry.to_json(), 1)
+            if self._news is not None:
+                self._news[name] = entry
 
     def when_safe(self, done: Waiter) -> None:
         """Call DONE with None once all that was changed is on the device, or with the error of the device.
@@ -260,8 +262,8 @@ class KeptTable(Generic[E]):
     # --- the whole table
 
     def tick(self) -> None:
-        """Begin to write the whole table, if it changed and is not being written; some entries' text is made first."""
-        if self._saver is None or self._saving or not self._is_changed or self._render_some():
+        """Begin to write the whole table, if it changed and is not being written."""
+        if self._saver is None or self._saving or not self._is_changed:
             return
         self._saving = True
         self._is_changed = False
@@ -291,33 +293,23 @@ class KeptTable(Generic[E]):
 
         self._saver.submit(FlushJob([save], done))
 
-    def _render_some(self) -> bool:
-        """Render entries that were not yet, some of them; return whether there may be more."""
-        if self._cold is None:
-            if len(self._texts) == len(self.entries):
-                return False
-            self._cold = iter([name for name in self.entries if name not in self._texts])
-        names = list(islice(self._cold, _RENDERED_A_TURN))
-        for name in names:
-            if name in self.entries:
-                self._text(name)
-        if not names:
-            self._cold = None
-        else:
-            self._group.call_owner(self.tick)
-        return bool(names)
+    def _rendering(self) -> Callable[[], Iterator[str]]:
+        """Return what makes the text of the table as it is now, in any thread, as long as no other one does.
 
-    def _text(self, name: str) -> str:
-        text = self._texts.get(name)
-        if text is None:
-            text = self._texts[name] = render_member(name, self.entries[name].to_json(), 1)
-        return text
-
-    def _rendering(self) -> Callable[[], str]:
-        """Return what makes the text of the table as it is now, in any thread."""
+        What is copied here is what changed.
+        """
         head: Object = {"dataVersion": self.version.to_json(), **self._others}
-        maps = {self._form.members: [*map(self._text, self.entries)]}
-        return partial(render_with_members, head, maps)
+        gone, self._gone = self._gone, set()
+        news = self.entries.copy() if self._news is None else self._news
+        self._news = {}
+        return partial(self._rendered, head, gone, news)
+
+    def _rendered(self, head: Object, gone: set[str], news: dict[str, E]) -> Iterator[str]:
+        for name in gone:
+            self._texts.pop(name, None)
+        for name, entry in news.items():
+            self._texts[name] = render_member(name, entry.to_json(), 1)
+        yield from pieces_with_members(head, {self._form.members: self._texts.values()})
 
     def _save_now(self) -> None:
         """Write the whole table in this thread."""

@@ -18,7 +18,7 @@ Any thread may save; savers of one file wait for each other, for they share its 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Generic, Literal, TypeVar
@@ -72,17 +72,20 @@ class StateFile:
         self._main_is_sound = not self.disk.exists(self.path)
         return Loaded(backup, "nothing" if backup is None else "backup", problem)
 
-    def save(self, text: str) -> None:
-        """Replace the file by TEXT, on the device when this returns; the old file becomes the backup."""
+    def save(self, text: str | Iterable[str]) -> None:
+        """Replace the file by TEXT, whole or in pieces, on the device when this returns; the old one is the backup."""
+        data = bytearray()
+        for piece in [text] if isinstance(text, str) else text:
+            data += piece.encode()
         with self._saving:
             self.disk.make_folders(posixpath.dirname(self.path))
             # An empty file must not replace a backup that may be the only copy.
             sound = self._main_is_sound and self.disk.exists(self.path)
             backup = self.backup_path if sound else None
-            self.disk.write_atomically(self.path, text.encode(), backup=backup)
+            self.disk.write_atomically(self.path, data, backup=backup)
             self._main_is_sound = True
 
-    def saving(self, render: Callable[[], str]) -> Syncable:
+    def saving(self, render: Callable[[], Iterable[str]]) -> Syncable:
         """Return the saving of what RENDER returns then, as something that a flusher does."""
         return _Saving(self, render)
 
@@ -120,7 +123,7 @@ class StateFile:
 @dataclass(frozen=True, slots=True)
 class _Saving:
     file: StateFile
-    render: Callable[[], str]
+    render: Callable[[], Iterable[str]]
 
     def sync(self) -> None:
         self.file.save(self.render())

@@ -28,6 +28,7 @@ from pocketmq.store.state_tables import (
 )
 
 from ..fakes import FaultyDisk
+from ..runs import Device
 
 
 class CountingDisk(OsDisk):
@@ -145,21 +146,25 @@ def test_a_stop_leaves_the_whole_table_and_no_changes(tmp_path: Path) -> None:
     assert changes(tmp_path) == []
 
 
-def test_many_that_were_loaded_are_rendered_over_many_turns(tmp_path: Path) -> None:
+def test_the_thread_that_writes_makes_the_text_of_the_moment_it_was_asked(tmp_path: Path) -> None:
     before = Room(tmp_path, started=False)
-    topics = {f"T{n}": TopicConfig(name=f"T{n}") for n in range(1_000)}
+    topics = {f"T{n}": TopicConfig(name=f"T{n}") for n in range(1_200)}
     before.file.save(render_topics(TopicTable(DataVersion(1, 0, 1), topics)))
-    room = Room(tmp_path, started=False)
-    turns: list[Callable[[], None]] = []
-    room.table.start(Flusher("at once"), Flusher("at once"), turns.append)
-    room.put("new")
-    room.table.tick()
-    count = 0
-    while turns:
-        turns.pop(0)()
-        count += 1
-    assert count > 8
-    assert in_file(tmp_path).keys() == topics.keys() | {"new"}
+    room, saver = Room(tmp_path, started=False), Device()
+    room.table.start(saver, Flusher("at once"), lambda function: function())
+    expected = []
+    for dropped, put, queues in ((None, "new", 4), ("T7", "T8", 9), ("new", "new", 2)):
+        if dropped is not None:
+            room.table.drop(dropped)
+        room.put(put, queues)
+        expected.append(TopicTable(room.table.version, dict(room.table.entries)))
+        room.table.tick()
+        room.put("meanwhile", len(expected))
+        saver.do_next()
+        assert saver.jobs == []
+
+        text = (tmp_path / "config/topics.json").read_text()
+        assert text == render_topics(expected[-1])
 
 
 def test_the_answer_waits_for_the_sync_of_its_change(tmp_path: Path) -> None:
