@@ -138,6 +138,15 @@ class Broker:
         self._certificates.reload()
 
     @property
+    def kept(self) -> int:
+        """How many topics, groups and queues are in its tables."""
+        if self._running is None:
+            return 0
+        parts = self._running.parts
+        tables = parts.topics.kept, parts.groups.kept
+        return sum(len(table.entries) for table in tables) + parts.store.queues.count
+
+    @property
     def waiting(self) -> int:
         """How many fetches wait for messages."""
         return len(self._running.parts.purgatory) if self._running else 0

@@ -67,6 +67,11 @@ class NameServer:
         """What clients and brokers connect to, once started."""
         return f"{self._config.host}:{self._port}"
 
+    @property
+    def kept(self) -> int:
+        """How many topics are in its table."""
+        return self._table.kept
+
     async def start(self) -> None:
         """Listen and serve; raise ConfigError if the address cannot be had."""
         self._port = await self._carrier.start(self._config.host, self._config.port)

@@ -118,6 +118,11 @@ class RouteTable:
         """Count the live brokers."""
         return self._count
 
+    @property
+    def kept(self) -> int:
+        """How many topics live brokers have."""
+        return len(self._holders)
+
     def topic_count(self, name: str, broker_id: int) -> int:
         """Return how many topics the broker NAME, BROKER_ID has; 0 for none that lives."""
         known = self._brokers.get(name, {}).get(broker_id)

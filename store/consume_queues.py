@@ -100,6 +100,11 @@ class ConsumeQueues:
             for queues in table.values():
                 yield from queues.values()
 
+    @property
+    def count(self) -> int:
+        """How many queues there are, but for those that are as new as the last `take_dirty`."""
+        return len(self._ends)
+
     def is_batch(self, topic: str) -> bool:
         """Does TOPIC have batch queues?"""
         return topic in self._batch or (topic not in self._plain and topic in self._batch_topics)

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,11 +34,14 @@ from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.listening import connections_fitting, raise_descriptor_limit
 from ..proto.rpc import GRPC_CHOICES
 from .allocator import keep_freed_memory
+from .collector import Collector
 from .log_lines import configure_logging
 from .options import DEFAULT_NAMESERVER, READY, nameserver_option
 from .settings import Settings, load_settings, sample
 
-if TYPE_CHECKING:  # A name server needs neither.
+if TYPE_CHECKING:  # A name server needs no broker, nor store.
+    from ..broker.broker import Broker
+    from ..nameserver.nameserver import NameServer
     from ..store.config import StoreConfig
     from ..store.disk import Disk
 
@@ -47,6 +50,8 @@ logger = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 #: How long a broker waits for its name servers before it says that it serves.
 _REGISTER_TIMEOUT_S: Final = 5.0
+#: How often is looked whether tables have grown, see collector.py.
+_COLLECTOR_TICK_S: Final = 1.0
 _LEVELS: Final = ["debug", "info", "warning", "error"]
 
 
@@ -215,12 +220,15 @@ class _Servers:
         self._with_nameserver = with_nameserver
         self._time = time
         self._wall = SystemClock()
+        self._servers: list[NameServer | Broker] = []
 
     async def run(self) -> None:
         """Start, say so, and stop when a signal comes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         stopping = _stop_signals(loop)
+        collector = Collector(lambda: sum(server.kept for server in self._servers))
+        collector.begin()
         async with AsyncExitStack() as stack:
             ready: dict[str, Any] = {}
             if self._with_nameserver:
@@ -228,9 +236,14 @@ class _Servers:
             if self._time is not None:
                 nameserver = ready.get("nameserver")
                 ready |= await self._start_broker(stack, nameserver, self._time)
+            collector.serve(self._wall.now_ms())
             ready |= {"pid": os.getpid(), "started_in_ms": round((loop.time() - began) * 1000)}
             _announce(ready)
-            await stopping.wait()
+            while not stopping.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_COLLECTOR_TICK_S):
+                        await stopping.wait()
+                collector.tick(self._wall.now_ms())
 
     async def _start_nameserver(self, stack: AsyncExitStack) -> str:
         from ..nameserver.nameserver import NameServer
@@ -238,6 +251,7 @@ class _Servers:
         raise_descriptor_limit()  # 1,024 are not many for connections.
         server = NameServer.build(self._settings.nameserver, clock=self._wall)
         await server.start()
+        self._servers.append(server)
         stack.push_async_callback(server.stop)
         return server.address
 
@@ -263,6 +277,7 @@ class _Servers:
             settings.broker, settings.store, disk=disk, clock=clock, wall=self._wall
         )
         await server.start()
+        self._servers.append(server)
         stack.push_async_callback(server.stop)
         if settings.broker.tls_certificate:
             loop = asyncio.get_running_loop()
