@@ -51,6 +51,8 @@ class Fetches:
         self._filters = filters
         #: Renews the lease of group, topic and queue; raises LeaseLost where they are not held under the token.
         self.renew_lease: Callable[[str, str, int, int], None] | None = None
+        #: Hears of each fetch; returns what is told its answer.
+        self.on_fetch: Callable[[pb.FetchRequest, Done], Done] = lambda request, done: done
         #: How many fetches were asked for.
         self.asked = 0
 
@@ -59,6 +61,7 @@ class Fetches:
         self.asked += 1
         try:
             self._check(request)
+            done = self.on_fetch(request, done)
             fetch = self._operation(request, done)
         except PocketMQError as error:
             done(pb.FetchReply(fetch_id=request.fetch_id, error=to_wire(error)))

@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 from random import Random
 
-from ..proto.clock import Clock
+from ..proto.clock import Clock, VirtualClock
 from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
 from ..store.flush import Flusher
@@ -21,6 +21,7 @@ from ..store.message_store import MessageStore
 from ..store.state_files import StateFile
 from .accounts.accounts import AccountFile, Accounts
 from .appends import Appends
+from .awaited import Awaited
 from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
@@ -92,6 +93,8 @@ class Parts:
     service_v2: ServiceV2
     pops: Pops
     client_metrics: ClientMetrics
+    #: None: no clock that is moved while clients live in real time.
+    awaited: Awaited | None = None
     #: Writes the tables that are large, whole, in a thread.
     saver: Flusher = field(default_factory=lambda: Flusher("pocketmq-save-tables"))
 
@@ -132,6 +135,8 @@ class Parts:
         self.pops.start()
         self.clients.start()
         self.timers.start()
+        if self.awaited is not None:
+            self.awaited.start()
         if self.wall_timers is not self.timers:
             self.wall_timers.start()
 
@@ -154,6 +159,8 @@ class Parts:
     async def stop_timers(self) -> None:
         """Let nothing fire any more."""
         self.filters.stop()
+        if self.awaited is not None:
+            self.awaited.stop()
         await self.timers.stop()
         if self.wall_timers is not self.timers:
             await self.wall_timers.stop()
@@ -244,7 +251,26 @@ def assemble(
         client_metrics=ClientMetrics(wall.now_ms),
     )
     parts.service_v2 = _service_v2(parts, config, unix_ms, wall.unix_ms)
+    if isinstance(clock, VirtualClock) and wall is not clock:
+        parts.awaited = _awaited(clock, parts, appends)
     return parts
+
+
+def _awaited(clock: VirtualClock, parts: Parts, appends: Appends) -> Awaited:
+    """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS and APPENDS."""
+    awaited = Awaited(
+        clock,
+        parts.store,
+        parts.topics,
+        parts.offsets,
+        parts.pops,
+        parts.coordination,
+    )
+    appends.on_arrival.append(awaited.arrived)
+    parts.retries.on_return.append(awaited.sent_back)
+    parts.fetches.on_fetch = awaited.fetching
+    parts.pops.on_receive = awaited.receiving
+    return awaited
 
 
 def _service_v2(

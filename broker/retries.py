@@ -159,6 +159,8 @@ class Retries:
         self._rules = rules
         self._now_ms = now_ms
         self._random = random
+        #: Told group, topic, queue and offset of what was sent back.
+        self.on_return: list[Callable[[str, str, int, int], None]] = []
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -190,6 +192,8 @@ class Retries:
         # Only what can be stored may make a topic.
         self._topics.for_group(copy.topic, 1 if fate.reason else _queues(group))
         appended = self._appends.append_one(run)
+        for tell in self.on_return:
+            tell(group.name, request.topic, request.queue, request.queue_offset)
         log = logger.info if fate.reason else logger.debug
         log("message sent back group=%s topic=%s due_ms=%d", group.name, copy.topic, due_ms)
         reply = pb.SendBackReply(

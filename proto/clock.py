@@ -12,7 +12,9 @@ started with it, drives hours in milliseconds. No other module may call `time.*`
 What a move of the virtual clock promises: it stops at each instant that somebody sleeps for, in order, and leaves it
 only when the work of that instant has ended. Work is whatever the event loop can run without waiting for the world
 (callbacks, tasks, what these schedule in turn), and whatever *holds* the clock: who waits for a thread or a socket in
-between, and whose end belongs to this instant, calls `hold` before and `release` after. Real time passes meanwhile.
+between, and whose end belongs to this instant, calls `hold` before and `release` after. Real time passes meanwhile. And
+those who hear nothing of the end, but can look whether it has come, are asked before an instant is left
+(`before_leaving`).
 
 Bounds: a step is `STEP_MAX_MS` at most; the loop gets `TURNS_MAX` turns for the work of one instant that nobody holds,
 then the clock says so in the log and moves on. Sleepers cost O(log n), those that were cancelled are dropped. That the
@@ -25,7 +27,7 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Final, Protocol
@@ -240,6 +242,11 @@ class VirtualClock:
         self._released: asyncio.Future[None] | None = None
         #: Told what the wall clock will show at the end of a move, before it begins.
         self.before_move: list[Callable[[int], None]] = []
+        #: Told when a move is over.
+        self.after_move: list[Callable[[], None]] = []
+        #: Awaited once the work of an instant has ended: they return when nothing keeps the clock there, and whether
+        #: that took time, in which there may have been more work.
+        self.before_leaving: list[Callable[[], Awaitable[bool]]] = []
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -312,12 +319,29 @@ class VirtualClock:
             target_ms = self._now_ms + by_ms
             for hook in self.before_move:
                 hook(target_ms + self._ahead_ms)
-            while (instant_ms := self._next_instant()) is not None and instant_ms <= target_ms:
-                self._now_ms = instant_ms
-                self._wake(instant_ms)
-                await self._settle()
-            self._now_ms = target_ms
-            await self._rest()
+            try:
+                await self._move_to(target_ms)
+            finally:
+                for over in self.after_move:
+                    over()
+
+    async def _move_to(self, target_ms: int) -> None:
+        while True:
+            if self._now_ms < target_ms:
+                await self._look()
+            instant_ms = self._next_instant()
+            if instant_ms is None or instant_ms > target_ms:
+                break
+            self._now_ms = instant_ms
+            self._wake(instant_ms)
+            await self._settle()
+        self._now_ms = target_ms
+        await self._rest()
+
+    async def _look(self) -> None:
+        """Let what those wait for who look for its end come to it."""
+        while self.before_leaving and any([await hook() for hook in self.before_leaving]):
+            await self._settle()
 
     def _next_instant(self) -> int | None:
         """Return the earliest instant that somebody sleeps for; None: nobody does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
@@ -13,7 +13,7 @@ from ..topics import Topics
 from .coordinator import Coordinator
 from .fence import Fence
 from .kept_leases import KeptLeases
-from .leases import QueueKey
+from .leases import Lease, QueueKey
 from .queue_leases import QueueLeases
 
 #: Tells which official clients consume for a group.
@@ -43,6 +43,14 @@ class Coordination:
         self._topics = topics
         self._shapes = {name: self._shape(name) for name in topics.names()}
         topics.on_change.append(self._topic_changed)
+
+    def held(self) -> Iterator[tuple[str, QueueKey, Lease]]:
+        """Yield (group, queue, lease) of each queue that somebody holds."""
+        return self._kept.table.live(self._kept.now_ms())
+
+    def holder(self, group: str, key: QueueKey) -> Lease | None:
+        """Return the lease by which somebody holds KEY for GROUP."""
+        return self._kept.holder(group, key)
 
     def keep_apart(self, pops: Pops) -> None:
         """Have groups share queues or pop, and not both."""

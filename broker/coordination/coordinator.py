@@ -20,7 +20,7 @@ Bounds: `group_members_max` members of one group, `members_max` in all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ...proto.errors import (
     InvalidArgument,
@@ -76,6 +76,12 @@ class Coordinator:
         """Is anybody in group NAME?"""
         group = self._groups.get(name)
         return group is not None and bool(group.membership.members)
+
+    def read_topics(self) -> Iterator[tuple[str, set[str]]]:
+        """Yield each group that has members, and which topics they read, the retry topic among them."""
+        for name, group in self._groups.items():
+            if members := group.membership.members.values():
+                yield name, {retry_topic(name)}.union(*(one.wishes.topics for one in members))
 
     def topics_changed(self, topics: set[str]) -> None:
         """Begin a new generation of every group that reads one of TOPICS."""

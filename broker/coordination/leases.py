@@ -113,6 +113,13 @@ class Leases:
         """Yield the records of GROUP."""
         yield from self._groups.get(group, {}).items()
 
+    def live(self, now_ms: int) -> Iterator[tuple[str, QueueKey, Lease]]:
+        """Yield (group, queue, record) of all queues that somebody holds at NOW_MS."""
+        for group, records in self._groups.items():
+            for key, lease in records.items():
+                if lease.is_live(now_ms):
+                    yield group, key, lease
+
     def holder(self, group: str, key: QueueKey, now_ms: int) -> Lease | None:
         """Return the lease by which somebody holds KEY for GROUP at NOW_MS."""
         lease = self.get(group, key)

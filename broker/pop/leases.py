@@ -120,6 +120,12 @@ class Leases:
         lease.deadline_ms = deadline_ms
         self._timers.reschedule(lease.timer, deadline_ms)
 
+    def owed(self) -> dict[str, int]:
+        """Return how many messages each owner has on leases that renew."""
+        return {
+            owner: sum(lease.live for lease in leases) for owner, leases in self._by_owner.items()
+        }
+
     def alive(self, owner: str) -> None:
         """Hear that OWNER lives: what it has on leases that renew stays its own."""
         if owner in self._heard_ms:

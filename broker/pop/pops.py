@@ -71,6 +71,10 @@ class Pops:
         self._tables: dict[tuple[str, str], Table] = {}
         #: When a group popped last; none that shares queues since.
         self._popped_ms: dict[str, int] = {}
+        #: Hears of each receive; returns what is told its end.
+        self.on_receive: Callable[[Asked, Callable[[Popped], None]], Callable[[Popped], None]] = (
+            lambda asked, done: done
+        )
         #: Has a group members that share queues?
         self.has_members: Callable[[str], bool] = lambda group: False
 
@@ -107,6 +111,24 @@ class Pops:
         count = sum(1 for entry in entries if entry.serial and not entry.acknowledged)
         return count, found.next_offset
 
+    def owed(self) -> dict[str, int]:
+        """Return how many messages each push consumer has, by client id, and has said nothing of."""
+        return self._leases.owed()
+
+    def is_lent(self, group: str, topic: str, handle: str) -> bool:
+        """Is HANDLE good, and its message not finished?"""
+        try:
+            return self._find(group, topic, handle)[1] is not None
+        except PocketMQError:
+            return False
+
+    def has_some_left(self, group: str, topic: str) -> bool:
+        """Is there something of TOPIC for GROUP, and no receive that waits for it?"""
+        if self._waits.is_waiting((group, topic)):
+            return False
+        tables = (self._tables.get((group, name)) for name in (topic, retry_topic(group)))
+        return any(table is not None and table.has_some() for table in tables)
+
     def _changes(self) -> Iterator[Change]:
         for table in list(self._tables.values()):
             yield from table.changes()
@@ -124,7 +146,7 @@ class Pops:
         if asked.group not in self._popped_ms:
             self._catch_up(asked.group)
         self._popped_ms[asked.group] = self._leases.wall_ms()
-        receive = Receive(self, self._waits, asked, done)
+        receive = Receive(self, self._waits, asked, self.on_receive(asked, done))
         if receive.try_complete():
             # What it has put away may have been in the way of others.
             self._waits.wake((asked.group, asked.topic))

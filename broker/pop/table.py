@@ -48,6 +48,19 @@ class Table(Holdings):
 
     # --- delivering
 
+    def has_some(self) -> bool:
+        """Is anything due, or not looked at yet?"""
+        if any(
+            entry.lease is None and entry.queue.entries.get(entry.offset) is entry
+            for entry in self.due
+        ):
+            return True
+        bounds = self.parts.store.queue_bounds
+        return any(
+            queue.next_offset < bounds(self.topic, number)[1]
+            for number, queue in self.queues.items()
+        )
+
     def take(self, asked: Asked, rules: Rules) -> Taken:
         """Deliver what there is for ASKED: what its attempt got before; or what is due, then what nobody looked at yet.
 

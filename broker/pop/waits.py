@@ -42,6 +42,10 @@ class PopWaits:
         self._waiting.setdefault(asked.topic, set()).add(key)
         self._of_client.setdefault(asked.client_id, {})[receive] = None
 
+    def is_waiting(self, key: tuple[str, str]) -> bool:
+        """Does a receive of KEY, (group, topic), wait?"""
+        return self._purgatory.is_watched(key)
+
     def try_again(self, receive: Receive) -> bool:
         """Have RECEIVE try again; return whether it was still there."""
         if receive.waiting is None:

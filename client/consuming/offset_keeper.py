@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 #: Queues that one log line names.
 _QUEUES_NAMED: Final = 8
+#: A broker's clock waits for so long without an outcome (PATIENCE_S of broker/awaited.py).
+HURRY_MS: Final = 5_000
+_LOOK_MS: Final = 5
 
 
 class OffsetKeeper(ABC):
@@ -50,20 +53,57 @@ class OffsetKeeper(ABC):
         self._committed.pop(queue, None)
 
 
-async def commit_regularly(
-    parts: ConsumerParts,
-    keeper: OffsetKeeper,
-    finished: Callable[[], Mapping[Queue, int]],
-) -> None:
-    """Commit what FINISHED() says, every auto_commit_interval_ms, until cancelled; what fails is tried again."""
-    clock, group = parts.session.clock, parts.group
-    while True:
-        await clock.sleep_until(clock.now_ms() + parts.config.auto_commit_interval_ms)
+class RegularCommits:
+    """Has KEEPER commit what FINISHED() says, every auto_commit_interval_ms; what fails is tried again.
+
+    Where a broker's clock waits for what was fetched, at once when it is finished, for HURRY_MS.
+    """
+
+    def __init__(
+        self,
+        parts: ConsumerParts,
+        keeper: OffsetKeeper,
+        finished: Callable[[], Mapping[Queue, int]],
+    ) -> None:
+        self._parts = parts
+        self._clock = parts.session.clock
+        self._keeper = keeper
+        self._finished = finished
+        self._hurries = False
+        self._hurries_until_ms = 0
+
+    def start(self) -> None:
+        """Begin, until the session ends."""
+        self._parts.session.tasks.spawn(self._run())
+        self._parts.on_clock_waits.append(self._hurry)
+
+    def _hurry(self) -> None:
+        """Hear that a broker's clock waits until what has just come is committed."""
+        self._hurries_until_ms = self._clock.now_ms() + HURRY_MS
+        if not self._hurries:
+            self._hurries = True
+            self._parts.session.tasks.spawn(self._run_hurrying())
+
+    async def _run(self) -> None:
+        interval_ms = self._parts.config.auto_commit_interval_ms
+        while True:
+            await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
+            await self._commit()
+
+    async def _run_hurrying(self) -> None:
         try:
-            await keeper.commit(offsets := finished())
+            while (now_ms := self._clock.now_ms()) < self._hurries_until_ms:
+                await self._clock.sleep_until(now_ms + _LOOK_MS)
+                await self._commit()
+        finally:
+            self._hurries = False
+
+    async def _commit(self) -> None:
+        try:
+            await self._keeper.commit(offsets := self._finished())
         except PocketMQError as error:
             queues = ", ".join(map(str, sorted(offsets)[:_QUEUES_NAMED]))
             logger.warning(
                 "offsets not committed, trying again later %s",
-                Facts(group=group, queues=queues, reason=error.message),
+                Facts(group=self._parts.group, queues=queues, reason=error.message),
             )

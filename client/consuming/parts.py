@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..config import ReadingConfig
@@ -17,3 +18,5 @@ class ConsumerParts:
     config: ReadingConfig
     session: Session
     counts: Counts = field(default_factory=Counts)
+    #: Told that a broker's clock waits until what was just fetched is committed.
+    on_clock_waits: list[Callable[[], None]] = field(default_factory=list)

@@ -87,6 +87,7 @@ class QueueReader:
         self._filter = None if wanted is None or wanted.kind == pb.Filter.ALL else wanted
         self._sink = sink
         self._supply = supply
+        self._parts = parts
         self._config = parts.config
         self._session = parts.session
         self._counts = parts.counts
@@ -164,6 +165,9 @@ class QueueReader:
         self._supply.source.fetched(self.held, sent_ms)
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
+        if reply.clock_waits:
+            for tell in self._parts.on_clock_waits:
+                tell()
         if reply.lost_count:
             self._note_lost(offset, reply)
         if run is not None:

@@ -20,7 +20,7 @@ from ..config import ConsumerConfig
 from ..queue import Queue
 from ..session import Session
 from .held_queue import HeldQueue, Subscriptions
-from .offset_keeper import commit_regularly
+from .offset_keeper import RegularCommits
 from .offsets import Batch, Cursor, Position, Positions, Stretch
 from .parts import ConsumerParts
 from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
@@ -86,7 +86,7 @@ class Reading:
         self.supply = supply
         supply.source.start()
         if self.config.auto_commit:
-            self._session.tasks.spawn(commit_regularly(self.parts, supply.keeper, self._finished))
+            RegularCommits(self.parts, supply.keeper, self._finished).start()
 
     # ------------------------------------------------------------ as the user of queues
 

@@ -25,7 +25,7 @@ from ...proto.facts import Facts
 from ...proto.topics import retry_topic
 from ..alarm import finished_within
 from ..consuming.held_queue import HeldQueue, Subscriptions
-from ..consuming.offset_keeper import commit_regularly
+from ..consuming.offset_keeper import RegularCommits
 from ..consuming.parts import ConsumerParts
 from ..consuming.queue_reader import QueueReader
 from ..consuming.sending_back import SentBack
@@ -134,7 +134,7 @@ class Pushing:
         tasks, config = self._session.tasks, self._config
         self._supply.source.start()
         if config.delivery != "at_most_once":
-            tasks.spawn(commit_regularly(self._parts, self._supply.keeper, self._finished))
+            RegularCommits(self._parts, self._supply.keeper, self._finished).start()
         if isinstance(self._failures, SendBack):
             tasks.spawn(self._look_for_slow_listeners())
 

@@ -277,7 +277,7 @@ class Filter(_message.Message):
     def __init__(self, kind: _Optional[_Union[Filter.Kind, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("fetch_id", "records", "next_offset", "min_offset", "max_offset", "error", "filtered_count", "lost_count")
+    __slots__ = ("fetch_id", "records", "next_offset", "min_offset", "max_offset", "error", "filtered_count", "lost_count", "clock_waits")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +286,7 @@ class FetchReply(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FILTERED_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_WAITS_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     records: bytes
     next_offset: int
@@ -294,7 +295,8 @@ class FetchReply(_message.Message):
     error: Error
     filtered_count: int
     lost_count: int
-    def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ..., lost_count: _Optional[int] = ...) -> None: ...
+    clock_waits: bool
+    def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., clock_waits: _Optional[bool] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
     __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to")

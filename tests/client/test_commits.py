@@ -10,7 +10,7 @@ import pytest
 from pocketmq.client.config import ReadingConfig
 from pocketmq.client.consuming.commits import Commits
 from pocketmq.client.consuming.held_queue import HeldQueue
-from pocketmq.client.consuming.offset_keeper import commit_regularly
+from pocketmq.client.consuming.offset_keeper import HURRY_MS, RegularCommits
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.queue import Queue
 from pocketmq.client.session import Session
@@ -81,8 +81,10 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return Brokers(monkeypatch)
 
 
-async def committing(brokers: Brokers, source: Holding) -> tuple[Commits, ConsumerParts]:
-    config = ReadingConfig(auto_commit_interval_ms=100)
+async def committing(
+    brokers: Brokers, source: Holding, interval_ms: int = 100
+) -> tuple[Commits, ConsumerParts]:
+    config = ReadingConfig(auto_commit_interval_ms=interval_ms)
     session = Session(config, FakeConnections(brokers.cluster), VirtualClock(), Random(1))
     await session.routes.brokers()
     parts = ConsumerParts("billing", config, session)
@@ -168,7 +170,7 @@ async def test_a_commit_that_meets_a_broken_connection_doubts_all_of_the_broker(
 async def test_regular_commits_go_on_after_an_error(brokers: Brokers) -> None:
     commits, parts = await committing(brokers, Holding(HeldQueue(A0, 7, -1)))
     clock: Any = parts.session.clock
-    parts.session.tasks.spawn(commit_regularly(parts, commits, lambda: {A0: 4}))
+    RegularCommits(parts, commits, lambda: {A0: 4}).start()
     brokers.cluster.lost.add("127.0.0.1:1")
 
     await clock.advance(150)
@@ -177,4 +179,28 @@ async def test_regular_commits_go_on_after_an_error(brokers: Brokers) -> None:
     await clock.advance(100)
 
     assert brokers.requests == [[("a", 0, 4, 7)]]
+    await parts.session.close()
+
+
+async def test_what_a_clock_waits_for_is_committed_as_soon_as_it_is_finished(
+    brokers: Brokers,
+) -> None:
+    commits, parts = await committing(brokers, Holding(HeldQueue(A0, 7, -1)), 60_000)
+    clock: Any = parts.session.clock
+    finished = {A0: 1}
+    RegularCommits(parts, commits, lambda: finished).start()
+    await clock.advance(100)
+    assert brokers.requests == []
+
+    (clock_waits,) = parts.on_clock_waits
+    clock_waits()
+    await clock.advance(10)
+    finished[A0] = 2
+    await clock.advance(10)
+    assert brokers.requests == [[("a", 0, 1, 7)], [("a", 0, 2, 7)]]
+    await clock.advance(HURRY_MS)
+    finished[A0] = 3
+    await clock.advance(10_000)
+
+    assert len(brokers.requests) == 2
     await parts.session.close()

@@ -11,7 +11,7 @@ from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer, Queue, Receive
 from pocketmq.client.config import ReadingConfig
 from pocketmq.client.consuming.commits import Commits
 from pocketmq.client.consuming.held_queue import HeldQueue
-from pocketmq.client.consuming.offset_keeper import commit_regularly
+from pocketmq.client.consuming.offset_keeper import RegularCommits
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.consuming.queue_reader import QueueReader
 from pocketmq.client.consuming.sharing import Sharing
@@ -113,7 +113,7 @@ class CoreMember:
     async def start(self) -> None:
         tasks = self._parts.session.tasks
         self._working = tasks.spawn(self._work())
-        tasks.spawn(commit_regularly(self._parts, self._commits, lambda: dict(self._finished)))
+        RegularCommits(self._parts, self._commits, lambda: dict(self._finished)).start()
         self._sharing.start()
 
     async def leave(self) -> None:

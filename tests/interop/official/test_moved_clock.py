@@ -1,0 +1,74 @@
+"""`pocketmq clock advance` with official push consumers that fail: every retry comes at its own instant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pocketmq.client import AsyncAdmin
+from pocketmq.client.clock import AsyncClocks
+
+from ...served import ServerProcess
+from .driver import Driver
+from .programs import PROGRAMS, BuildFailed
+from .test_official_clients import leave_out
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
+#: What a group waits before each of its sixteen retries: the first sixteen delay levels.
+WAITS: Final = [
+    *(1 * SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND),
+    *(minutes * MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+]
+
+
+@asynccontextmanager
+async def driven(language: str, server: ServerProcess, log: Path) -> AsyncIterator[Driver]:
+    program = PROGRAMS[language]
+    if missing := program.missing():
+        leave_out(f"the official {language} client needs {', '.join(missing)}")
+    try:
+        driver = await Driver.start(program, str(server.ready["broker"]), log)
+    except BuildFailed as error:  # Without a network, as a rule.
+        leave_out(f"the official {language} client was not built: {error}")
+    try:
+        yield driver
+    finally:
+        await driver.stop()
+
+
+@pytest.mark.parametrize("language", ["python", "java", "go"])
+async def test_five_hours_bring_sixteen_retries_and_the_dead_letter_each_at_its_instant(
+    language: str, tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path / "store", "--clock", "virtual") as server:
+        nameserver = server.nameserver
+        async with (
+            AsyncAdmin(nameserver) as admin,
+            AsyncClocks(nameserver) as clocks,
+            driven(language, server, tmp_path / "log") as driver,
+        ):
+            await admin.create_topic("orders")
+            await admin.create_group("g")
+            await driver("producer", name="p", topics=["orders"])
+            await driver("push", name="c", group="g", topic="orders", failures=99)
+            (before,) = await clocks.now()
+            await driver("send", client="p", topic="orders", body="poison")
+            called = [await driver.event("c")]
+
+            (moved,) = await clocks.advance(5 * HOUR)
+
+            called += [await driver.event("c") for _ in WAITS]
+            await asyncio.sleep(0.5)
+            letters = await admin.dead_letters("g")
+
+    assert [message["attempt"] for message in called] == list(range(1, 18))
+    (letter,) = letters
+    assert letter.died_ms - before.now_ms == sum(WAITS)
+    assert moved.now_ms == before.now_ms + 5 * HOUR
