@@ -17,7 +17,7 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import FIXED_SIZE_V4
 from ..store.message_store import MessageStore
 from ..store.slices import Slices
-from .accounts.account import Look
+from .accounts.account import QueueLook
 from .accounts.accounts import Accounts
 from .config import BrokerConfig
 from .fetch_replies import Done, Limits, failed, never_written
@@ -164,7 +164,7 @@ class _Fetch:
         if request.group and seen is not None:
             key, end = (request.group, request.topic, request.queue), seen.next_offset
             if reply.lost_count:
-                look = Look(request.offset, end, seen.queue_offsets, 0, seen.lost)
+                look = QueueLook(request.offset, end, seen.queue_offsets, 0, seen.lost)
                 self._accounts.look(key, look, queue_end=seen.max_offset)
             else:
                 self._accounts.look_at_all(key, request.offset, end)

@@ -38,7 +38,7 @@ OTHERS: Final[Filtering] = ("", "")
 
 
 @dataclass(slots=True)
-class Skipped:
+class SkippedBy:
     """What one filter did not want: COUNT messages from FIRST to LAST, asked by MEMBERS, until AT_MS (Unix)."""
 
     count: int = 0
@@ -47,7 +47,7 @@ class Skipped:
     members: tuple[str, ...] = ()
     at_ms: int = 0
 
-    def add(self, other: Skipped) -> None:
+    def add(self, other: SkippedBy) -> None:
         """Count what OTHER has, too."""
         self.first = other.first if self.first < 0 else min(self.first, other.first)
         self.last = max(self.last, other.last)
@@ -74,7 +74,7 @@ class Move:
 
 
 @dataclass(slots=True)
-class Look:
+class QueueLook:
     """What was looked at: the messages [BEGIN, END), of which WANTED (queue offsets) were delivered, LOST are lost."""
 
     begin: int
@@ -91,7 +91,7 @@ class Account:
     counted_to: int = 0
     looked_to: int = 0
     lost: int = 0
-    skipped: dict[Filtering, Skipped] = field(default_factory=dict)
+    skipped: dict[Filtering, SkippedBy] = field(default_factory=dict)
     #: From which offset on which filter looked, rising.
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Account:
         """How many messages filters stepped over."""
         return sum(one.count for one in self.skipped.values())
 
-    def look(self, look: Look, filtering: Filtering, member: str, now_ms: int) -> int:
+    def look(self, look: QueueLook, filtering: Filtering, member: str, now_ms: int) -> int:
         """Note LOOK through FILTERING for MEMBER; return how many lost messages are new in it."""
         self._note_filter(look.begin, look.end, filtering)
         begin, end = max(look.begin, self.counted_to), look.end
@@ -130,14 +130,14 @@ class Account:
     ) -> None:
         skipped = self.skipped.get(filtering)
         if skipped is None:
-            skipped = self.skipped[filtering] = Skipped()
+            skipped = self.skipped[filtering] = SkippedBy()
             if len(self.skipped) > FILTERS_MAX + (OTHERS in self.skipped):
                 names = (name for name in self.skipped if name not in (filtering, OTHERS))
                 oldest = min(names, key=lambda name: self.skipped[name].at_ms)
-                self.skipped.setdefault(OTHERS, Skipped()).add(self.skipped.pop(oldest))
+                self.skipped.setdefault(OTHERS, SkippedBy()).add(self.skipped.pop(oldest))
         first, last = _ends(begin, end, wanted)
         members = (member,) if member else ()
-        skipped.add(Skipped(stepped, first, last, members, now_ms))
+        skipped.add(SkippedBy(stepped, first, last, members, now_ms))
 
     def look_at_all(self, begin: int, end: int) -> None:
         """Note that all messages [BEGIN, END) were delivered."""
@@ -204,7 +204,7 @@ class Account:
             looked_to=int(document["lookedTo"]),
             lost=int(document["lost"]),
             skipped={
-                (str(kind), str(expression)): Skipped(
+                (str(kind), str(expression)): SkippedBy(
                     int(count), int(first), int(last), tuple(map(str, members)), int(at_ms)
                 )
                 for kind, expression, count, first, last, members, at_ms in document["skipped"]

@@ -23,7 +23,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.disk import Disk
 from ...store.flush import CallOwner, Flusher, FlushJob
-from .account import EVERY, Account, Filtering, Look, Move
+from .account import EVERY, Account, Filtering, Move, QueueLook
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Accounts:
     def look(
         self,
         key: AccountKey,
-        look: Look,
+        look: QueueLook,
         *,
         queue_end: int,
         filtering: Filtering = EVERY,

@@ -16,7 +16,7 @@ from ...proto.errors import PocketMQError, QueueNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.message_store import MessageStore
 from ...store.slices import Slices
-from ..accounts.account import Look
+from ..accounts.account import QueueLook
 from ..fetch_replies import Done, Limits, failed, never_written
 from ..waiting import Purgatory, Waiting
 from .choice import Choice, Mask, share_of_turn
@@ -132,7 +132,7 @@ class FilteredFetch:
         stepped = seen.turned_down + len(seen) - count
         request = self._request
         if request.group:
-            look = Look(
+            look = QueueLook(
                 self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
             )
             self._filters.accounts.look(

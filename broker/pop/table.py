@@ -25,7 +25,7 @@ import numpy as np
 
 from ...proto.errors import InvalidReceiptHandle, InvalidRecord, Overloaded, PocketMQError
 from ...proto.record import log_offset_and_times
-from ..accounts.account import EVERY, Look
+from ..accounts.account import EVERY, QueueLook
 from .asked import Asked, Delivery
 from .changes import InFlight, Looked
 from .entries import Entry, PopQueue
@@ -188,7 +188,7 @@ class Table(Holdings):
         stepped = 0 if choice is None else max(0, end - begin - len(found) - scanned.lost)
         accounts.look(
             queue.key,
-            Look(begin, end, wanted, stepped, scanned.lost),
+            QueueLook(begin, end, wanted, stepped, scanned.lost),
             queue_end=scanned.end,
             filtering=EVERY if choice is None else choice.filtering,
             member=asked.client_id,

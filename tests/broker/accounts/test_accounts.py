@@ -18,8 +18,8 @@ from pocketmq.broker.accounts.account import (
     OTHERS,
     Account,
     Filtering,
-    Look,
     Move,
+    QueueLook,
     filtering_of,
 )
 from pocketmq.broker.accounts.accounts import FILE, AccountFile, Accounts
@@ -31,10 +31,10 @@ A: Filtering = ("TAG", "a")
 B: Filtering = ("TAG", "b")
 
 
-def looked(begin: int, end: int, wanted: set[int]) -> Look:
+def looked(begin: int, end: int, wanted: set[int]) -> QueueLook:
     """Return the look at the messages [BEGIN, END), of which WANTED are not stepped over."""
     inside = sorted(number for number in wanted if begin <= number < end)
-    return Look(begin, end, np.array(inside, np.int64), end - begin - len(inside), 0)
+    return QueueLook(begin, end, np.array(inside, np.int64), end - begin - len(inside), 0)
 
 
 def look(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.broker.accounts.account import Account, Look, Move
+from pocketmq.broker.accounts.account import Account, Move, QueueLook
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -86,7 +86,7 @@ class TestAccounts:
         account = Account()
         for begin, end, tag in looks:
             nothing = np.zeros(0, np.int64)
-            look = Look(begin, end, nothing, end - begin, 0)
+            look = QueueLook(begin, end, nothing, end - begin, 0)
             account.look(look, ("TAG", tag), member, T0 + 500)
         return account
 
