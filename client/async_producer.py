@@ -8,12 +8,11 @@ from random import Random
 from typing import Any, Final, Unpack, overload
 
 from ..proto.clock import Clock, SystemClock
-from .config import ProducerConfig, ProducerSettings
+from .config import ProducerConfig, ProducerSettings, settled
 from .connections import Connections, GrpcConnections
 from .draft import NO_VALUE
 from .faces import AsyncSignalledFace
 from .message import ManyParts, Message, MessageParts
-from .name_servers import DEFAULT_NAME_SERVERS
 from .producing.checking import Checker
 from .producing.metrics import ProducerMetrics
 from .producing.receipt import Receipt, Receipts
@@ -33,7 +32,7 @@ class AsyncProducer(AsyncSignalledFace):
 
     def __init__(
         self,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         *,
         checker: Checker | None = None,
         clock: Clock | None = None,
@@ -41,11 +40,13 @@ class AsyncProducer(AsyncSignalledFace):
         random: Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CHECKER says what became of a transaction (see checking.py).
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        CHECKER says what became of a transaction (see checking.py).
 
         CLOCK, CONNECTIONS and RANDOM are for tests.
         """
-        self.config = ProducerConfig(nameservers=nameservers, **settings)
+        self.config = settled(ProducerConfig, nameservers, settings)
         session = Session(
             self.config,
             connections or GrpcConnections(),

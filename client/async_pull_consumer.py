@@ -13,7 +13,7 @@ from typing import Unpack
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import PocketMQError
 from ..proto.topics import check_group
-from .config import ConsumerConfig, ConsumerSettings
+from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections, GrpcConnections
 from .consuming.counts import Counts
 from .consuming.offsets import Batch, Cursor
@@ -27,7 +27,6 @@ from .consuming.steering import Steering
 from .consuming.wishes import Topics, subscriptions_of
 from .faces import AsyncSignalledFace
 from .message_batch import MessageBatch
-from .name_servers import DEFAULT_NAME_SERVERS
 from .queue import Queue
 from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
@@ -56,7 +55,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
         self,
         group: str,
         topics: Topics = (),
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         *,
         listener: RebalanceListener | None = None,
         clock: Clock | None = None,
@@ -64,8 +63,11 @@ class AsyncPullConsumer(AsyncSignalledFace):
         random: Random | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CLOCK, CONNECTIONS and RANDOM are for tests."""
-        self.config = ConsumerConfig(nameservers=nameservers, **settings)
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        CLOCK, CONNECTIONS and RANDOM are for tests.
+        """
+        self.config = settled(ConsumerConfig, nameservers, settings)
         self._session = Session(
             self.config,
             connections or GrpcConnections(),

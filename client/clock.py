@@ -11,10 +11,9 @@ from ..proto.clock import SystemClock
 from ..proto.errors import NotServed, RouteNotFound
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from .administration.brokers import Brokers
-from .config import ClientConfig
+from .config import ClientConfig, settled
 from .connections import Connections, GrpcConnections
 from .faces import AsyncFace
-from .name_servers import DEFAULT_NAME_SERVERS
 from .session import Session
 
 #: A move may set off hours of work.
@@ -36,14 +35,14 @@ class AsyncClocks(AsyncFace):
 
     def __init__(
         self,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         broker: str | None = None,
         *,
         request_timeout_ms: int = 5_000,
         connections: Connections | None = None,
     ) -> None:
         """CONNECTIONS are for tests."""
-        config = ClientConfig(nameservers=nameservers, request_timeout_ms=request_timeout_ms)
+        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
         self._session = Session(config, connections or GrpcConnections(), SystemClock(), Random())
         self._broker = broker
         self._quick = Brokers(self._session, request_timeout_ms)

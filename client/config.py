@@ -6,20 +6,21 @@ checkers; a test holds the two equal. Sizes are bytes, times milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, TypedDict
+from typing import Any, ClassVar, Final, Literal, TypedDict, TypeVar
 
+from ..proto.configuration import nearest
 from ..proto.errors import ConfigError, InvalidName
 from ..proto.record import BODY_BYTES_MAX
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
-from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from .name_servers import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
 from .producing.compression import Compression, check_compression
 from .producing.interceptors import check_interceptors
 from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice
-from .producing.receipt import ACKS_CODES, Acks
+from .producing.receipt import Acks, check_acks
 from .serialization import (
     KeySerializer,
     ValueDeserializer,
@@ -39,6 +40,47 @@ PullDelivery = Literal["at_most_once", "at_least_once"]
 PULL_DELIVERIES: Final = ("at_most_once", "at_least_once")
 #: Who divides the queues of a group.
 Rebalance = Literal["group", "client"]
+
+
+Config = TypeVar("Config", bound="ClientConfig")
+
+#: Settings that can be checked by their declared type alone; what others may be their own checks say.
+_KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "int": ((int,), "a whole number"),
+    "int | None": ((int, type(None)), "a whole number or None"),
+    "bool": ((bool,), "True or False"),
+    "bool | None": ((bool, type(None)), "True, False or None"),
+    "str": ((str,), "text"),
+}
+
+
+def settled(cls: type[Config], nameservers: str | None, settings: Mapping[str, Any]) -> Config:
+    """Return CLS of SETTINGS, the keyword arguments of a client; NAMESERVERS None: as the environment says.
+
+    Raises ConfigError, for a setting that there is not, too.
+    """
+    known = {field.name for field in fields(cls)}
+    for name in settings.keys() - known:
+        raise ConfigError(f"no setting {name!r}{nearest(name, known)}", field=name)
+    return cls(**{**settings, "nameservers": named_or_default(nameservers)})
+
+
+def _check_kinds(config: ClientConfig) -> None:
+    """Refuse values of another type than was declared."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        kinds, wanted = _KINDS.get(str(field.type), ((object,), ""))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            if object in kinds:
+                continue
+            hint = ""
+            if field.name == "nameservers":
+                hint = ', as in "10.0.0.1:9876,10.0.0.2:9876"'
+            raise ConfigError(
+                f"{field.name} is {value!r:.80}, but must be {wanted}{hint}",
+                field=field.name,
+                value=value,
+            )
 
 
 def _require_positive(config: Any, *may_be_zero: str) -> None:
@@ -74,6 +116,7 @@ class ClientConfig:
     request_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         parse_addresses(self.nameservers)
         _require_positive(self)
 
@@ -154,7 +197,9 @@ class ProducerConfig(ClientConfig):
     compress_above_bytes: int = 4_096
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         parse_addresses(self.nameservers)
+        check_acks(self.acks)
         _require_positive(
             self,
             "linger_ms",
@@ -169,12 +214,6 @@ class ProducerConfig(ClientConfig):
         check_compression(self.compression)
         key_encoder(self.key_serializer)
         value_encoder(self.value_serializer)
-        if self.acks not in ACKS_CODES:
-            raise ConfigError(
-                f'acks is {self.acks!r}, but must be "none", "memory", "disk", "replicas" or None',
-                field="acks",
-                value=self.acks,
-            )
         self._check_idempotence()
         if self.linger_ms >= self.delivery_timeout_ms:
             raise ConfigError(
@@ -235,6 +274,7 @@ class ReadingSettings(TypedDict, total=False):
     room: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
+    nameserver_timeout_ms: int
     lease_ms: int
 
 
@@ -242,7 +282,12 @@ class ReadingSettings(TypedDict, total=False):
 class ReadingConfig(ClientConfig):
     """Settings of every consumer: where it starts, what it fetches, how it shares queues with its group."""
 
-    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("fetch_wait_ms", "retry_backoff_ms", "lease_ms")
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (
+        "fetch_wait_ms",
+        "retry_backoff_ms",
+        "lease_ms",
+        "nameserver_timeout_ms",
+    )
 
     #: Where to start: at the committed offset (earliest or latest if there is none), earliest, latest, or a time (a
     #: datetime, or Unix milliseconds) where nothing is committed. Earliest and latest pass over what is committed only
@@ -283,11 +328,14 @@ class ReadingConfig(ClientConfig):
     session_timeout_ms: int = 60_000
     #: A queue that goes to another member: what was handed out may take so long to be finished.
     rebalance_timeout_ms: int = 60_000
+    #: A consumer that no name server has ever answered for so long fails; 0: it waits on.
+    nameserver_timeout_ms: int = 30_000
     #: For how long a broker gives a queue to a member. Fetches renew it; a fetch that waits for longer than 3/8 of it
     #: costs requests of its own for that. 0: as the broker is set.
     lease_ms: int = 0
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         parse_addresses(self.nameservers)
         _require_positive(self, *self.MAY_BE_ZERO)
         if isinstance(self.start, str) and self.start not in STARTS:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..proto.errors import InvalidFilter
 from ..proto.filters.sql.evaluation import compiled
 from ..proto.filters.tags import parse_tags, tag_expression
 from ..proto.filters.wire import normalised
@@ -39,5 +40,10 @@ def to_wire(wanted: Filter) -> pb.Filter:
         return pb.Filter()
     if isinstance(wanted, Sql):
         return pb.Filter(kind=pb.Filter.SQL, expression=wanted.expression)
+    if not isinstance(wanted, str):
+        raise InvalidFilter(
+            f"a filter is {wanted!r:.80}, but must be tags as text ('a || b'), Sql(…), or None for every message",
+            field="filter",
+        )
     tags = parse_tags(wanted)
     return pb.Filter(kind=pb.Filter.TAG, expression=tag_expression(tags)) if tags else pb.Filter()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, NoReturn, TypedDict, Unpack
 
 from ..proto.errors import InvalidArgument, MessageTooLarge
 from ..proto.properties import (
@@ -221,6 +221,10 @@ def _refuse_body_size(size: int) -> None:
 
 def _check_queue(topic: str, queue: Queue | int) -> None:
     number = queue.number if isinstance(queue, Queue) else queue
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidArgument(
+            f"queue is {queue!r:.80}, but must be a queue's number, or a Queue", field="queue"
+        )
     if number < 0:
         raise InvalidArgument(f"queue is {number}, but queues count from 0", field="queue")
     if isinstance(queue, Queue) and queue.topic != topic:
@@ -235,6 +239,8 @@ def _checked_keys(key: str | None, keys: Iterable[str]) -> tuple[str, ...]:
         raise InvalidArgument(f"keys is the text {keys!r}: write key={keys!r}", field="keys")
     words = tuple(keys) if key is None else (key, *keys)
     for word in words:
+        if not isinstance(word, str):
+            _refuse_type("key", word)
         if not word or KEY_SEPARATOR in word:
             raise InvalidArgument(
                 f"key {word!r}: a key is one word without spaces, which separate keys; give several as keys=[…]",
@@ -272,6 +278,9 @@ def _time_property(level: int, delay_ms: int, at_ms: int) -> bytes:
 def _property_string(
     keys: tuple[str, ...], tag: str | None, own: Mapping[str, str], sharding_key: str | None
 ) -> bytes:
+    for field, word in (("tag", tag), ("sharding_key", sharding_key)):
+        if word is not None and not isinstance(word, str):
+            _refuse_type(field, word)
     pairs: list[tuple[str, str]] = []
     if keys:
         pairs.append((KEYS, KEY_SEPARATOR.join(keys)))
@@ -283,6 +292,14 @@ def _property_string(
         refuse_reserved(own)
         pairs += own.items()
     return encode_properties(pairs)
+
+
+def _refuse_type(field: str, value: object) -> NoReturn:
+    raise InvalidArgument(
+        f"{field} is {value!r:.80} ({type(value).__name__}), but must be text: write str(…)",
+        field=field,
+        value=value,
+    )
 
 
 def _refuse_properties_size(size: int) -> None:

@@ -5,17 +5,20 @@ A question goes to the one that answered last; if it cannot be reached, to the o
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from ..proto.errors import ConfigError, Disconnected, PocketMQError, RequestTimeout
+from ..proto.errors import ConfigError, Disconnected, NotServed, PocketMQError, RequestTimeout
 from .connections import NAME_SERVER, Connections
 
 Reply = TypeVar("Reply", bound=Message)
 
 DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
+#: The environment's: counts where a program names none.
+NAMESERVER_VARIABLE: Final = "POCKETMQ_NAMESERVER"
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):(\d{1,5})")
 
 
@@ -38,6 +41,16 @@ def parse_addresses(text: str, field: str = "nameservers") -> tuple[str, ...]:
     return addresses
 
 
+def named_or_default(nameservers: str | None) -> str:
+    """Return NAMESERVERS; None: those of $POCKETMQ_NAMESERVER, or else DEFAULT_NAME_SERVERS. Raises ConfigError."""
+    if nameservers is not None:
+        return nameservers
+    if not (text := os.environ.get(NAMESERVER_VARIABLE)):
+        return DEFAULT_NAME_SERVERS
+    parse_addresses(text, f"${NAMESERVER_VARIABLE}")
+    return text
+
+
 class NameServers:
     """Asks the name servers at ADDRESSES."""
 
@@ -50,8 +63,12 @@ class NameServers:
         self._last_good = 0
 
     async def ask(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
-        """Return the answer of the first server that gives one; raise Disconnected, naming all, if none does."""
+        """Return the answer of the first server that gives one.
+
+        Raises Disconnected, naming all, if none does; NotServed if what answers is no name server.
+        """
         silent: list[str] = []
+        other: NotServed | None = None
         for step in range(len(self.addresses)):
             place = (self._last_good + step) % len(self.addresses)
             try:
@@ -59,16 +76,30 @@ class NameServers:
             except (Disconnected, RequestTimeout) as error:
                 silent.append(error.message)
                 continue
+            except NotServed as error:
+                silent.append(error.message)
+                other = error
+                continue
             self._last_good = place
             return reply
-        raise Disconnected(f"no name server answers: {'; '.join(silent)}", nameservers=self)
+        kind = Disconnected if other is None else NotServed
+        raise kind(f"no name server answers: {'; '.join(silent)}", nameservers=self)
 
     async def ask_one(
         self, address: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
         """Return the answer of the name server at ADDRESS."""
         connection = self._connections.to(address)
-        return await connection.call(NAME_SERVER + method, request, reply_type, self._timeout_ms)
+        try:
+            return await connection.call(
+                NAME_SERVER + method, request, reply_type, self._timeout_ms
+            )
+        except NotServed as error:
+            raise NotServed(
+                f"{address} is no name server: it does not serve {method}; is it the port of a broker? (a name server"
+                f" listens on {DEFAULT_NAME_SERVERS.rpartition(':')[2]} unless it is told otherwise)",
+                address=address,
+            ) from error
 
     async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
         """Return the answers of all servers that can be reached; raise Disconnected if there are none."""

@@ -22,12 +22,11 @@ from typing import Any, Unpack, overload
 
 from ..proto.clock import SystemClock
 from .async_producer import CLOSE_TIMEOUT_MS
-from .config import ProducerConfig, ProducerSettings
+from .config import ProducerConfig, ProducerSettings, settled
 from .connections import GrpcConnections
 from .draft import NO_VALUE, Draft
 from .faces import SignalledFace
 from .message import ManyParts, Message, MessageParts
-from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .producing.checking import Checker, check_checker
 from .producing.handover import Handover
@@ -44,16 +43,18 @@ class Producer(SignalledFace):
 
     def __init__(
         self,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         *,
         checker: Checker | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CHECKER says what became of a transaction (see checking.py).
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        CHECKER says what became of a transaction (see checking.py).
 
         Starts at once; close it, or use it in a `with` block.
         """
-        self.config = ProducerConfig(nameservers=nameservers, **settings)
+        self.config = settled(ProducerConfig, nameservers, settings)
         check_checker(checker, self.config.group)
         self.signals = Signals()
         self._portal = Portal.hold()

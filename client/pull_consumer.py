@@ -28,7 +28,7 @@ from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
 from .async_pull_consumer import AsyncPullConsumer, CommitCallback, tell
-from .config import ConsumerConfig, ConsumerSettings
+from .config import ConsumerConfig, ConsumerSettings, settled
 from .consuming.counts import Counts
 from .consuming.prefetch import Rebalanced
 from .consuming.pulling import Pulled
@@ -36,7 +36,6 @@ from .consuming.sending_back import SentBack
 from .consuming.wishes import Topics
 from .faces import SignalledFace
 from .message_batch import MessageBatch
-from .name_servers import DEFAULT_NAME_SERVERS
 from .portal import Portal
 from .queue import Queue
 from .rebalance_listener import RebalanceListener
@@ -53,15 +52,20 @@ class PullConsumer(SignalledFace):
         self,
         group: str,
         topics: Topics = (),
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         *,
         listener: RebalanceListener | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. Starts at once; close it, or use it in a `with` block."""
-        self.config = ConsumerConfig(nameservers=nameservers, **settings)
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        Starts at once; close it, or use it in a `with` block.
+        """
+        self.config = settled(ConsumerConfig, nameservers, settings)
         self._listener = listener
-        core = AsyncPullConsumer(group, topics, nameservers, listener=listener, **settings)
+        core = AsyncPullConsumer(
+            group, topics, self.config.nameservers, listener=listener, **settings
+        )
         self._core = core
         self._cursor = core.cursor
         self._closed = False

@@ -32,18 +32,16 @@ committed; no thread is left behind.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Self, TypeAlias, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from ..proto.clock import Clock, SystemClock
 from ..proto.errors import ClientClosed, ConfigError
-from ..proto.topics import check_group, check_topic
+from ..proto.topics import check_group
+from .config import settled
 from .connections import Connections, GrpcConnections
-from .consuming.held_queue import Subscriptions
+from .consuming.wishes import Topics, subscriptions_of
 from .faces import AsyncSignalledFace, SignalledFace
-from .filtering import Filter, to_wire
-from .name_servers import DEFAULT_NAME_SERVERS
 from .once import remembers
 from .portal import Portal
 from .pushing.config import PushConfig, PushSettings
@@ -53,26 +51,17 @@ from .pushing.pushing import Pushing
 from .session import Session
 from .signals import Signals
 
-#: Topics, or what is wanted of each: tags ("a || b"), or Sql(…).
-Wanted: TypeAlias = str | Iterable[str] | Mapping[str, Filter]
 AnyListener = TypeVar("AnyListener", bound=Listener)
-
-
-def _subscriptions(wanted: Wanted) -> Subscriptions:
-    if isinstance(wanted, str):
-        wanted = (wanted,)
-    filters = wanted if isinstance(wanted, Mapping) else dict.fromkeys(wanted)
-    return {check_topic(topic): to_wire(one) for topic, one in filters.items()}
 
 
 class _Plan:
     """What a push consumer will do, before it is started."""
 
     def __init__(
-        self, group: str, wanted: Wanted, listener: Listener | None, config: PushConfig
+        self, group: str, wanted: Topics, listener: Listener | None, config: PushConfig
     ) -> None:
         self.group = check_group(group)
-        self.subscriptions = _subscriptions(wanted)
+        self.subscriptions = subscriptions_of(wanted)
         self.config = config
         self.listener: Listener | None = None
         if listener is not None:
@@ -115,9 +104,9 @@ class AsyncPushConsumer(AsyncSignalledFace):
     def __init__(
         self,
         group: str,
-        subscriptions: Wanted,
+        subscriptions: Topics,
         listener: Listener | None = None,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         *,
         clock: Clock | None = None,
         connections: Connections | None = None,
@@ -125,7 +114,7 @@ class AsyncPushConsumer(AsyncSignalledFace):
         **settings: Unpack[PushSettings],
     ) -> None:
         """SUBSCRIPTIONS: topics, or by topic what is wanted of it. CLOCK, CONNECTIONS, RANDOM: for tests."""
-        self.config = PushConfig(nameservers=nameservers, **settings)
+        self.config = settled(PushConfig, nameservers, settings)
         self._plan = _Plan(group, subscriptions, listener, self.config)
         self._clock = clock
         self._connections = connections
@@ -194,13 +183,13 @@ class PushConsumer(SignalledFace):
     def __init__(
         self,
         group: str,
-        subscriptions: Wanted,
+        subscriptions: Topics,
         listener: Listener | None = None,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         **settings: Unpack[PushSettings],
     ) -> None:
         """SUBSCRIPTIONS: topics, or by topic what is wanted of it."""
-        self.config = PushConfig(nameservers=nameservers, **settings)
+        self.config = settled(PushConfig, nameservers, settings)
         self._plan = _Plan(group, subscriptions, listener, self.config)
         self._portal: Portal | None = None
         self._pushing: Pushing | None = None

@@ -87,7 +87,7 @@ class Routes:
         Raises RouteNotFound, which names the topic and the servers that were asked.
         """
         led_astray = topic in self._forgotten
-        known = self.known(topic)
+        known = self._routes.get(topic) if led_astray else self.known(topic)
         if known is not None and not led_astray and (provisional or not known.provisional):
             return known
         try:

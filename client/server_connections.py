@@ -16,10 +16,10 @@ from ..proto.clock import SystemClock
 from ..proto.connection_figures import ConnectionFigures, ConnectionTotals
 from ..proto.errors import PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from .config import ClientConfig
+from .config import ClientConfig, settled
 from .connections import Connections, GrpcConnections
 from .faces import AsyncFace
-from .name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from .name_servers import parse_addresses
 from .routes import master_addresses
 from .session import Session
 
@@ -48,14 +48,14 @@ class AsyncServerConnections(AsyncFace):
 
     def __init__(
         self,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         address: str | None = None,
         *,
         request_timeout_ms: int = 5_000,
         connections: Connections | None = None,
     ) -> None:
         """CONNECTIONS are for tests."""
-        config = ClientConfig(nameservers=nameservers, request_timeout_ms=request_timeout_ms)
+        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
         self._addresses = parse_addresses(address, "address") if address is not None else ()
         self._session = Session(config, connections or GrpcConnections(), SystemClock(), Random())
         self._timeout_ms = request_timeout_ms

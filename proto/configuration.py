@@ -79,7 +79,7 @@ def parse_sections(
         if key not in sections:
             where = _where(name, lines, (key,))
             raise ConfigError(
-                f"{where}: no section {key!r}{_nearest(key, sections)}", file=name, section=key
+                f"{where}: no section {key!r}{nearest(key, sections)}", file=name, section=key
             )
     return {
         title: section(
@@ -116,7 +116,7 @@ def section(
         where = _where(name, lines, (title, key))
         if key not in known:
             removed = getattr(cls, "REMOVED_KEYS", {}).get(key)
-            remedy = f" any more: {removed}" if removed else _nearest(key, known)
+            remedy = f" any more: {removed}" if removed else nearest(key, known)
             raise ConfigError(
                 f"{where}: {title}.{key}: no such key{remedy}",
                 file=name,
@@ -152,7 +152,8 @@ def _where(name: str, lines: Lines, path: tuple[str, ...]) -> str:
     return name if line is None else f"{name}:{line}"
 
 
-def _nearest(word: object, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return a half sentence behind an unknown WORD: the nearest of those KNOWN, or all."""
     names = sorted(known)
     close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"

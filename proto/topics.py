@@ -78,7 +78,7 @@ _ALPHABET = "letters, digits and _ - % |"
 
 def check_topic(name: str) -> str:
     """Return NAME if it is fit for a topic; raise InvalidName otherwise."""
-    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    derived = isinstance(name, str) and name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     return _check(name, "topic", DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
 
 
@@ -88,6 +88,11 @@ def check_group(name: str) -> str:
 
 
 def _check(name: str, what: str, length_max: int) -> str:
+    if not isinstance(name, str):
+        raise InvalidName(
+            f"the {what}'s name is {name!r:.80} ({type(name).__name__}), but must be text",
+            field=what,
+        )
     if not name:
         raise InvalidName(f"the {what}'s name is empty", field=what)
     if len(name) > length_max:

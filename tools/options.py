@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from ..client.name_servers import NAMESERVER_VARIABLE
 from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
 from .stores.recoveries import RECOVERIES
@@ -17,7 +18,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 #: How the line begins by which a server says that it serves; a JSON object follows.
 READY: Final = "ready "
-NAMESERVER_VARIABLE: Final = "POCKETMQ_NAMESERVER"
 
 
 def nameserver_option(function: Function) -> Function:

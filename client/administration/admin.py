@@ -14,9 +14,8 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ...proto.errors import ClientClosed
-from ..config import ClientConfig
+from ..config import ClientConfig, settled
 from ..faces import Face
-from ..name_servers import DEFAULT_NAME_SERVERS
 from ..portal import Portal
 from .async_admin import AsyncAdmin
 
@@ -39,14 +38,15 @@ def _blocking(
 class Admin(Face):
     """Administers the cluster behind NAMESERVERS, from ordinary threads."""
 
-    def __init__(
-        self, nameservers: str = DEFAULT_NAME_SERVERS, *, request_timeout_ms: int = 5_000
-    ) -> None:
-        """NAMESERVERS: host:port, separated by commas. Close it, or use it in a `with` block."""
-        ClientConfig(nameservers=nameservers, request_timeout_ms=request_timeout_ms)
+    def __init__(self, nameservers: str | None = None, *, request_timeout_ms: int = 5_000) -> None:
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        Close it, or use it in a `with` block.
+        """
+        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
         self._portal = Portal.hold()
         self._closed = False
-        self._core = self._portal.run(self._start(nameservers, request_timeout_ms))
+        self._core = self._portal.run(self._start(config.nameservers, request_timeout_ms))
 
     async def _start(self, nameservers: str, request_timeout_ms: int) -> AsyncAdmin:
         return AsyncAdmin(nameservers, request_timeout_ms=request_timeout_ms)

@@ -20,10 +20,9 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import PERMISSION_ALL, check_topic
-from ..config import ClientConfig
+from ..config import ClientConfig, settled
 from ..connections import Connections, GrpcConnections
 from ..faces import AsyncFace
-from ..name_servers import DEFAULT_NAME_SERVERS
 from ..queue import Queue
 from ..session import Session
 from .brokers import Brokers
@@ -50,14 +49,17 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
 
     def __init__(
         self,
-        nameservers: str = DEFAULT_NAME_SERVERS,
+        nameservers: str | None = None,
         *,
         request_timeout_ms: int = 5_000,
         clock: Clock | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """NAMESERVERS: host:port, separated by commas. CLOCK and CONNECTIONS are for tests."""
-        config = ClientConfig(nameservers=nameservers, request_timeout_ms=request_timeout_ms)
+        """NAMESERVERS: host:port, separated by commas; None: $POCKETMQ_NAMESERVER, or 127.0.0.1:9876.
+
+        CLOCK and CONNECTIONS are for tests.
+        """
+        config = settled(ClientConfig, nameservers, {"request_timeout_ms": request_timeout_ms})
         self._session = Session(
             config, connections or GrpcConnections(), clock or SystemClock(), Random()
         )

@@ -25,6 +25,7 @@ from .offsets import Batch, Cursor, Position, Positions, Stretch
 from .parts import ConsumerParts
 from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
 from .queue_reader import QueueReader
+from .reaching import reach_name_server
 from .supply import Supply
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Reading:
         self.is_waiting = False
         #: It was too long at its messages, and is out of the group until it comes for more.
         self.is_away = False
-        self._started = self._closed = False
+        self._started = self._closed = self._reaches = False
 
     def start(self) -> None:
         """Serve messages from now on."""
@@ -85,6 +86,9 @@ class Reading:
         """Read what SUPPLY gives."""
         self.supply = supply
         supply.source.start()
+        if not self._reaches:
+            self._reaches = True
+            self._session.tasks.spawn(reach_name_server(self.parts, self.fail))
         if self.config.auto_commit:
             RegularCommits(self.parts, supply.keeper, self._finished).start()
 

@@ -7,10 +7,11 @@ serialized for a topic that is not there. A plain message, small and without int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ...proto.configuration import nearest
 from ...proto.errors import InvalidArgument
 from ..config import ProducerConfig
 from ..draft import NO_VALUE, Draft
@@ -48,7 +49,11 @@ class Intake:
             value = self._encode_value(topic, value)
         if (key := parts.get("key")) is not None and (self._encodes_keys or type(key) is not str):
             parts["key"] = self._encode_key(topic, key)
-        message = Message(topic, value, **parts)
+        try:
+            message = Message(topic, value, **parts)
+        except TypeError:
+            check_parts(parts, MessageParts.__annotations__)
+            raise
         return message if len(value) <= self.plain_bytes else self._compressor.compressed(message)
 
     def offered_message(self, message: Message) -> Message:
@@ -102,6 +107,12 @@ class Intake:
         return self.interceptors.watched((sending,), outcome)
 
 
+def check_parts(parts: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raise InvalidArgument if one of PARTS, by name, is none of those KNOWN."""
+    for name in parts.keys() - known.keys():
+        raise InvalidArgument(f"a message has no part {name!r}{nearest(name, known)}", field=name)
+
+
 def _without_keys(parts: ManyParts) -> tuple[Iterable[Any] | None, dict[str, Any]]:
     """Return the keys in PARTS, and the rest."""
     rest: dict[str, Any] = {name: part for name, part in parts.items() if name != "keys"}
@@ -116,6 +127,7 @@ def _asked(message: object, value: Any, parts: MessageParts) -> Sending:
                 f"send({message!r}) has no value: write send(topic, value, …), or send(Message(…))",
                 field="value",
             )
+        check_parts(parts, MessageParts.__annotations__)
         return Draft(message, value, **parts)
     if not isinstance(message, Message):
         raise InvalidArgument(

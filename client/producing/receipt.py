@@ -7,10 +7,11 @@ sender of a hundred thousand messages does not pay for a hundred thousand receip
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple, overload
 
+from ...proto.errors import ConfigError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import offset_message_id
 from ...proto.recall_handle import encode_handle
@@ -30,6 +31,34 @@ ACKS_CODES: dict[Acks | None, int] = {
     "disk": pb.DISK,
     "replicas": pb.REPLICAS,
 }
+#: What Kafka's programs write, and its name here.
+_KAFKA_ACKS: Final[dict[object, Acks]] = {
+    0: "none",
+    "0": "none",
+    1: "memory",
+    "1": "memory",
+    -1: "replicas",
+    "-1": "replicas",
+    "all": "replicas",
+}
+
+
+def check_acks(acks: object) -> None:
+    """Raise ConfigError unless ACKS is one of those there are, or None."""
+    if (acks is None or isinstance(acks, str)) and acks in ACKS_CODES:
+        return
+    hint = ""
+    if (meant := _KAFKA_ACKS.get(acks) if isinstance(acks, Hashable) else None) is not None:
+        hint = f"; Kafka's acks={acks} is {meant!r} here"
+    if meant == "replicas":
+        hint += ', which needs replication: "disk" is the safest that one broker gives'
+    raise ConfigError(
+        f'acks is {acks!r}, but must be "none", "memory", "disk", "replicas" or None{hint}',
+        field="acks",
+        value=acks,
+    )
+
+
 _DURABILITY_NAMES: dict[int, Durability] = {
     pb.MEMORY: "memory",
     pb.DISK: "disk",

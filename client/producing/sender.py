@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Coroutine, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...proto.errors import ClientClosed, InvalidArgument, MessageTooLarge, PocketMQError
 from ...proto.message_id import UniqueIds
@@ -31,6 +31,9 @@ from .receipt import Receipt
 from .rows import MessageRow, Place
 from .run import Origin, record_size
 from .spread import spread
+
+#: A route that is younger is not asked for again because a message names a queue that it does not have.
+_ASKED_MS: Final = 200
 
 
 class _Parcel(NamedTuple):
@@ -207,11 +210,27 @@ class Sender:
         if self._disconnected:
             return self._fail(parcel, _closed_before())
         topic = parcel.messages[0].topic
-        route = self._session.routes.known(topic)
-        if route is None or topic in self._unrouted:
+        routes = self._session.routes
+        route = None if topic in self._unrouted else routes.known(topic)
+        if route is None:
+            self._wait_for_route(topic, parcel)
+        elif parcel.messages[0].placed and self._is_outdated(route, parcel):
+            routes.forget(topic)  # Asked for once: the queue that is named may be a new one.
             self._wait_for_route(topic, parcel)
         else:
             self._place(parcel, route)
+
+    def _is_outdated(self, route: Route, parcel: _Parcel | _RowParcel) -> bool:
+        """Does PARCEL name a queue that ROUTE does not know, which was not asked for just now?"""
+        if self._session.clock.now_ms() - route.fetched_ms < _ASKED_MS:
+            return False
+        messages = parcel.messages if isinstance(parcel, _RowParcel) else parcel.messages[:1]
+        wanted = {message.queue for message in messages} - {None}
+        known = route.writable
+        return not all(
+            one in known if isinstance(one, Queue) else any(one == queue.number for queue in known)
+            for one in wanted
+        )
 
     def _place(self, parcel: _Parcel | _RowParcel, route: Route) -> None:
         try:

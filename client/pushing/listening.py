@@ -51,7 +51,7 @@ def check_listener(listener: object) -> None:
     name = getattr(listener, "__qualname__", None) or type(listener).__qualname__
     if not callable(listener):
         raise ConfigError(
-            f"listener is {listener!r}, a {type(listener).__name__}: it must be a function of one argument, the"
+            f"listener is {listener!r:.80} ({type(listener).__name__}): it must be a function of one argument, the"
             " message",
             field="listener",
         )

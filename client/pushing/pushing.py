@@ -28,6 +28,7 @@ from ..consuming.held_queue import HeldQueue, Subscriptions
 from ..consuming.offset_keeper import RegularCommits
 from ..consuming.parts import ConsumerParts
 from ..consuming.queue_reader import QueueReader
+from ..consuming.reaching import reach_name_server
 from ..consuming.sending_back import SentBack
 from ..consuming.supply import Supply, broadcast_supply, group_supply
 from ..queue import Queue
@@ -133,6 +134,7 @@ class Pushing:
         """Begin."""
         tasks, config = self._session.tasks, self._config
         self._supply.source.start()
+        tasks.spawn(reach_name_server(self._parts, self.fail))
         if config.delivery != "at_most_once":
             RegularCommits(self._parts, self._supply.keeper, self._finished).start()
         if isinstance(self._failures, SendBack):

@@ -123,7 +123,7 @@ def generator(message: object):  # type: ignore[no-untyped-def]
         (lambda: None, r"<lambda>\(\) cannot be called with one argument, the message"),
         (lambda message, connection: None, "missing a required argument: 'connection'"),
         (lambda *, message: None, "cannot be called with one argument"),
-        ("charge", "listener is 'charge', a str: it must be a function of one argument"),
+        ("charge", "listener is 'charge' \\(str\\): it must be a function of one argument"),
         (generator, "is a generator, whose body would never run"),
         (Callable, r"Callable\(\) cannot be called|Callable"),
     ],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from pocketmq.client import Message
+from pocketmq.client import Message, Queue
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     NotWritable,
+    QueueNotFound,
     RouteNotFound,
     TopicNotFound,
 )
@@ -74,3 +77,27 @@ async def test_a_topic_without_write_permission_is_refused() -> None:
     async with producer(cluster) as sending:
         with pytest.raises(NotWritable, match="permission"):
             await sending.send(Message("orders", b"x"))
+
+
+async def test_a_queue_that_was_added_is_found_by_asking_once() -> None:
+    cluster, clock = FakeCluster.of_one("orders", queues=2), VirtualClock()
+
+    async with producer(cluster, clock) as sending:
+        await sending.send("orders", b"0", queue=1)
+        add_topic(cluster.broker, "orders", 4)
+        await clock.advance(1_000)
+        cluster.asked.clear()
+
+        receipts = await asyncio.gather(
+            sending.send(Message("orders", b"1", queue=3)),
+            sending.send("orders", b"2", queue=Queue("orders", "broker-a", 2)),
+            sending.send_many("orders", [b"3", b"4"], queue=3),
+        )
+        assert cluster.asked.count("127.0.0.1:9876") == 1
+        with pytest.raises(QueueNotFound, match="there is no queue 9"):
+            await sending.send(Message("orders", b"x", queue=9))
+        with pytest.raises(QueueNotFound, match="there is no queue 9"):
+            await sending.send(Message("orders", b"x", queue=9))
+
+    assert [receipts[0].queue, receipts[1].queue] == [3, 2]
+    assert cluster.asked.count("127.0.0.1:9876") == 1

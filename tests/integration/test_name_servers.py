@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Self
 
 import grpc.aio
+import pytest
 
 from pocketmq.broker.broker import Broker
-from pocketmq.client import AsyncAdmin, AsyncProducer, Message
+from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.errors import NotServed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.os_disk import OsDisk
 
@@ -113,3 +115,18 @@ async def test_a_broker_starts_without_any_name_server_and_registers_when_one_co
         late = await servers.name_server(absent.port)
 
         await until(late, "broker-a", ["broker-a"])
+
+
+async def test_a_brokers_port_given_as_name_server_is_named_as_what_it_is(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        broker = await servers.broker(await servers.name_server())
+        says = rf"{broker.address} is no name server: .* is it the port of a broker\?"
+
+        async with AsyncProducer(broker.address) as sending:
+            with pytest.raises(NotServed, match=says):
+                await sending.send(Message("orders", b"x"))
+        async with AsyncPullConsumer(
+            "g", "orders", broker.address, nameserver_timeout_ms=100
+        ) as reading:
+            with pytest.raises(NotServed, match=f"for 0.* s no name server answers: {says}"):
+                await reading.poll(timeout_ms=10_000)

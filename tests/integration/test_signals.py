@@ -16,6 +16,8 @@ from pocketmq.proto.clock import SystemClock
 
 from ..served import ServerProcess
 
+pytestmark = pytest.mark.processes
+
 TERM, INT = signal.SIGTERM, signal.SIGINT
 BOTH = pytest.mark.parametrize("how", [TERM, INT], ids=["sigterm", "ctrl-c"])
 

@@ -18,12 +18,12 @@ import click
 from click.core import ParameterSource
 
 from ...client import Admin
+from ...client.name_servers import NAMESERVER_VARIABLE
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import StoreRefused
 from ...store.open_files import allow_many_files
 from ..options import (
     DEFAULT_NAMESERVER,
-    NAMESERVER_VARIABLE,
     TakesStores,
     broker_name_option,
     broker_settings,

@@ -1,0 +1,66 @@
+"""Consumers that reach no name server: what they say at once, and when they give up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer
+from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import Disconnected, PocketMQError
+
+from .fake_cluster import FakeCluster
+from .fake_connections import FakeConnections
+
+
+async def test_a_consumer_warns_at_once_of_a_wrong_name_server_and_fails_in_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wrong, cluster, clock = "127.0.0.1:1", FakeCluster.of_one("orders"), VirtualClock()
+    cluster.lost.add(wrong)
+    connections: Any = FakeConnections(cluster)
+    reading = AsyncPullConsumer(
+        "g", "orders", wrong, clock=clock, connections=connections, nameserver_timeout_ms=5_000
+    )
+
+    async with reading:
+        assert await reading.poll(timeout_ms=0) == []
+        await clock.advance(1)
+        (line,) = [r.message for r in caplog.records if r.levelname == "WARNING"]
+        assert line.startswith("name servers not reached, trying again group=g fails_after_ms=5000")
+        assert wrong in line
+        await clock.advance(4_000)
+        assert await reading.poll(timeout_ms=0) == []
+        await clock.advance(1_500)
+        with pytest.raises(PocketMQError, match=rf"for 5 s no name server answers: .*{wrong}"):
+            await reading.poll(timeout_ms=0)
+
+
+async def test_a_push_consumer_ends_with_a_wrong_name_server() -> None:
+    cluster, clock = FakeCluster.of_one("orders"), VirtualClock()
+    cluster.lost.add("127.0.0.1:1")
+    connections: Any = FakeConnections(cluster)
+    pushing = AsyncPushConsumer(
+        "g", "orders", print, "127.0.0.1:1", clock=clock, connections=connections
+    )
+
+    running = asyncio.ensure_future(pushing.run())
+    await clock.advance(31_000)
+
+    with pytest.raises(Disconnected, match="for 30 s no name server answers"):
+        await running
+
+
+async def test_a_name_server_that_was_there_once_may_go(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, clock = FakeCluster.of_one("orders"), VirtualClock()
+    connections: Any = FakeConnections(cluster)
+
+    async with AsyncPullConsumer(
+        "g", "orders", clock=clock, connections=connections, nameserver_timeout_ms=1_000
+    ) as reading:
+        await clock.advance(100)
+        cluster.lost.add("127.0.0.1:9876")
+        await clock.advance(60_000)
+        assert await reading.poll(timeout_ms=0) == []
