@@ -8,6 +8,7 @@ Cost: 0.4 µs a message with topic and body alone, 1.3 µs with a key, 1 µs wit
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -285,6 +286,8 @@ def _property_string(
     if keys:
         pairs.append((KEYS, KEY_SEPARATOR.join(keys)))
     if tag is not None:
+        if "|" in tag or tag.isspace() or not tag.isprintable():
+            _refuse_tag(tag)
         pairs.append((TAGS, tag))
     if sharding_key is not None:
         pairs.append((SHARDING_KEY, sharding_key))
@@ -300,6 +303,19 @@ def _refuse_type(field: str, value: object) -> NoReturn:
         field=field,
         value=value,
     )
+
+
+def _refuse_tag(tag: str) -> None:
+    """Refuse a TAG that official clients may not send: a filter could not name it. Letters of no width are fine."""
+    if tag.isspace():
+        rule = "is blank: give at least one visible character, or none"
+    elif "|" in tag:
+        rule = "holds '|', which separates tags in a filter: a message has one tag, put others into a property"
+    elif any(unicodedata.category(letter) == "Cc" for letter in tag):
+        rule = "holds a control character"
+    else:
+        return
+    raise InvalidArgument(f"tag {tag[:64]!r} {rule}", field="tag", value=tag[:64])
 
 
 def _refuse_properties_size(size: int) -> None:

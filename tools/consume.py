@@ -33,6 +33,10 @@ def _filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def filtered(*arguments: Any, tag: str | None, sql: str | None, **named: Any) -> Any:
         if tag is not None and sql is not None:
             raise click.UsageError("--tag and --sql exclude each other: in SQL, TAGS = 'a'.")
+        if tag is not None and "||" in tag and not all(part.strip() for part in tag.split("||")):
+            raise click.UsageError(
+                f"--tag {tag!r}: nothing stands on one side of ||: write 'a || b', or leave it out."
+            )
         wanted: Filter = tag if sql is None else Sql(sql)
         return function(*arguments, wanted=wanted, **named)
 

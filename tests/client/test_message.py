@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -35,9 +36,16 @@ def test_key_and_keys_are_kept_in_order() -> None:
     assert decode_properties(message.property_string) == {"KEYS": "a b c"}
 
 
+tags = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="|"),
+    min_size=1,
+    max_size=8,
+).filter(lambda tag: not tag.isspace())
+
+
 @given(
     keys=st.lists(words, max_size=3),
-    tag=st.none() | words,
+    tag=st.none() | tags,
     properties=st.dictionaries(words.map("own-".__add__), words, max_size=3),
     level=st.integers(0, 64),
 )
@@ -233,3 +241,22 @@ def test_a_message_is_replaced_but_for_what_stays() -> None:
     assert (later.delay_ms, later.deliver_at_ms) == (0, 1_800_000_000_000)
     with pytest.raises(InvalidArgument, match="sharding_key="):
         message.replace(properties={"__SHARDINGKEY": "s"})
+
+
+@pytest.mark.parametrize(
+    ("tag", "rule"),
+    [
+        ("a||b", "holds '|', which separates tags"),
+        ("a|b", "holds '|'"),
+        (" ", "is blank"),
+        ("a\nb", "holds a control character"),
+    ],
+)
+def test_a_tag_that_official_clients_may_not_send_is_refused(tag: str, rule: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(rule)):
+        Message("T", b"x", tag=tag)
+
+
+def test_a_tag_may_have_any_letters_that_are_seen_or_have_no_width() -> None:
+    for tag in ("a b", "ü", "标签", "a\u200db"):
+        assert Message("T", b"x", tag=tag).tag == tag

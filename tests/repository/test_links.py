@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from .source_tree import ROOT, name_of
+from .source_tree import ROOT, code_files, name_of
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?^ {0,3}\1`*~*[ ]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+).+?\1")
@@ -108,3 +108,20 @@ def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
         "#nowhere: document.md has no such heading",
         "other.md#no-heading: other.md has no such heading",
     ]
+
+
+#: Page, and what a sentence sends people there for.
+_POINTERS = {"docs/pushing.md": "`Once`"}
+
+
+def test_the_pages_that_code_and_errors_name_are_there_and_say_what_was_promised() -> None:
+    named = {
+        page
+        for path in code_files()
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8"))
+    }
+
+    assert named >= _POINTERS.keys()
+    assert [page for page in sorted(named) if not (ROOT / page).is_file()] == []
+    for page, subject in _POINTERS.items():
+        assert subject in (ROOT / page).read_text(encoding="utf-8")

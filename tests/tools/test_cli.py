@@ -216,3 +216,12 @@ def test_every_verb_that_takes_stores_says_so_alike(
     assert cli.run([*verb.split(), "--help"]) == 0
 
     assert "--store STORE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tag", ["a ||", "|| a", "a || || b"])
+def test_a_tag_is_not_left_out_beside_the_bars(
+    tag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["consume", "T", "--group", "g", "--tag", tag]) == 2
+
+    assert "nothing stands on one side of ||" in capsys.readouterr().err
