@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from ..proto.errors import PocketMQError
 from ..proto.rpc import Call
+from ..store.flush import tell
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
 
@@ -51,13 +52,13 @@ class Appends:
         return outcome
 
     def notify(self, keys: Iterable[Key]) -> None:
-        """Wake everybody who waits for one of the queues KEYS."""
+        """Wake everybody who waits for one of the queues KEYS; what one of them raises keeps no other from hearing."""
         for key in dict.fromkeys(keys):
-            self._notify(key)
+            tell(self._notify, key)
             for listener in self._listeners.get(key, ()):
-                listener()
+                tell(listener)
             for heard in self.on_arrival:
-                heard(key[0])
+                tell(heard, key[0])
 
     def when_safe(self, end_offset: int, done: Callable[[PocketMQError | None], None]) -> None:
         """Call DONE once everything before END_OFFSET is as safe as the store's setting promises, or with the error."""

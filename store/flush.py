@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.errors import DiskFailure, FilesExhausted, StoreError
+from ..proto.errors import DiskFailure, FilesExhausted, PocketMQError, StoreError
 from .mapped_files import Syncable
 
 logger = logging.getLogger(__name__)
@@ -179,9 +179,9 @@ class GroupCommit:
         reached = [waiter for end, waiter in self._waiting if end <= end_offset]
         self._waiting = [(end, waiter) for end, waiter in self._waiting if end > end_offset]
         for waiter in reached:
-            waiter(None)
+            tell(waiter, None)
         for callback in self.on_flushed:
-            callback(end_offset)
+            tell(callback, end_offset)
 
     def fail(self, error: StoreError) -> None:
         """It is unknown from now on what is on the device: tell everybody who waits, and refuse to wait again."""
@@ -190,7 +190,17 @@ class GroupCommit:
             self.on_failed(error)
         waiting, self._waiting = self._waiting, []
         for _, waiter in waiting:
-            waiter(error)
+            tell(waiter, error)
+
+
+def tell(listener: Callable[..., object], *arguments: object) -> None:
+    """Call LISTENER with ARGUMENTS. What it raises is told in the log: it must not keep others from hearing."""
+    try:
+        listener(*arguments)
+    except PocketMQError as error:
+        logger.error("a listener failed", extra={"reason": error.message})
+    except Exception:
+        logger.exception("a listener failed")
 
 
 def _at_once(function: Callable[[], None]) -> None:

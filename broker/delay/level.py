@@ -79,6 +79,8 @@ class Level:
     log_offsets: Longs = field(default_factory=nothing)
     sizes: Longs = field(default_factory=nothing)
     arrivals: Arrivals = field(init=False)
+    #: Could its entries not be read the last time? Then what is known of them is older.
+    unread: bool = False
 
     def __post_init__(self) -> None:
         self.arrivals = Arrivals(self.delay_ms)
@@ -90,10 +92,13 @@ class Level:
     def read(self, store: MessageStore, now_ms: int, ahead_ms: int, own_from: int) -> None:
         """Read entries from the position on, which moves to where the queue has some.
 
-        NOW_MS is the present; what lies behind OWN_FROM in the log came in this run of the broker.
+        NOW_MS is the present; what lies behind OWN_FROM in the log came in this run of the broker. Raises what the
+        store raises: then nothing has changed but `unread`.
         """
         known, known_offset = self.until_ms, self.offset
+        self.unread = True
         self._read(store)
+        self.unread = False
         instants = self.due_ms - ahead_ms
         own = self.log_offsets >= own_from
         latest = np.where(own, self.arrivals.due_ms(self.log_offsets, now_ms), now_ms)
@@ -106,13 +111,13 @@ class Level:
             self.until_ms[:count] = known[:count]
 
     def _read(self, store: MessageStore) -> None:
-        self.due_ms = self.log_offsets = self.sizes = nothing()
         queue = store.queues.get(SCHEDULE_TOPIC, self.queue)
         if queue is None:
+            self.log_offsets, self.sizes, self.due_ms = nothing(), nothing(), nothing()
             return
-        self._correct(queue.min_offset, queue.max_offset)
-        parts = []
-        count, at = 0, self.offset
+        first = at = self._corrected(queue.min_offset, queue.max_offset)
+        parts = [(nothing(), nothing(), nothing())]
+        count = 0
         while count < ENTRIES_MAX and at < queue.max_offset:
             part = queue.entries(at, ENTRIES_MAX - count)
             if len(part[0]):
@@ -121,24 +126,23 @@ class Level:
             elif count:
                 break  # A hole: entries are read up to it, and behind it when they are done.
             else:
-                self.offset = at = queue.offset_behind_hole(at)
-        if parts:
-            self.log_offsets, self.sizes, self.due_ms = map(
-                np.concatenate, zip(*parts, strict=True)
-            )
-            for row in np.flatnonzero(self.due_ms <= ADDRESS_MAX).tolist():
-                # A Java broker's extension of the entry is gone: as Apache, go by the record.
-                stored_ms = store_time_ms(store.log, int(self.log_offsets[row]))
-                self.due_ms[row] = 0 if stored_ms is None else stored_ms + self.delay_ms
+                first = at = queue.offset_behind_hole(at)
+        log_offsets, sizes, due_ms = map(np.concatenate, zip(*parts, strict=True))
+        for row in np.flatnonzero(due_ms <= ADDRESS_MAX).tolist():
+            # A Java broker's extension of the entry is gone: as Apache, go by the record.
+            stored_ms = store_time_ms(store.log, int(log_offsets[row]))
+            due_ms[row] = 0 if stored_ms is None else stored_ms + self.delay_ms
+        self.offset, self.log_offsets, self.sizes, self.due_ms = first, log_offsets, sizes, due_ms
 
-    def _correct(self, low: int, high: int) -> None:
-        if not low <= self.offset <= high:
-            corrected = max(low, min(self.offset, high))
+    def _corrected(self, low: int, high: int) -> int:
+        """Return the position, or the next one to it that the queue has."""
+        corrected = max(low, min(self.offset, high))
+        if corrected != self.offset:
             logger.warning(
                 "position of a delay level was corrected",
                 extra={"level": self.number, "from": self.offset, "to": corrected},
             )
-            self.offset = corrected
+        return corrected
 
     def instants(self, ahead_ms: int) -> Longs:
         """Return when each entry is due, rising."""

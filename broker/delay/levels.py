@@ -108,6 +108,8 @@ class LevelDeliveries:
         self._delivered_last = -1
         #: What could not be delivered yet.
         self._failed: _Chunk | None = None
+        #: Was it told that the levels wait?
+        self._waits = False
         self._running = False
         for level in self._levels:
             appends.listen(SCHEDULE_TOPIC, level.queue, partial(self._on_append, level))
@@ -157,7 +159,12 @@ class LevelDeliveries:
         level.arrivals.note(self._clock.now_ms(), self._store.max_log_offset)
         if len(level.due_ms):
             return
-        self._read_level(level)
+        try:
+            self._read_level(level)
+        except PocketMQError as error:
+            self._fail(error)
+            self._turns.by(self._clock.now_ms() + RETRY_MS)
+            return
         self._progress.reached(level.number, level.offset)
         next_ms = level.next_ms(ahead_ms(self._clock))
         if next_ms is None or self._failed is not None or self._turns.comes_next:
@@ -172,14 +179,25 @@ class LevelDeliveries:
         # Read together: what is due at `now_ms` is so by the wall clock, to the millisecond.
         ahead = self._clock.unix_ms() - now_ms
         try:
+            self._read_again()
             chunk = self._failed or self._gather(now_ms, ahead)
             if chunk is None or self._deliver(chunk):
                 self._go_on(now_ms, ahead, paused=chunk is not None)
             else:
                 self._turns.at(now_ms + RETRY_MS)
+        except PocketMQError as error:
+            self._fail(error)
+            self._turns.at(now_ms + RETRY_MS)
         except Exception:  # The edge of the loop: a bug must not stop all levels for good.
             logger.exception("delay levels wait")
             self._turns.at(now_ms + _BUG_RETRY_MS)
+
+    def _read_again(self) -> None:
+        """Read the entries that could not be read before."""
+        for level in self._levels:
+            if level.unread:
+                self._read_level(level)
+                self._progress.reached(level.number, level.offset)
 
     def _go_on(self, now_ms: int, ahead: int, *, paused: bool) -> None:
         """Deliver what is due at NOW_MS in the next turn, and what is due later when it is, but after a pause."""
@@ -255,20 +273,21 @@ class LevelDeliveries:
                 self._fail(outcome.error)
                 self._failed = chunk.without(outcome.states != TRY_AGAIN)
                 return False
-        if self._failed is not None:
+        if self._waits:
             logger.info("delay levels go on")
-            self._failed = None
+        self._failed, self._waits = None, False
         self._delivered_last = chunk.last
         for level, count in chunk.passed:
             level.pass_over(count)
-            if not len(level.due_ms):
-                self._read_level(level)
+            level.unread |= not len(level.due_ms)
             self._progress.reached(level.number, level.offset, count)
+        self._read_again()
         return True
 
     def _fail(self, error: PocketMQError) -> None:
-        if self._failed is None:
+        if not self._waits:
             logger.warning("delay levels wait: %s", error.message)
+        self._waits = True
 
 
 def _delays_ms(store: MessageStore) -> dict[int, int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pocketmq.broker.appends import Appends
-from pocketmq.proto.errors import PocketMQError
+from pocketmq.proto.errors import PocketMQError, StoreFull
 
 from ..runs import bodies_of, make_run, open_store
 
@@ -30,6 +32,28 @@ def test_listeners_and_waiting_fetches_hear_once_of_each_queue(tmp_path: Path) -
     assert woken == [("A", 0), ("B", 1)]
     assert heard == ["A/0", "A/0 too"]
     assert bodies_of(store, "A", 0) == [b"1", b"3"]
+    store.close()
+
+
+def test_a_listener_that_fails_keeps_no_other_from_hearing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    heard: list[str] = []
+
+    def fails(*_: object) -> None:
+        raise StoreFull("no memory for a map")
+
+    appends = Appends(store, fails)
+    appends.listen("A", 0, fails)
+    appends.listen("A", 0, lambda: heard.append("A/0"))
+    appends.on_arrival += [fails, heard.append]
+
+    (outcome,) = appends.append([make_run("A", 0, [b"1"])])
+
+    assert not isinstance(outcome, PocketMQError)
+    assert heard == ["A/0", "A"]
+    assert caplog.text.count("a listener failed") == 3
     store.close()
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pocketmq.broker.delay.level import Level
 from pocketmq.broker.delay.levels import RETRY_MS
 from pocketmq.proto.errors import PocketMQError, StoreFull
 from pocketmq.proto.record import SYS_FLAG_AT, SYS_ROLLBACK
 from pocketmq.proto.topics import SCHEDULE_TOPIC
+from pocketmq.store.consume_queue import ConsumeQueue
 from pocketmq.store.run import Appended, Run
 
 from ...fakes import FaultyDisk
@@ -102,4 +105,52 @@ async def test_a_bug_does_not_stop_the_levels_for_good(
     await rig.clock.advance(10_000)
 
     assert rig.bodies == [b"a"]
+    await rig.stop()
+
+
+async def test_entries_that_cannot_be_read_for_a_moment_are_delivered_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Leveling(tmp_path / "s")
+    rig.start()
+
+    def unmapped(queue: object, first: int, count: int) -> None:
+        raise StoreFull("no memory for a map")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ConsumeQueue, "entries", unmapped)
+        rig.send(1, b"a")
+        await rig.clock.advance(500)
+    await rig.clock.advance(500)
+    assert rig.bodies == [b"a"]
+    assert caplog.text.count("delay levels wait") == 1
+    assert "Traceback" not in caplog.text
+    await rig.stop()
+
+
+async def test_where_the_next_entries_cannot_be_read_what_was_delivered_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Leveling(tmp_path / "s")
+    rig.start()
+    for level in (1, 2):
+        rig.send(level, b"%d" % level)
+    await rig.clock.advance(4_000)
+    rig.send(1, b"with level 2")
+    read = Level.read
+
+    def unmapped(level: Level, *others: Any) -> None:
+        if not tried:
+            tried.append(level.number)
+            level.unread = True
+            raise StoreFull("no memory for a map")
+        read(level, *others)
+
+    tried: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Level, "read", unmapped)
+        await rig.clock.advance(1_000 + RETRY_MS)
+
+    assert tried
+    assert sorted(rig.bodies) == [b"1", b"2", b"with level 2"]
     await rig.stop()
