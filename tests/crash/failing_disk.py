@@ -1,4 +1,4 @@
-"""A disk of which the n-th operation fails, once or from there on, as the operating system would have it.
+"""A disk of which the n-th operation fails, once, twice or from there on, as the operating system would have it.
 
 What fails is what `OsDisk` makes of it: a write raises StoreFull or DiskFailure, a read the bare OSError. Half of what
 was to be written may be left behind.
@@ -52,14 +52,14 @@ class Fault(Enum):
 class FailingDisk(ForwardingDisk):
     """A disk on which operation NUMBER (from 1 on) of those in ROOT that FAULT can befall fails; 0: none does.
 
-    count: so many there were;  hit: what failed.
+    ALSO: another one behind it that fails, too;  count: so many there were;  hit: what failed.
     """
 
-    def __init__(self, root: str, fault: Fault, number: int) -> None:
+    def __init__(self, root: str, fault: Fault, number: int, also: int = 0) -> None:
         super().__init__()
         self._root = root
         self._fault = fault
-        self._number = number
+        self._numbers = (number, also)
         self.count = 0
         self.hit = ""
         #: A file whose path ends so was changed long ago.
@@ -70,9 +70,10 @@ class FailingDisk(ForwardingDisk):
         if action not in self._fault.actions or not path.startswith(self._root):
             return False
         self.count += 1
-        if self.count != self._number:
+        if self.count not in self._numbers:
             return bool(self.hit) and self._fault.lasts
-        self.hit = f"{self._fault.name} {self.count}: {action} {path}"
+        before = f"{self.hit}; " if self.hit else ""
+        self.hit = f"{before}{self._fault.name} {self.count}: {action} {path}"
         return True
 
     def change(self, action: str, path: str, half: Callable[[], object] = lambda: None) -> None:

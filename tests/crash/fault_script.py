@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from google.protobuf.message import Message
 
@@ -76,6 +76,8 @@ class Ledger:
     complaints: list[str] = field(default_factory=list)
     #: A life that did not end well, behind which messages may come again.
     unclean: bool = False
+    #: A store that failed: what fired in its last seconds may fire again, as after a power cut.
+    failed: bool = False
 
 
 class _Switchboard:
@@ -108,7 +110,9 @@ class _Switchboard:
 class _Life:
     """One run of a broker on DISK; what happens stands in LEDGER."""
 
-    def __init__(self, folder: Path, disk: Disk, ledger: Ledger) -> None:
+    def __init__(
+        self, folder: Path, disk: Disk, ledger: Ledger, flush: Literal["async", "sync"]
+    ) -> None:
         self.disk = disk
         #: What was refused last.
         self.refusal: PocketMQError | None = None
@@ -124,6 +128,7 @@ class _Life:
             BrokerConfig(nameservers=(), port=8081),
             small_config(
                 folder,
+                flush=flush,
                 log_file_size_bytes=8192,
                 timer_log_file_size_bytes=2048,
                 retention_ms=3_600_000,
@@ -179,9 +184,10 @@ class _Life:
         return False
 
     async def stop(self) -> None:
-        failed = len(self.ledger.told)
+        told, health = len(self.ledger.told), self.store.health
         await self.attempt("stop", self.broker.stop())
-        self.ledger.unclean |= len(self.ledger.told) > failed
+        self.ledger.unclean |= len(self.ledger.told) > told
+        self.ledger.failed |= health.failure is not None
 
     # --- what clients do
 
@@ -432,7 +438,7 @@ def _check_queues(life: _Life, promised: set[str], found: Counter[str]) -> None:
         ledger.complaints.append(f"{name} was refused, and is delivered")
     for name in sorted(ledger.gone & found.keys()):
         ledger.complaints.append(f"{name} was taken back, and is delivered")
-    fired_again = {"level", "timed"} if ledger.unclean else set()
+    fired_again = {"level", "timed"} if ledger.unclean or ledger.failed else set()
     for name, count in found.items():
         if count > 1 + (name in fired_again):
             ledger.complaints.append(f"{name} is there {count} times")
@@ -501,10 +507,17 @@ class Outcome:
     complaints: Sequence[str]
 
 
-def play(folder: Path, fault: Fault, number: int) -> Outcome:
-    """Run the script on a new store in FOLDER while operation NUMBER fails with FAULT."""
+def play(
+    folder: Path,
+    fault: Fault,
+    number: int,
+    *,
+    also: int = 0,
+    flush: Literal["async", "sync"] = "async",
+) -> Outcome:
+    """Run the script on a new store in FOLDER, with FLUSH, while operation NUMBER, and ALSO, fails with FAULT."""
     ledger = Ledger()
-    disk = FailingDisk(str(folder), fault, number)
+    disk = FailingDisk(str(folder), fault, number, also)
 
     async def lives() -> None:
         loop = asyncio.get_running_loop()
@@ -514,13 +527,13 @@ def play(folder: Path, fault: Fault, number: int) -> Outcome:
             )
         )
         for script in (first_life, second_life):
-            life = _Life(folder, disk, ledger)
+            life = _Life(folder, disk, ledger, flush)
             if await life.start():
                 await script(life)
                 await life.stop()
         if disk.hit and not ledger.told and not ledger.logged:
             ledger.complaints.append("the fault was told to nobody")
-        last = _Life(folder, OsDisk(), ledger)
+        last = _Life(folder, OsDisk(), ledger, flush)
         told = len(ledger.told)
         if await last.start():
             await check(last)

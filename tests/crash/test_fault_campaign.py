@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 
@@ -34,11 +34,26 @@ def test_the_script_is_told_nothing_where_nothing_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize("fault", list(Fault))
-def test_a_failed_operation_loses_nothing_and_is_told(fault: Fault, tmp_path: Path) -> None:
-    number = random.Random(f"{SEED}{fault.name}").randint(1, OPERATIONS[fault] * 9 // 10)
+def test_a_failed_operation_loses_nothing_and_is_told(
+    fault: Fault, flush: Literal["async", "sync"], tmp_path: Path
+) -> None:
+    number = random.Random(f"{SEED}{fault.name}{flush}").randint(1, OPERATIONS[fault] * 9 // 10)
 
-    outcome = play(tmp_path / "store", fault, number)
+    outcome = play(tmp_path / "store", fault, number, flush=flush)
+
+    assert outcome.hit, number
+    assert outcome.complaints == [], outcome.hit
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fault", [Fault.EIO, Fault.ENOSPC, Fault.EMFILE])
+def test_two_failed_operations_lose_nothing_and_are_told(fault: Fault, tmp_path: Path) -> None:
+    rng = random.Random(f"{SEED}{fault.name} twice")
+    number = rng.randint(1, OPERATIONS[fault] * 9 // 10)
+
+    outcome = play(tmp_path / "store", fault, number, also=number + rng.randint(1, 40))
 
     assert outcome.hit, number
     assert outcome.complaints == [], outcome.hit
