@@ -69,6 +69,8 @@ class Ledger:
     #: Will never be delivered, or may not be: rolled back, recalled.
     gone: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
+    #: Finished by the consumer, but the answer was an error: may come again, or not.
+    doubtful: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     offset: int = -1
     told: list[str] = field(default_factory=list)
@@ -340,8 +342,8 @@ async def _pop_some(life: _Life) -> None:
         name = _name(one.record)
         handle = one.handle
         if number < 2:
-            if await life.finish("ack", lambda: pops.acknowledge(POPPERS, TOPIC, handle)):  # noqa: B023
-                ledger.finished.add(name)
+            done = await life.finish("ack", lambda: pops.acknowledge(POPPERS, TOPIC, handle))  # noqa: B023
+            (ledger.finished if done else ledger.doubtful).add(name)
         elif number == 2:
             await life.finish(
                 "change",
@@ -450,7 +452,7 @@ def _check_queues(life: _Life, promised: set[str], found: Counter[str]) -> None:
 async def _check_pops(life: _Life, there: set[str]) -> None:
     ledger = life.ledger
     popped = await _all_popped(life)
-    for name in sorted((there - ledger.finished) - popped.keys()):
+    for name in sorted((there - ledger.finished - ledger.doubtful) - popped.keys()):
         ledger.complaints.append(f"{name} was never finished, and is not delivered")
     # Without its journal the broker says that it delivers more again.
     if not ledger.unclean and not any("delivers more again" in line for line in ledger.logged):
