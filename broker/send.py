@@ -40,6 +40,7 @@ from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import PRODUCER_SEQUENCE
 from ..proto.topics import TIMER_TOPIC
+from ..store.flush import tell
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
 from .admission import Admitted, admit, ways
@@ -262,7 +263,12 @@ class Sends:
         arrived, self._arrived = self._arrived, []
         to_disk: list[Sending] = []
         end_offset = 0
-        for send, outcomes in zip(arrived, self._outcomes(arrived), strict=True):
+        try:
+            all_outcomes = self._outcomes(arrived)
+        except Exception as bug:  # The edge: no sender may be left without an answer.
+            self._answer_all(arrived, _internal(bug))
+            return
+        for send, outcomes in zip(arrived, all_outcomes, strict=True):
             error = self._noted(send, outcomes)
             if error is None and send.to_disk:
                 to_disk.append(send)
@@ -290,22 +296,26 @@ class Sends:
             send.note_repeated(stored, places, self._waits.now_ms())
         except PocketMQError as error:
             return error
+        except Exception as bug:
+            return _internal(bug)
         return None
 
     def _outcomes(self, sends: list[Sending]) -> list[list[Appended | PocketMQError]]:
         """Append SENDS in their order; return what became of the parts of each."""
         outcomes: list[list[Appended | PocketMQError]] = []
         any_numbered = any(send.numbered is not None for send in sends)
-        for small, group in groupby(sends, _is_small):
-            members = list(group)
+        try:
+            for small, group in groupby(sends, _is_small):
+                members = list(group)
+                if any_numbered:
+                    for together in self._together(members) if small else _alone(members):
+                        outcomes += self._append_numbered(together)
+                else:
+                    for together in [members] if small else _alone(members):
+                        outcomes += self._append_sends(together)
+        finally:
             if any_numbered:
-                for together in self._together(members) if small else _alone(members):
-                    outcomes += self._append_numbered(together)
-            else:
-                for together in [members] if small else _alone(members):
-                    outcomes += self._append_sends(together)
-        if any_numbered:
-            self._producers.sequences.end_turn()
+                self._producers.sequences.end_turn()
         return outcomes
 
     def _together(self, sends: list[Sending]) -> list[list[Sending]]:
@@ -351,9 +361,8 @@ class Sends:
             return self._store.append_many(runs)
         except PocketMQError as error:
             return [error] * len(runs)
-        except Exception:  # The edge: a bug below must not leave its senders without an answer.
-            logger.exception("append failed")
-            return [PocketMQError("internal error in the store")] * len(runs)
+        except Exception as bug:
+            return [_internal(bug)] * len(runs)
 
     def _sync(self, sends: list[Sending], end_offset: int) -> None:
         """Answer SENDS once everything before END_OFFSET is on the device, or that takes too long."""
@@ -387,7 +396,15 @@ class Sends:
             self.counts.messages += send.count
         else:
             self.counts.failed += 1
-        done(send.reply, error)
+        tell(done, send.reply, error)
+
+
+def _internal(bug: Exception) -> PocketMQError:
+    """Return what the sender is told of a bug below, or of too little memory, which the log has."""
+    if isinstance(bug, PocketMQError):
+        return bug
+    logger.error("append failed", exc_info=bug)
+    return PocketMQError("internal error in the store")
 
 
 def _alone(sends: list[Sending]) -> Iterator[list[Sending]]:

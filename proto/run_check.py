@@ -22,7 +22,9 @@ from .record import (
     MAGIC_V1,
     MAGIC_V2,
     SYS_BORN_V6,
+    SYS_ROLLBACK,
     SYS_STORE_V6,
+    SYS_TRANSACTION,
     Buffer,
     hosts_extra,
 )
@@ -83,6 +85,16 @@ def crc_mismatches(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool
     crcs = body_crcs(data, columns.body_start, columns.body_size)
     wrong: NDArray[np.bool_] = crcs != columns.body_crc
     return wrong & (columns.body_size > 0)
+
+
+def torn(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
+    """Tell for each record whether its end was never written: its properties end in a zero, as no broker's do.
+
+    No CRC covers the properties. One that is rolled back is not, for nobody is given it. Records must be well formed.
+    """
+    ends = as_bytes(data)[columns.properties_start + columns.properties_size - 1]
+    unwritten: NDArray[np.bool_] = (ends == 0) & (columns.properties_size > 0)
+    return unwritten & ((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK)
 
 
 def is_sound(record: Buffer) -> bool:

@@ -276,6 +276,6 @@ def write_error(error: OSError, action: str, path: str) -> StoreFull | DiskFailu
         )
     hint = {
         errno.EACCES: "check who owns the store",
-        errno.EROFS: "the file system is read-only",
+        errno.EROFS: "see why (dmesg), remount the file system, then start the broker again",
     }.get(error.errno or 0, "check the device, then open the store again")
     return DiskFailure(f"cannot {action} {path}: {reason}: {hint}", path=path, reason=reason)

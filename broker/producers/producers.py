@@ -110,8 +110,9 @@ class Producers:
             else:
                 self.sequences.failed(run, error)
                 failed = True
-        if failed:  # A part may be in the log all the same.
-            for found in found_runs(self._store.log, begin, self._store.max_log_offset):
+        end = self._store.max_log_offset
+        if failed and begin < end:  # A part may be in the log all the same.
+            for found in found_runs(self._store.log, begin, end):
                 self.sequences.note(*found, used_ms=self._clock.now_ms())
 
     def places(self, run: Numbered) -> Places:

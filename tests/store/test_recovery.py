@@ -258,6 +258,26 @@ def test_a_damaged_record_is_set_aside_and_becomes_a_void(tmp_path: Path) -> Non
     store.close()
 
 
+@pytest.mark.parametrize("place", [4, -1], ids=["in the middle", "at the end"])
+def test_a_record_whose_properties_were_not_written_to_their_end_is_none(
+    place: int, tmp_path: Path
+) -> None:
+    """As a kill or a power cut amid a write leaves it. Its body is whole, its keys and tags are not."""
+    held = filled(tmp_path, 3, clean=False)
+    record = all_records(held)[place]
+    overwrite(tmp_path, record.log_offset + record.total_size - 7, bytes(7))
+
+    store = open_store(tmp_path)
+
+    require_all_but(store, held, {record.log_offset})
+    assert store.by_message_id(record.message_id) is None
+    assert (store.max_log_offset == record.log_offset) == (place == -1)
+    text = store.recovery.text()
+    assert ("its properties were not written to their end" in text) == (place == 4), text
+    store.close()
+    require_second_recovery_changes_nothing(tmp_path)
+
+
 def test_stale_records_behind_the_end_stay_dead(tmp_path: Path) -> None:
     """A cut that zeroed nothing, as Apache's: old records of the same places follow the new end."""
     clock = Hand()
