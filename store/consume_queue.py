@@ -133,29 +133,38 @@ class ConsumeQueue:
         records are lost or damaged) the entry behind it is repeated, so that every other one keeps its place; the
         reader passes over repetitions. (Apache closes the gap: all later messages get lower queue offsets.) Messages
         with a number that is taken have no place and are left out, unless several in a row show that the queue began
-        anew (its topic was deleted and made again): then they replace it.
+        anew (its topic was deleted and made again): then they replace it. One message whose number fits neither of its
+        neighbours', while theirs leave room for it, gets that place: no CRC covers numbers.
         """
         ends = log_offsets + sizes
         reached = np.maximum.accumulate(ends)
         before = np.concatenate((np.array([self.max_log_end]), reached[:-1]))
         rows = np.flatnonzero(ends > np.maximum(before, self.max_log_end))
         placed = Placed(known=len(ends) - len(rows))
-        numbers = queue_offsets[rows]
+        numbers = self._numbers(queue_offsets[rows])
         cuts = np.flatnonzero(numbers[1:] != numbers[:-1] + 1) + 1
-        for run in np.split(rows, cuts):
+        for run, own in zip(np.split(rows, cuts), np.split(numbers, cuts), strict=True):
             if len(run):
-                self._put_run(
-                    int(queue_offsets[run[0]]),
-                    (log_offsets[run], sizes[run], tags_codes[run]),
-                    placed,
-                )
+                fields = log_offsets[run], sizes[run], tags_codes[run]
+                self._put_run(int(own[0]), fields, placed)
         return placed
+
+    def _numbers(self, said: Longs) -> Longs:
+        """Return the numbers of new messages that SAID these, in order: of one that is out of line, its neighbours'."""
+        if not len(said):
+            return said
+        before = self.row.end if self.row.files.files else int(said[0])
+        due = np.concatenate((np.array([before]), said[:-1] + 1))
+        is_out = np.append((said[:-1] != due[:-1]) & (said[1:] == due[:-1] + 1), False)
+        return np.where(is_out, due, said)
 
     def _put_run(self, first: int, fields: tuple[Longs, Longs, Longs], placed: Placed) -> None:
         """Enter messages of consecutive numbers from FIRST on, all newer than the queue."""
         count = len(fields[0])
-        gap = first - self.row.end
         empty = not self.row.files.files
+        if first < self.row.end and self._has_one_from(first - 1):
+            self.row.cut_to(first)
+        gap = first - self.row.end
         if first < 0 or (not empty and gap > LONE_GAP_MAX and count == 1):
             placed.misplaced += count
             return
@@ -170,6 +179,15 @@ class ConsumeQueue:
             placed.filled += gap
         self.append(first, *fields)
         placed.added += count
+
+    def _has_one_from(self, number: int) -> bool:
+        """Is one message, whose number was ahead of what follows now, all that the queue has from NUMBER on?"""
+        newest = self.row.log_offset(self.row.end - 1)
+        return (
+            number >= self.min_offset
+            and newest == self.row.log_offset(number)
+            and newest != self.row.log_offset(number - 1)
+        )
 
     def _fill(self, gap: int, fields: tuple[Longs, Longs, Longs]) -> None:
         """Repeat the first entry of FIELDS until only it fits behind."""

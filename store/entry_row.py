@@ -266,6 +266,12 @@ class EntryRow:
         self._find_max_log_end()
         return before - self.end
 
+    def cut_to(self, end: int) -> None:
+        """Take out the entries from number END on; the row keeps its place."""
+        self.files.truncate(end * self.entry_size)
+        self._forget_sums()
+        self._find_max_log_end()
+
     def _find_max_log_end(self) -> None:
         self.max_log_end = -1
         for file in reversed(self.files.files):

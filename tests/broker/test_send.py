@@ -41,6 +41,7 @@ from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.state_tables import TopicConfig
 
+from ..numbered import numbered_run
 from ..runs import BORN, bodies_of, records_of
 from .sending import TOPIC, Rig
 
@@ -152,6 +153,34 @@ async def test_a_bug_in_the_store_is_answered(
 
     assert refused.message == "internal error in the store"
     assert "a bug" in caplog.text
+
+
+async def test_a_bug_behind_the_store_is_answered_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(rig.producers, "note", broken)
+
+    refused = await rig.refusal(numbered_run([b"one"], 0))
+
+    assert refused.message == "internal error in the store"
+    assert "MemoryError" in caplog.text
+
+
+async def test_an_answer_that_cannot_be_given_keeps_no_other_from_its_own(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(reply: pb.ProduceReply) -> NoReturn:
+        raise MemoryError
+
+    rig.sends.send(run_of(), broken)
+
+    await rig.send(run_of())
+
+    assert [reply.HasField("error") for reply in rig.replies] == [False]
+    assert "MemoryError" in caplog.text
 
 
 async def test_the_stores_own_durability_serves_who_asks_for_none(tmp_path: Path) -> None:

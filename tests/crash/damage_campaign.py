@@ -12,8 +12,8 @@ offset and by id. Then it appends to every queue, opens the store again and read
 * Every queue is readable to its end, its numbers go on, and recovery changes nothing the second time.
 
 What no checksum of Apache's format covers is left out: flags, times, hosts and properties of a record that was hit, and
-the number of the newest of a queue. So are look-ups by key where the index was hit, and filters where a tags code was hit while the store was open, or together
-with the CRCs of the queue files (pocketmq/verified.json).
+the number of the newest of a queue. So are look-ups by key where the index was hit, and filters where a tags code was
+hit while the store was open, or together with the CRCs of the queue files (pocketmq/verified.json).
 """
 
 from __future__ import annotations

@@ -237,6 +237,27 @@ def test_a_lone_message_with_an_absurd_number_has_no_place(tmp_path: Path) -> No
     assert all_entries(queue) == {0: 0, 1: 2000}
 
 
+@pytest.mark.parametrize("said", [0, 2, 4, 7, 8, 9, 13, 38, 518, 1 << 40, -1 << 60])
+@pytest.mark.parametrize("cut", [0, 5, 6, 7, 10])
+def test_a_number_that_contradicts_both_neighbours_costs_no_other_message(
+    said: int, cut: int, tmp_path: Path
+) -> None:
+    queue = opened(tmp_path)
+    numbers = [*range(6), said, 7, 8, 9]
+    log_offsets = [RECORD_SIZE * row for row in range(10)]
+
+    put(queue, numbers[:cut], log_offsets[:cut])
+    put(queue, numbers[cut:], log_offsets[cut:])
+
+    found = all_entries(queue)
+    assert len(found) == 10
+    others = {number: RECORD_SIZE * number for number in range(10) if number != 6}
+    assert {number: found[number] for number in others} == others
+    # Whether what follows was known makes the difference; then the one has its place, too.
+    assert found[6] == 600 or cut == 7
+    assert put(queue, numbers, log_offsets).added == 0
+
+
 def test_a_queue_that_began_anew_replaces_the_old_one(tmp_path: Path) -> None:
     queue = opened(tmp_path)
     put(queue, list(range(25)), [row * 1000 for row in range(25)])

@@ -21,6 +21,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from pocketmq.store.mapped_file import MappedFile
 from pocketmq.store.run import Run
 
 from ...numbered import PRODUCER, bodies, numbered_run
@@ -332,3 +333,18 @@ async def test_answers_come_in_the_order_of_the_runs(rig: Rig) -> None:
     await asyncio.sleep(0)
 
     assert [reply.run_id for reply in rig.replies] == [0, 1, 2]
+
+
+async def test_a_failed_run_is_answered_where_the_log_cannot_be_read_either(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmapped(file: MappedFile) -> NoReturn:
+        raise DiskFailure("no map on a read-only file system")
+
+    await rig.send(numbered_run(bodies(0, 1), 0))
+    monkeypatch.setattr(MappedFile, "view", property(unmapped))
+    rig.disk.break_writes("commitlog")
+
+    await rig.send(numbered_run(bodies(1, 1), 1))
+
+    assert [type(error) for error in errors_of(rig)] == [type(None), DiskFailure]
