@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
+from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreError
 from ..proto.topics import check_group
 from ..store.kept_table import KeptTable
 from ..store.state_files import StateFile
@@ -60,9 +60,19 @@ class Groups:
         return [group for _, group in sorted(self._groups.items())]
 
     def ensure(self, name: str) -> GroupConfig:
-        """Return the group NAME, making it with defaults if there is none."""
+        """Return the group NAME, making it with defaults if there is none.
+
+        Where nothing can be written it is there all the same: reading goes on. It is kept once that can be done.
+        """
         group = self._groups.get(name)
-        return group if group is not None else self.create(GroupConfig(name=name), update=False)
+        if group is not None:
+            return group
+        try:
+            return self.create(GroupConfig(name=name), update=False)
+        except StoreError as error:
+            logger.warning("group is not kept yet group=%s reason=%s", name, error.message)
+            self.kept.put_late(name, group := GroupConfig(name=name))
+            return group
 
     def create(
         self, group: GroupConfig, *, update: bool, retry_intervals_ms: Sequence[int] | None = None

@@ -196,6 +196,11 @@ class KeptTable(Generic[E]):
         """Let NAME be ENTRY; raises StoreError, and then nothing has changed."""
         self._change(name, entry)
 
+    def put_late(self, name: str, entry: E) -> None:
+        """Let NAME be ENTRY, which a kill may lose: the file has it once the whole table is written."""
+        self._apply(name, entry)
+        self._is_changed = True
+
     def drop(self, name: str) -> None:
         """Let there be no NAME; raises StoreError, and then nothing has changed."""
         self._change(name, None)

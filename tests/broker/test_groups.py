@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import SUBSCRIPTION_CHECK, Groups, subscription_check
 from pocketmq.broker.retry_policy import intervals_of, policy_of
-from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded
+from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import GroupConfig, Object
 
+from ..fakes import FaultyDisk
 from ..runs import Hand
 
 
@@ -63,6 +64,25 @@ def test_a_group_is_there_after_a_restart(tmp_path: Path, groups: Groups) -> Non
     groups.create(group, update=False)
 
     assert groups_at(tmp_path).all() == [group]
+
+
+def test_where_nothing_can_be_written_a_reader_gets_its_group_and_it_is_kept_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk()
+    groups = Groups(
+        StateFile(disk, str(tmp_path), "subscriptionGroup.json"), BrokerConfig(), Hand()
+    )
+    disk.run_full("subscriptionGroup.json")
+
+    assert groups.ensure("g") is groups.get("g")
+    assert "group is not kept yet group=g" in caplog.text
+    with pytest.raises(StoreFull):
+        groups.create(GroupConfig(name="made-by-an-administrator"), update=False)
+    disk.heal()
+    groups.kept.close()
+
+    assert groups_at(tmp_path).get("g") == GroupConfig(name="g")
 
 
 def test_making_a_group_that_exists_changes_only_what_can_be_given(groups: Groups) -> None:
