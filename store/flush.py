@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..proto.errors import DiskFailure, FilesExhausted, PocketMQError, StoreError
+from ..proto.errors import DiskFailure, FilesExhausted, PocketMQError, StoreError, StoreFull
 from .mapped_files import Syncable
 
 logger = logging.getLogger(__name__)
@@ -52,9 +52,17 @@ class Flusher:
         self.error: StoreError | None = None
 
     def start(self) -> None:
+        """Start the thread; raises StoreFull where the process cannot have another one."""
         assert self._thread is None, "a flusher starts once"
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreFull(
+                f"no thread can be started ({error}): give the process more memory, or more threads (ulimit -u)",
+                reason=str(error),
+            ) from error
+        self._thread = thread
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread; a flusher that was not started is fine."""

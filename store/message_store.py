@@ -152,11 +152,14 @@ class MessageStore(Reader):
         self._background.flush_everything()
         self.parts.checkpoint.write()
         self.parts.checkpoint.sync()
-        self.queues.sum_up()
         try:
+            self.queues.sum_up()
             self._verified().save(self.disk, self.config.own_folder)
-        except StoreFull as error:  # Then the next recovery reads more; a stop stays clean.
-            logger.warning("not noted as verified", extra={"reason": error.message})
+        except (
+            StoreFull,
+            OSError,
+        ) as error:  # Then the next recovery reads more; a stop stays clean.
+            logger.warning("not noted as verified", extra={"reason": str(error)})
 
     def _verified(self) -> Snapshot:
         """Return the present state: what the next recovery may rely on, once it is on the device."""

@@ -85,7 +85,11 @@ class ScrubNotes:
             if not all(isinstance(one.verified_ms, int) for one in rows.values()):
                 return cls()
             return cls(rows)
-        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+            logger.warning(
+                "not known what was verified when: all is verified again",
+                extra={"path": path, "reason": str(error)},
+            )
             return cls()
 
     def text(self) -> bytes:

@@ -160,11 +160,17 @@ def run(arguments: Sequence[str]) -> int:
         # The interpreter flushes standard output once more at its end: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _complain(f"{where}{error.strerror or error}")
+    except (OSError, MemoryError) as error:
+        _complain(_reason(error))
         return FAILED
     return 0
+
+
+def _reason(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error}): give the process more (ulimit -v, its container)"
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
 
 
 def _invoke(arguments: list[str]) -> None:

@@ -454,10 +454,14 @@ async def _check_pops(life: _Life, there: set[str]) -> None:
     popped = await _all_popped(life)
     for name in sorted((there - ledger.finished - ledger.doubtful) - popped.keys()):
         ledger.complaints.append(f"{name} was never finished, and is not delivered")
-    # Without its journal the broker says that it delivers more again.
-    if not ledger.unclean and not any("delivers more again" in line for line in ledger.logged):
+    # Without its journal the broker says that more comes again.
+    if not ledger.unclean and not any(_tells_of_more(line) for line in ledger.logged):
         for name in sorted(ledger.finished & popped.keys()):
             ledger.complaints.append(f"{name} was finished, and comes again")
+
+
+def _tells_of_more(line: str) -> bool:
+    return "delivers more again" in line or "more comes again" in line
 
 
 async def _all_popped(life: _Life) -> Counter[str]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
+
+import pytest
+
+from pocketmq.store.consume_queues import ConsumeQueues
 
 from ..runs import Hand, bodies_of, make_run, open_store
 
@@ -93,4 +98,24 @@ def test_a_damaged_index_has_the_whole_log_read(tmp_path: Path) -> None:
     assert not (left / "pocketmq" / "verified.json").exists()  # Until all of it is on the device.
     recovered.close()
     assert (left / "pocketmq" / "verified.json").exists()
+    store.close()
+
+
+def test_a_stop_is_clean_where_queues_cannot_be_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    store.append(make_run("T", 0, [b"one"]))
+
+    def unread(queues: ConsumeQueues) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ConsumeQueues, "sum_up", unread)
+        store.close()
+
+    assert "not noted as verified" in caplog.text
+    store = open_store(tmp_path)
+    assert store.recovery.clean
+    assert bodies_of(store, "T", 0) == [b"one"]
     store.close()
