@@ -94,7 +94,8 @@ def torn(data: Buffer | Bytes, columns: RunColumns) -> NDArray[np.bool_]:
     """
     ends = as_bytes(data)[columns.properties_start + columns.properties_size - 1]
     unwritten: NDArray[np.bool_] = (ends == 0) & (columns.properties_size > 0)
-    return unwritten & ((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK)
+    unwritten &= (columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK
+    return unwritten
 
 
 def is_sound(record: Buffer) -> bool:
