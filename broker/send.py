@@ -296,7 +296,7 @@ class Sends:
             send.note_repeated(stored, places, self._waits.now_ms())
         except PocketMQError as error:
             return error
-        except Exception as bug:
+        except Exception as bug:  # The edge: it is answered.
             return _internal(bug)
         return None
 
@@ -361,7 +361,9 @@ class Sends:
             return self._store.append_many(runs)
         except PocketMQError as error:
             return [error] * len(runs)
-        except Exception as bug:
+        except (
+            Exception
+        ) as bug:  # The edge: a bug below must not leave its senders without an answer.
             return [_internal(bug)] * len(runs)
 
     def _sync(self, sends: list[Sending], end_offset: int) -> None:

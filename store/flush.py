@@ -207,7 +207,7 @@ def tell(listener: Callable[..., object], *arguments: object) -> None:
         listener(*arguments)
     except PocketMQError as error:
         logger.error("a listener failed", extra={"reason": error.message})
-    except Exception:
+    except Exception:  # A bug of the listener's.
         logger.exception("a listener failed")
 
 

@@ -72,6 +72,8 @@ class Ledger:
     #: Finished by the consumer, but the answer was an error: may come again, or not.
     doubtful: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
+    #: Are dead letters, or delivered again: the answer was an error.
+    maybe_dead: set[str] = field(default_factory=set)
     offset: int = -1
     told: list[str] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
@@ -355,6 +357,8 @@ async def _pop_some(life: _Life) -> None:
         ):
             ledger.finished.add(name)
             ledger.dead.add(name)
+        else:
+            ledger.maybe_dead.add(name)
 
 
 async def _read_some(life: _Life) -> None:
@@ -444,15 +448,19 @@ def _check_queues(life: _Life, promised: set[str], found: Counter[str]) -> None:
     for name, count in found.items():
         if count > 1 + (name in fired_again):
             ledger.complaints.append(f"{name} is there {count} times")
-    dead = {r.body.decode() for r in _records(life.store, dead_letter_topic(POPPERS), 0)}
-    for name in sorted(ledger.dead - dead):
+    for name in sorted(ledger.dead - _dead_letters(life)):
         ledger.complaints.append(f"the dead letter {name} is lost")
+
+
+def _dead_letters(life: _Life) -> set[str]:
+    return {r.body.decode() for r in _records(life.store, dead_letter_topic(POPPERS), 0)}
 
 
 async def _check_pops(life: _Life, there: set[str]) -> None:
     ledger = life.ledger
     popped = await _all_popped(life)
-    for name in sorted((there - ledger.finished - ledger.doubtful) - popped.keys()):
+    done = ledger.finished | ledger.doubtful | (ledger.maybe_dead & _dead_letters(life))
+    for name in sorted((there - done) - popped.keys()):
         ledger.complaints.append(f"{name} was never finished, and is not delivered")
     # Without its journal the broker says that more comes again.
     if not ledger.unclean and not any(_tells_of_more(line) for line in ledger.logged):
