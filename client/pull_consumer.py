@@ -269,6 +269,10 @@ class PullConsumer(SignalledFace):
         """Return what was counted so far, also after the end."""
         return self._core.metrics()
 
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        return self.metrics().text(labels)
+
     def close(self, *, finished: bool = True) -> None:
         """Commit, unless auto_commit is off, give the queues back, and disconnect.
 

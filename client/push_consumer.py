@@ -32,6 +32,7 @@ committed; no thread is left behind.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from random import Random
 from typing import Self, TypeVar, Unpack
 
@@ -168,6 +169,10 @@ class AsyncPushConsumer(AsyncSignalledFace):
         """Return what it counts, at this moment; after the end, what it had counted."""
         return self._started().metrics()
 
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        return self.metrics().text(labels)
+
     async def close(self) -> None:
         """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""
         if self._pushing is not None:
@@ -264,6 +269,10 @@ class PushConsumer(SignalledFace):
             return pushing.metrics()
 
         return portal.run(ask())
+
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
+        return self.metrics().text(labels)
 
     def close(self) -> None:
         """Hand out nothing more, let listeners at work end within close_timeout_ms, commit, disconnect."""

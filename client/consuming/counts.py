@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+from ..exposition import Exposition
 
 
 @dataclass(slots=True)
@@ -30,3 +34,27 @@ class Counts:
     queues_lost: int = 0
     #: Messages that were handed out and could not be committed any more: they come again elsewhere.
     repeats: int = 0
+
+    def text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the numbers for Prometheus, each with LABELS, for example {"client": "billing-1"}."""
+        lines = Exposition(CONSUMER_PREFIX, labels)
+        lines.add("counter", COUNTERS, self)
+        return lines.text
+
+
+CONSUMER_PREFIX: Final = "pocketmq_consumer_"
+#: Field, name, what it counts.
+COUNTERS: Final = (
+    ("handed_out", "handed_out_messages_total", "Messages given to the application."),
+    ("filtered", "filtered_messages_total", "Messages that a filter stepped over at the broker."),
+    ("lost", "lost_messages_total", "Messages that the broker could not give any more."),
+    ("commits", "commits_total", "Offsets of queues that brokers have taken."),
+    ("commits_failed", "commits_failed_total", "Offsets of queues that brokers have not taken."),
+    ("rebalances", "rebalances_total", "Generations in which this member got a share."),
+    ("queues_gained", "queues_gained_total", "Queues that came by rebalancing."),
+    ("gaining_ms", "gaining_seconds_total", "From assignment to lease, all queues together."),
+    ("queues_released", "queues_released_total", "Queues that went by rebalancing."),
+    ("releasing_ms", "releasing_seconds_total", "From the end of reading to release, all queues."),
+    ("queues_lost", "queues_lost_total", "Queues whose lease ended while they were read."),
+    ("repeats", "repeats_total", "Messages handed out that come again elsewhere."),
+)

@@ -1,21 +1,17 @@
-"""What a producer did so far, as a snapshot and as text for Prometheus.
+"""What a producer did so far, as a snapshot and as text for Prometheus (exposition.py).
 
-The text is Prometheus' exposition format, version 0.0.4: answer a scrape with it as `text/plain`. Names are
-pocketmq_producer_<noun>_<unit>; counters end in _total, times are in seconds as Prometheus wants them. Counting costs
-something for a run, nothing for a single message; a snapshot copies a hundred numbers.
+Counting costs something for a run, nothing for a single message; a snapshot copies a hundred numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
+from ..exposition import Exposition
 from .counters import Histogram, ProducerCounters
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_PREFIX: Final = "pocketmq_producer_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,15 @@ class ProducerMetrics:
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
         """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}."""
-        return "".join(f"{line}\n" for line in _lines(self, labels or {}))
+        lines = Exposition("pocketmq_producer_", labels)
+        lines.add("counter", _COUNTERS, self)
+        lines.add("gauge", _GAUGES, self)
+        for field, name, what, divisor in _HISTOGRAMS:
+            histogram: HistogramSnapshot = getattr(self, field)
+            bounds = [bound / divisor for bound in histogram.bounds]
+            total = histogram.total / divisor
+            lines.add_histogram(name, what, bounds, histogram.counts, total)
+        return lines.text
 
 
 def _frozen(histogram: Histogram) -> HistogramSnapshot:
@@ -132,34 +136,3 @@ _HISTOGRAMS: Final = (
     ("queue_time_ms", "queue_time_seconds", "From a run's first message to its request.", 1000),
     ("request_latency_ms", "request_latency_seconds", "From a request to its answer.", 1000),
 )
-
-
-def _lines(metrics: ProducerMetrics, labels: Mapping[str, str]) -> Iterator[str]:
-    pairs = [f'{name}="{_escaped(value)}"' for name, value in labels.items()]
-    plain = _in_braces(pairs)
-    for kind, rows in (("counter", _COUNTERS), ("gauge", _GAUGES)):
-        for field, name, what in rows:
-            yield from _head(name, what, kind)
-            yield f"{_PREFIX}{name}{plain} {getattr(metrics, field)}"
-    for field, name, what, divisor in _HISTOGRAMS:
-        histogram: HistogramSnapshot = getattr(metrics, field)
-        yield from _head(name, what, "histogram")
-        bounds = [*(f"{bound / divisor:g}" for bound in histogram.bounds), "+Inf"]
-        for bound, count in zip(bounds, accumulate(histogram.counts), strict=True):
-            within = _in_braces([*pairs, f'le="{bound}"'])
-            yield f"{_PREFIX}{name}_bucket{within} {count}"
-        yield f"{_PREFIX}{name}_sum{plain} {histogram.total / divisor!r}"
-        yield f"{_PREFIX}{name}_count{plain} {histogram.count}"
-
-
-def _head(name: str, what: str, kind: str) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {what}"
-    yield f"# TYPE {_PREFIX}{name} {kind}"
-
-
-def _in_braces(pairs: list[str]) -> str:
-    return f"{{{','.join(pairs)}}}" if pairs else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from ..consuming.counts import Counts
+from ..consuming.counts import CONSUMER_PREFIX, COUNTERS, Counts
+from ..exposition import Exposition
 from ..queue import Queue
 
 
@@ -54,3 +57,37 @@ class PushMetrics:
     lag: dict[Queue, int]
     #: Fetching, committing and rebalancing.
     counts: Counts = field(default_factory=Counts)
+
+    def text(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the metrics for Prometheus, each with LABELS, for example {"client": "billing-1"}.
+
+        The lag has a sample for each queue that is held.
+        """
+        lines = Exposition(CONSUMER_PREFIX, labels)
+        lines.add("counter", COUNTERS, self.counts)
+        lines.add("counter", _COUNTERS, self)
+        lines.add("gauge", _GAUGES, self)
+        lines.add_by_queue("lag_messages", "Messages stored and not finished.", self.lag)
+        bounds = [bound / 1_000 for bound in self.listener_ms_bounds]
+        what, total = "Time of the listener for a message.", self.listener_ms_sum / 1_000
+        lines.add_histogram("listener_seconds", what, bounds, self.listener_ms_counts, total)
+        return lines.text
+
+
+#: Field, name, what it counts.
+_COUNTERS: Final = (
+    ("handled", "handled_messages_total", "Messages that the listener has handled."),
+    ("failed", "failures_total", "Outcomes of the listener that were failures."),
+    ("sent_back", "sent_back_messages_total", "Failed messages that come again."),
+    ("dead", "dead_messages_total", "Failed messages that lie in the dead letters."),
+    ("dropped", "dropped_messages_total", "Failed messages of which nothing more was made."),
+    ("slow", "slow_messages_total", "Messages whose listener took too long."),
+    ("paused_by_messages", "paused_by_messages_total", "Reading held back: messages of a queue."),
+    ("paused_by_bytes", "paused_by_bytes_total", "Reading held back: bytes of a queue."),
+    ("paused_by_span", "paused_by_span_total", "Reading held back: span of queue offsets."),
+)
+_GAUGES: Final = (
+    ("held", "held_messages", "Messages fetched and not finished."),
+    ("held_bytes", "held_bytes", "Bytes of the messages fetched and not finished."),
+    ("in_process", "in_process_messages", "Messages that listeners are at."),
+)

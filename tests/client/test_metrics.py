@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client import AsyncProducer, Message
+from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
+from pocketmq.client.consuming import counts
 from pocketmq.client.producing.counters import ProducerCounters
 from pocketmq.client.producing.metrics import HistogramSnapshot, ProducerMetrics
+from pocketmq.client.pushing import metrics as push_metrics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, TopicNotFound
 
 from .fake_cluster import FakeCluster
 from .fake_connections import FakeConnections
+from .push_world import World, number, store
 
-SAMPLE = re.compile(r"(pocketmq_producer_[a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)")
+SAMPLE = re.compile(r"(pocketmq_(?:producer|consumer)_[a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)")
 
 
 def producer(cluster: FakeCluster, clock: VirtualClock, **settings: Any) -> AsyncProducer:
@@ -119,3 +122,42 @@ def test_no_values_have_no_mean() -> None:
     histogram = HistogramSnapshot(bounds=(1, 5), counts=(0, 0, 0), total=0)
 
     assert (histogram.count, histogram.mean, histogram.quantile(0.5)) == (0, 0.0, 0.0)
+
+
+async def test_a_push_consumers_figures_are_told_to_prometheus() -> None:
+    world = World()
+    store(world.broker, 3)
+
+    def listener(message: Any) -> bool:
+        return number(message) != 1
+
+    async with world.consumer(listener, retries=False) as consumer:
+        await world.pass_ms(100)
+        found = samples(consumer.metrics_text({"client": "billing-1"}))
+        metrics = consumer.metrics()
+
+    at = '{client="billing-1"}'
+    assert found[f"pocketmq_consumer_handled_messages_total{at}"] == metrics.handled == 2
+    assert found[f"pocketmq_consumer_dead_messages_total{at}"] == 1
+    assert found[f"pocketmq_consumer_rebalances_total{at}"] == metrics.counts.rebalances == 1
+    assert found[f"pocketmq_consumer_held_messages{at}"] == 0
+    assert found[f"pocketmq_consumer_listener_seconds_count{at}"] == 3
+    queue = '{client="billing-1",topic="orders",broker="broker-a",queue="0"}'
+    assert found[f"pocketmq_consumer_lag_messages{queue}"] == 0
+
+
+def test_every_figure_of_consumers_is_in_the_text() -> None:
+    names = {field.name for field in dataclasses.fields(Counts)}
+    metrics = {field.name for field in dataclasses.fields(PushMetrics)}
+    told = {row[0] for row in (*counts.COUNTERS, *push_metrics._COUNTERS, *push_metrics._GAUGES)}
+
+    assert told == names | metrics - {
+        "counts",
+        "lag",
+        "listener_ms_bounds",
+        "listener_ms_counts",
+        "listener_ms_sum",
+    }
+    text = Counts(handed_out=5, gaining_ms=1_500).text()
+    assert samples(text)["pocketmq_consumer_handed_out_messages_total"] == 5
+    assert samples(text)["pocketmq_consumer_gaining_seconds_total"] == 1.5
