@@ -8,26 +8,21 @@ offset id or a Java client's unique id: the first is tried first.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Literal
+from collections.abc import Callable, Generator
+from typing import Final, Literal, TypeVar, cast
 
-from ..proto.errors import InvalidArgument, InvalidRecord
+from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from ..proto.record import Record, decode_record
 from ..store.message_store import MessageStore
 from .topics import Topics
 
+T = TypeVar("T")
+
 #: Bytes of one answer: the newest that fit, at least one.
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _END_OF_TIME: Final = (1 << 63) - 1
-#: Candidates that the index is asked for first, and how many times more each time that there are not enough among them.
-_CANDIDATES: Final = 256
-_GROWTH: Final = 8
-#: Of one hash, no more of the newest are compared.
-CANDIDATES_MAX: Final = 1 << 18
-#: Records that are compared in one turn, and bytes of them; one record may be larger.
-_TURN_RECORDS: Final = 256
-_TURN_BYTES: Final = 1024 * 1024
 
 
 class Lookups:
@@ -81,37 +76,61 @@ class Lookups:
         limit = min(request.max_messages or most, most)
         found: list[bytes] = []  # The newest first.
         found_bytes = 0
-        looked_at: set[int] = set()
-        asked = _CANDIDATES
+        looked_up = self._store.looked_up(
+            request.topic,
+            text,
+            begin_ms=request.begin_ms,
+            end_ms=request.end_ms or _END_OF_TIME,
+            kind=kind,
+        )
         while True:
-            offsets = self._store.candidates(
-                request.topic,
-                text,
-                most=asked,
-                begin_ms=request.begin_ms,
-                end_ms=request.end_ms or _END_OF_TIME,
-                kind=kind,
-            )
-            records = turn_bytes = 0
-            for offset in reversed(offsets):
-                if offset in looked_at:
-                    continue
-                looked_at.add(offset)
-                if records == _TURN_RECORDS or turn_bytes > _TURN_BYTES:
-                    records = turn_bytes = 0
-                    await asyncio.sleep(0)
-                data = self._store.read_at(offset) if self._store.is_served(offset) else None
-                records += 1
-                turn_bytes += 0 if data is None else len(data)
-                if data is not None and _bears(data, request.topic, text, kind):
-                    found.append(data)
-                    found_bytes += len(data)
-                    if len(found) > limit or found_bytes > _ANSWER_BYTES:
-                        return _answer(found, limit, more=True)
-            if len(offsets) < asked or asked >= CANDIDATES_MAX:
-                return _answer(found, limit, more=len(offsets) >= asked)
-            asked *= _GROWTH
-            await asyncio.sleep(0)
+            try:
+                data = next(looked_up)
+            except StopIteration as end:
+                return _answer(found, limit, more=end.value)
+            if data is None:
+                await asyncio.sleep(0)
+            elif _bears(data, request.topic, text, kind):
+                found.append(data)
+                found_bytes += len(data)
+                if len(found) > limit or found_bytes > _ANSWER_BYTES:
+                    return _answer(found, limit, more=True)
+
+
+def in_turns(
+    steps: Generator[None, None, T],
+    done: Callable[[T], object],
+    fail: Callable[[PocketMQError], object],
+) -> None:
+    """Go through STEPS, one in each turn of the loop, the first at once; tell DONE what they come to.
+
+    What steps or DONE raise is raised if that is at once, and told to FAIL later.
+    """
+
+    def go_on() -> None:
+        try:
+            advance()
+        except PocketMQError as error:
+            fail(error)
+
+    def advance() -> None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            done(end.value)
+        else:
+            asyncio.get_running_loop().call_soon(go_on)
+
+    advance()
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Return what STEPS come to, in this turn: where they are known to be few, or nothing is served yet."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 def _bears(data: bytes, topic: str, text: str, kind: Literal["K", "T"]) -> bool:

@@ -69,6 +69,7 @@ class Background:
         self._health = health
         self._log, self._queues, self._index = parts.log, parts.queues, parts.index
         self._writer = writer
+        self._dispatcher = parts.dispatcher
         self._timers = timers
         self._checkpoint = parts.checkpoint
         self._disk = parts.disk
@@ -81,6 +82,8 @@ class Background:
         self._collected_ms = 0
         self._verified: Snapshot | None = None
         self._remembered_end = -1
+        #: Is the present state to be noted as soon as queues and index have all that the log has?
+        self._to_remember = False
         self._rest_busy = False
         self._checkpoint_late = False
         self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
@@ -93,10 +96,11 @@ class Background:
     def remember(self) -> None:
         """Note the present state as verified once it is on the device, so that a recovery need not read it again."""
         end = self._log.max_offset
-        is_news = end != self._remembered_end and self._writer.dispatched_offset == end
-        if self._verified is None and is_news:
+        is_whole = self._writer.dispatched_offset == end and not self._dispatcher.index_lags
+        if self._verified is None and is_whole and end != self._remembered_end:
             self._verified = self._snapshot()
             self._remembered_end = end
+        self._to_remember = not is_whole
 
     def forget(self) -> None:
         """Queues went: what was to be noted is no longer so, what is there now will be."""
@@ -150,7 +154,9 @@ class Background:
     def _queues_due(self, now_ms: int, landed: list[Callable[[], None]]) -> list[Syncable]:
         """Return the queues' and full index files' parts; LANDED gets what to note once they are on the device."""
         parts = self._queues.take_dirty()
-        if now_ms >= self._thorough_due_ms:
+        if self._to_remember:
+            self.remember()
+        if now_ms >= self._thorough_due_ms and not self._dispatcher.index_lags:
             # The first minute has to pass, as in Apache's broker.
             first = self._thorough_due_ms == 0
             self._thorough_due_ms = now_ms + self._config.flush_queues_thorough_interval_ms

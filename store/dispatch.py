@@ -3,7 +3,8 @@
 A record gets a queue entry unless it is a prepared or rolled-back transaction; a record of a topic with batch queues
 gets one only if it is an inner batch (properties INNER_NUM and INNER_BASE). Index entries: see message_index.py.
 
-Everything derived can be derived again: records that are known already are recognised and left out.
+Everything derived can be derived again: records that are known already are recognised and left out. Of a run with very
+many keys most are entered later, see late_keys.py.
 Not thread-safe: the store's owner calls it.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
+from ..proto.errors import DiskFailure
 from ..proto.few_records import FEW_MAX, FewColumns, as_few
 from ..proto.hash_ranges import hash_ranges
 from ..proto.property_ranges import PropertyRanges, property_values, tags_code, tags_codes
@@ -24,6 +26,8 @@ from ..proto.record_run import Longs, RunColumns, as_bytes
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
+from .flush import CallOwner
+from .late_keys import INDEXED_AT_ONCE, LateKeys, keys_at_most
 from .message_index import MessageIndex
 from .message_keys import has_keys, keys_of_few
 
@@ -31,6 +35,8 @@ from .message_keys import has_keys, keys_of_few
 ROWS_MAX: Final = 1 << 13
 #: And bytes of property strings: they may be half a million words for the index.
 PROPERTIES_MAX: Final = 1 << 20
+#: With longer keys even a few records are entered faster as many are.
+_KEYS_OF_FEW_MAX: Final = 1024
 _NAME_SIZE_MAX: Final = 255  # of a folder
 
 Bytes = NDArray[np.uint8]
@@ -54,6 +60,9 @@ class Dispatcher:
         self._index = index
         self._now_ms = now_ms
         self._delays_ms = np.array((0, *delay_levels_ms), np.int64)
+        self._late = None if index is None else LateKeys(index, now_ms)
+        #: How many more keys are entered at once of what is dispatched now.
+        self._room = 0
 
     def dispatch(
         self,
@@ -72,6 +81,7 @@ class Dispatcher:
         Raises StoreFull or DiskFailure: then a part may have been entered, and dispatching again enters the rest.
         """
         placed = Placed()
+        self._room = INDEXED_AT_ONCE
         for part in _parts(columns):
             known = properties if part is columns else None
             placed.add(self._dispatch(as_bytes(data), part, topic, queue, known))
@@ -94,11 +104,58 @@ class Dispatcher:
             placed = self._append(topic, queue, array, columns, properties)
         else:
             placed = self._put(array, columns, properties)
-        if self._index is not None:
+        if self._index is not None and not self._put_off(array, columns, topic, properties):
             self._index.put_run(
                 array, columns, now_ms=self._now_ms(), topic=topic, properties=properties
             )
         return placed
+
+    def _put_off(
+        self, array: Bytes, columns: RunColumns, topic: str | None, properties: PropertyRanges
+    ) -> bool:
+        """Have the keys of the records entered later, if they are too many or others wait; return whether they are."""
+        late = self._late
+        if late is None or not late.allowed:
+            return False
+        if not late.lag:
+            self._room -= keys_at_most(columns, properties)
+            if self._room >= 0:
+                return False
+        late.make_room()
+        late.put(array, columns, topic)
+        return True
+
+    # --- keys that wait
+
+    @property
+    def index_lags(self) -> bool:
+        """Are there keys of records that have their queue entries, which the index does not have yet?"""
+        return self._late is not None and self._late.lag
+
+    def start(self, call_owner: CallOwner, on_failure: Callable[[DiskFailure], object]) -> None:
+        """From now on enter very many keys in turns that CALL_OWNER gives."""
+        if self._late is not None:
+            self._late.start(call_owner, on_failure)
+
+    def stop(self) -> None:
+        """Enter all keys that wait, and let none wait from now on. Raises StoreFull or DiskFailure."""
+        if self._late is not None:
+            self._late.stop()
+
+    def index_some(self) -> None:
+        """Enter some of the keys that wait, if there are any. Raises StoreFull or DiskFailure."""
+        if self._late is not None:
+            self._late.enter_some()
+
+    def index_all(self) -> None:
+        """Enter all keys that wait. Raises StoreFull or DiskFailure."""
+        if self._late is not None:
+            self._late.enter_all()
+
+    def go_on(self) -> None:
+        """Have keys that wait entered, if a full disk had ended that."""
+        if self._late is not None:
+            self._late.go_on()
 
     def tags_codes(
         self,
@@ -130,7 +187,11 @@ class Dispatcher:
         """
         if topic == SCHEDULE_TOPIC:
             return None
+        if self.index_lags:
+            return None
         values = [property_values(string) for string in columns.property_strings()]
+        if any(len(each.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX for each in values):
+            return None
         keys = [] if self._index is None else keys_of_few(values, topic)
         if self._index is not None and not self._index.takes_few(columns, len(keys)):
             return None

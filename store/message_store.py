@@ -174,6 +174,7 @@ class MessageStore(Reader):
     def start(self, call_owner: CallOwner) -> None:
         """Start the flushing threads; CALL_OWNER runs a function in the owner's thread, from any thread, soon."""
         self._background.start(call_owner)
+        self.parts.dispatcher.start(call_owner, self.health.fail)
         self.scrubber.start(call_owner)
 
     @property
@@ -205,6 +206,7 @@ class MessageStore(Reader):
 
     def _settle(self) -> None:
         self._writer.catch_up()
+        self.parts.dispatcher.stop()
         self.log.files.discard_spare()
         self._flush_and_remember()
         self.disk.delete(self.config.abort_path)
@@ -234,6 +236,8 @@ class MessageStore(Reader):
 
     def append(self, run: Run) -> Appended:
         """Append RUN at the end of its queue; readers see it when this returns, but for a full disk.
+
+        Look-ups see it, too: of a run with very many keys most are entered later, but before the next look-up.
 
         A run goes in whole or not at all. Raises InvalidRecord, MessageTooLarge, InvalidArgument (a topic with
         batch queues), StoreFull, DiskFailure, StoreClosed: then nothing of it is stored, as far as the device can
@@ -270,7 +274,7 @@ class MessageStore(Reader):
 
     @property
     def dispatched_offset(self) -> int:
-        """Everything in the log before it is in the queues and the index."""
+        """Everything in the log before it is in the queues, and in the index unless very many keys wait."""
         return self._writer.dispatched_offset
 
     def check_readable(self) -> None:
@@ -296,6 +300,7 @@ class MessageStore(Reader):
         NOW_MS is an instant of a clock that is never set back (`Clock.now_ms`); None: the wall clock, for tools.
         """
         self._writer.catch_up_if_possible()
+        self.parts.dispatcher.go_on()
         now_ms = self._now_ms() if now_ms is None else now_ms
         self._background.tick(now_ms)
         self.scrubber.tick(now_ms)

@@ -10,7 +10,7 @@ is read once: where it says that it stands, or at the first of them if none is t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -41,6 +41,14 @@ _LONG = struct.Struct(">q")
 _LONG_MAX: Final = (1 << 63) - 1
 #: Entries looked at a time, when a read asks for more messages than that.
 ENTRIES_MAX: Final = 10_000
+#: Candidates that the index is asked for first, and how many times more each time that they were not enough.
+_CANDIDATES: Final = 256
+_GROWTH: Final = 8
+#: Of one hash, no more of the newest are looked at.
+CANDIDATES_MAX: Final = 1 << 18
+#: Records that are looked at in one turn, and bytes of them; one record may be larger.
+_TURN_RECORDS: Final = 256
+_TURN_BYTES: Final = 1024 * 1024
 #: Apache's: how often a key query is repeated when none of its results could be loaded.
 _LOOKUP_TRIES: Final = 3
 
@@ -59,6 +67,7 @@ class Reader:
         self.config = parts.config
         self.health = health
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index
+        self._dispatcher = parts.dispatcher
         self.damages = Damages(parts, health)
         self.lost_entries = LostEntries(parts, health)
 
@@ -380,6 +389,9 @@ class Reader:
         self.health.check_open()
         if self.index is None:
             return []
+        if self._dispatcher.index_lags:
+            self._check_not_failed()
+            self._dispatcher.index_all()
         limit = min(max_results, self.config.lookup_results_max)
         for _ in range(_LOOKUP_TRIES):
             found = self.index.find(
@@ -395,21 +407,55 @@ class Reader:
             end_ms = oldest
         return []
 
-    def candidates(
+    def looked_up(
         self,
         topic: str,
         key: str,
         *,
-        most: int,
         begin_ms: int = 0,
         end_ms: int = _LONG_MAX,
         kind: Literal["K", "T"] = "K",
-    ) -> list[int]:
-        """Return what `lookup` chooses from: MOST log offsets at most, the newest, in rising order, there or not."""
+    ) -> Generator[bytes | None, None, bool]:
+        """Yield the records of TOPIC with KEY (kind "T": with these tags), the newest first, and others of its hash.
+
+        The caller compares, and goes on for as long as he wants more: what shares the hash hides nothing. None comes
+        wherever a turn's worth was looked at. Of one hash the newest CANDIDATES_MAX are; it returns whether there may
+        be more. Raises StoreFull or DiskFailure where the index cannot be completed.
+        """
         self.health.check_open()
         if self.index is None:
-            return []
-        return self.index.find(topic, key, limit=most, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
+            return False
+        while self._dispatcher.index_lags:
+            self._check_not_failed()
+            self._dispatcher.index_some()
+            yield None
+        looked_at: set[int] = set()
+        asked = _CANDIDATES
+        while True:
+            offsets = self.index.find(
+                topic, key, limit=asked, begin_ms=begin_ms, end_ms=end_ms, kind=kind
+            )
+            records = size = 0
+            for offset in reversed(offsets):
+                if offset in looked_at:
+                    continue
+                looked_at.add(offset)
+                if records == _TURN_RECORDS or size > _TURN_BYTES:
+                    records = size = 0
+                    yield None
+                data = self.read_at(offset)
+                records += 1
+                if data is not None:
+                    size += len(data)
+                    yield data
+            if len(offsets) < asked or asked >= CANDIDATES_MAX:
+                return len(offsets) >= asked
+            asked *= _GROWTH
+            yield None
+
+    def _check_not_failed(self) -> None:
+        if self.health.failure is not None:
+            raise self.health.failure
 
     def is_served(self, log_offset: int) -> bool:
         """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""

@@ -11,7 +11,7 @@ nothing, as with Apache. What waits for a delay level, or in a group's retry top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,7 @@ from ...store.message_store import MessageStore
 from ...store.run import Run
 from ..appends import Appends
 from ..config import BrokerConfig
+from ..lookup import in_turns
 from ..topics import Topics
 from .roads import timer_out_ms
 
@@ -86,13 +87,16 @@ class Recalls:
         self._topics.get(request.topic)
         handle = decode_handle(request.handle)
         self._check_names(handle, request.topic)
-        waiting = self._find(handle)
-        end_offset = waiting.marker_end
-        if end_offset is None:
-            marker = self._marker(handle, waiting, call.peer)
-            end_offset = self._appends.append_one(Run.of(TIMER_TOPIC, 0, [marker])).end_offset
-        reply = pb.RecallReply(message_id=handle.message_id)
-        self._appends.reply_when_safe(call, reply, end_offset)
+
+        def found(waiting: _Waiting) -> None:
+            end_offset = waiting.marker_end
+            if end_offset is None:
+                marker = self._marker(handle, waiting, call.peer)
+                end_offset = self._appends.append_one(Run.of(TIMER_TOPIC, 0, [marker])).end_offset
+            reply = pb.RecallReply(message_id=handle.message_id)
+            self._appends.reply_when_safe(call, reply, end_offset)
+
+        in_turns(self._find(handle), found, call.fail)
         return LATER
 
     # --- checks
@@ -109,8 +113,8 @@ class Recalls:
                     value=named,
                 )
 
-    def _find(self, handle: RecallHandle) -> _Waiting:
-        """Return the message of HANDLE, if it still waits."""
+    def _find(self, handle: RecallHandle) -> Generator[None, None, _Waiting]:
+        """Return, in turns, the message of HANDLE, if it still waits."""
         now_ms = self._now_ms()
         limit = now_ms + self._config.delay_max_ms
         if handle.due_ms > limit:
@@ -121,7 +125,8 @@ class Recalls:
                 limit=limit,
                 value=handle.due_ms,
             )
-        found = self._look_up(handle)
+        found = yield from self._look_up(handle)
+        now_ms = self._now_ms()
         due_ms = handle.due_ms if found is None else found.due_ms
         if due_ms <= now_ms:
             raise TooLate(
@@ -145,25 +150,29 @@ class Recalls:
     def _slot_of(self, handle: RecallHandle) -> int:
         return timer_out_ms(handle.due_ms, self._precision_ms)
 
-    def _look_up(self, handle: RecallHandle) -> _Waiting | None:
-        """Look for the message of HANDLE, and its marker, in the timer topic."""
+    def _look_up(self, handle: RecallHandle) -> Generator[None, None, _Waiting | None]:
+        """Look, in turns, for the message of HANDLE, and its marker, in the timer topic; the newest of each counts."""
         slot_ms = self._slot_of(handle)
         marker_keys = (handle.message_id, handle.topic + _KEY_JOINT + handle.message_id)
         found: Record | None = None
         markers: dict[int, int] = {}
-        for offset in self._store.lookup(TIMER_TOPIC, handle.message_id):
-            record = self._read(offset)
+        for data in self._store.looked_up(TIMER_TOPIC, handle.message_id):
+            if data is None:
+                yield
+                continue
+            record = _of_timer_topic(data)
             if record is None:
                 continue
             properties = record.properties
             if properties.get(names.TIMER_DELETE_KEY) in marker_keys:
-                markers[_number(properties, names.TIMER_OUT_MS)] = offset + record.total_size
+                end = record.log_offset + record.total_size
+                markers.setdefault(_number(properties, names.TIMER_OUT_MS), end)
             elif (
                 properties.get(names.UNIQ_KEY) == handle.message_id
                 and properties.get(names.REAL_TOPIC) == handle.topic
                 and _number(properties, names.TIMER_OUT_MS) == slot_ms
             ):
-                found = record
+                found = found or record
         if found is None:
             return None
         due_ms = _number(found.properties, names.TIMER_DELIVER_MS)
@@ -171,15 +180,6 @@ class Recalls:
             due_ms = slot_ms + self._precision_ms
         group = found.properties.get(names.PRODUCER_GROUP, "")
         return _Waiting(slot_ms, due_ms, group, markers.get(slot_ms))
-
-    def _read(self, log_offset: int) -> Record | None:
-        """Return the record of the timer topic at LOG_OFFSET; None if there is none."""
-        data = self._store.read_at(log_offset)
-        try:
-            record = None if data is None else decode_record(data)
-        except InvalidRecord:
-            return None
-        return record if record is not None and record.topic == TIMER_TOPIC else None
 
     # --- the marker
 
@@ -206,6 +206,15 @@ class Recalls:
             properties=properties,
         )
         return encode_record(marker)
+
+
+def _of_timer_topic(data: bytes) -> Record | None:
+    """Return the record in DATA; None if it is none of the timer topic."""
+    try:
+        record = decode_record(data)
+    except InvalidRecord:
+        return None
+    return record if record.topic == TIMER_TOPIC else None
 
 
 def _number(properties: Mapping[str, str], name: str) -> int:

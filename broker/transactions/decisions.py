@@ -16,6 +16,7 @@ from ...proto.errors import PocketMQError, TransactionNotFound, TransactionResol
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call
 from ...store.run import Appended, Run
+from ..lookup import at_once
 from .half_messages import HalfCopies
 from .half_queue import HalfQueue
 from .open_halves import Key, OpenHalf
@@ -119,7 +120,7 @@ class Decisions:
 
     def _overtaken(self, decision: _Decision) -> None:
         """Answer for a transaction that was given up in this very turn."""
-        outcome = self._outcomes.find(*decision.key)
+        outcome = at_once(self._outcomes.find(*decision.key))
         name = "given up" if outcome is None else outcome.name
         decision.fail(resolved_already(decision.key[1], name))
 

@@ -24,6 +24,7 @@ from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
 from ...store.run import Run
 from ..appends import Appends
+from ..lookup import at_once
 from ..offsets import Offsets
 from .copies import find_copies, slices_from
 from .half_messages import COPIED, HalfCopies, op_parts, op_run, resolved_offsets
@@ -157,7 +158,8 @@ class HalfQueue:
         """Resolve what the log itself says the outcome of: COPIES, or what the index finds."""
         for half in self.open:
             if copies is None:
-                outcome = self._outcomes.durable(half.group, half.transaction_id, half.topic)
+                found = self._outcomes.durable(half.group, half.transaction_id, half.topic)
+                outcome = at_once(found)
             else:
                 outcome = copies.get(half.key)
             if outcome is not None:

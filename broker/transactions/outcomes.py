@@ -9,7 +9,7 @@ A recent one costs some 500 bytes, 5 MB in all; a look-up some 100 µs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,60 +74,76 @@ class Outcomes:
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
 
-    def find(self, group: str, transaction_id: str) -> Outcome | None:
-        """Return what became of a transaction of GROUP that is not open; None: there was none."""
+    def find(self, group: str, transaction_id: str) -> Generator[None, None, Outcome | None]:
+        """Return, in turns, what became of a transaction of GROUP that is not open; None: there was none."""
         recent = self._recent.get((group, transaction_id))
         if recent is not None:
             return recent
         for half in self._records(HALF_TOPIC, transaction_id):
-            if half.properties.get(PRODUCER_GROUP) == group:
+            if half is None:
+                yield
+            elif _is_of(half, group):
                 topic = half.properties.get(REAL_TOPIC, "")
-                return self.durable(group, transaction_id, topic) or Outcome(False, topic)
+                outcome = yield from self.durable(group, transaction_id, topic)
+                return outcome or Outcome(False, topic)
         return None
 
-    def durable(self, group: str, transaction_id: str, topic: str) -> Outcome | None:
-        """Return the outcome that the log tells by itself of a transaction for TOPIC: committed, or given up."""
+    def durable(
+        self, group: str, transaction_id: str, topic: str
+    ) -> Generator[None, None, Outcome | None]:
+        """Return, in turns, the outcome that the log tells of a transaction for TOPIC: committed, or given up."""
         for copy in self._records(topic, transaction_id):
-            is_committed = copy.sys_flag & SYS_TRANSACTION == SYS_COMMIT
-            if is_committed and copy.properties.get(PRODUCER_GROUP) == group:
+            if copy is None:
+                yield
+            elif copy.sys_flag & SYS_TRANSACTION == SYS_COMMIT and _is_of(copy, group):
                 return Outcome.committed_as(copy)
         for copy in self._records(CHECK_MAX_TIME_TOPIC, transaction_id):
-            if copy.properties.get(PRODUCER_GROUP) == group:
+            if copy is None:
+                yield
+            elif _is_of(copy, group):
                 return Outcome(False, topic, given_up=True)
         return None
 
-    def groups(self, transaction_id: str) -> set[str]:
-        """Return the groups that have, or had, a half message of this id."""
-        halves = self._records(HALF_TOPIC, transaction_id)
-        return {half.properties.get(PRODUCER_GROUP, "") for half in halves}
+    def is_known(self, transaction_id: str) -> Generator[None, None, bool]:
+        """Return, in turns, whether any group has, or had, a half message of this id."""
+        for half in self._records(HALF_TOPIC, transaction_id):
+            if half is not None:
+                return True
+            yield
+        return False
 
     def is_half_of(self, log_offset: int, transaction_id: str) -> bool:
         """Lies a half message of this id at LOG_OFFSET, as far as the log still tells?"""
         if 0 <= log_offset < self._store.min_log_offset:
             return True
-        record = self._record(log_offset)
+        data = self._store.read_at(log_offset)
+        record = None if data is None else _decoded(data)
         return (
             record is not None
             and record.topic == HALF_TOPIC
             and record.properties.get(UNIQ_KEY) == transaction_id
         )
 
-    def _records(self, topic: str, transaction_id: str) -> Iterator[Record]:
-        """Yield the records of TOPIC with this id, as far as the index knows them."""
-        for log_offset in self._store.lookup(topic, transaction_id):
-            record = self._record(log_offset)
-            if (
+    def _records(self, topic: str, transaction_id: str) -> Iterator[Record | None]:
+        """Yield the records of TOPIC with this id, the newest first; None: a turn's worth was looked at."""
+        for data in self._store.looked_up(topic, transaction_id):
+            record = None if data is None else _decoded(data)
+            if data is None:
+                yield None
+            elif (
                 record is not None
                 and record.topic == topic
                 and record.properties.get(UNIQ_KEY) == transaction_id
             ):
                 yield record
 
-    def _record(self, log_offset: int) -> Record | None:
-        data = self._store.read_at(log_offset)
-        if data is None:
-            return None
-        try:
-            return decode_record(data)
-        except InvalidRecord:
-            return None  # Damaged: it tells nothing.
+
+def _decoded(data: bytes) -> Record | None:
+    try:
+        return decode_record(data)
+    except InvalidRecord:
+        return None  # Damaged: it tells nothing.
+
+
+def _is_of(record: Record, group: str) -> bool:
+    return record.properties.get(PRODUCER_GROUP) == group

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 from ...proto.clock import Clock
@@ -38,6 +38,7 @@ from ...proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ...store.message_store import MessageStore
 from ..appends import Appends
 from ..config import BrokerConfig
+from ..lookup import in_turns
 from ..offsets import Offsets
 from ..timers import Timers
 from ..topics import Topics
@@ -46,7 +47,7 @@ from .decisions import Decisions, resolved_already
 from .half_queue import HalfQueue
 from .listeners import Listeners
 from .open_halves import OpenHalf
-from .outcomes import Outcomes
+from .outcomes import Outcome, Outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -196,24 +197,29 @@ class Transactions:
 
     def _answer_again(self, request: pb.EndTransactionRequest, call: Call, *, commit: bool) -> None:
         """Answer for a transaction that is not open."""
-        outcome = self._outcomes.find(request.group, request.transaction_id)
-        if outcome is None:
-            self._store.check_readable()
-            raise self._not_found(request)
-        _check_topic(request, outcome.topic)
-        if outcome.committed != commit:
-            raise resolved_already(request.transaction_id, outcome.name)
-        self._decisions.repeat(outcome, call)
 
-    def _not_found(self, request: pb.EndTransactionRequest) -> TransactionNotFound:
-        if self._outcomes.groups(request.transaction_id):
-            return TransactionNotFound(
+        def found(outcome: Outcome) -> None:
+            _check_topic(request, outcome.topic)
+            if outcome.committed != commit:
+                raise resolved_already(request.transaction_id, outcome.name)
+            self._decisions.repeat(outcome, call)
+
+        in_turns(self._find(request), found, call.fail)
+
+    def _find(self, request: pb.EndTransactionRequest) -> Generator[None, None, Outcome]:
+        """Return, in turns, what became of the transaction; raise TransactionNotFound."""
+        outcome = yield from self._outcomes.find(request.group, request.transaction_id)
+        if outcome is not None:
+            return outcome
+        self._store.check_readable()
+        if (yield from self._outcomes.is_known(request.transaction_id)):
+            raise TransactionNotFound(
                 f"transaction {request.transaction_id!r} is not one of group {request.group!r}: another group sent its"
                 " half message, and may end it",
                 field="group",
                 value=request.group,
             )
-        return TransactionNotFound(
+        raise TransactionNotFound(
             f"no half message of transaction {request.transaction_id!r} and group {request.group!r} is here: check the"
             " id, and that this is the broker that took the message",
             field="transaction_id",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,24 @@ async def test_apaches_handle_of_the_slots_first_millisecond_holds_until_it_is_d
 
     assert call.answer == pb.RecallReply(message_id="A")
     assert bodies_of(rig.store, "T", 0) == []
+
+
+async def test_any_number_of_others_of_the_same_hash_hide_no_message(rig: Rig) -> None:
+    ids = ["".join(parts) for parts in product(("Aa", "BB"), repeat=9)]
+    due_ms = rig.send(ids[0], TIMER_DELAY_MS="60000")
+    for other in ids[1:]:
+        rig.send(other, TIMER_DELAY_MS="60000")
+
+    calls = [rig.recall(ids[0], due_ms)]
+    assert not calls[0].answers
+    for _ in range(20):
+        await asyncio.sleep(0)
+    calls.append(rig.recall(ids[0], due_ms))
+    await rig.clock.advance(DAY_MS)
+
+    assert [call.answer for call in calls] == [pb.RecallReply(message_id=ids[0])] * 2
+    assert len(bodies_of(rig.store, "T", 0)) == len(ids) - 1
+    assert ids[0].encode() not in bodies_of(rig.store, "T", 0)
 
 
 async def test_recalled_twice_there_is_one_marker(rig: Rig) -> None:

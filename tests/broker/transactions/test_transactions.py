@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,23 @@ from pocketmq.store.run import Run
 from ...fakes import FaultyDisk
 from ...runs import make_run
 from .transacting import hall
+
+
+async def test_any_number_of_others_of_the_same_hash_hide_no_outcome(tmp_path: Path) -> None:
+    ids = ["".join(parts) for parts in product(("Aa", "BB"), repeat=9)]
+    async with hall(tmp_path) as broker:
+        for number, unique in enumerate(ids):
+            broker.begin(unique)
+            kind = pb.ROLLBACK if number == 1 else pb.COMMIT
+            assert not (await broker.end(unique, kind)).repeated
+        broker.transactions._outcomes._recent.clear()
+
+        calls = [broker.ask(ids[0]), broker.ask(ids[1], pb.ROLLBACK), broker.ask(ids[1])]
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+        assert [call.answer.repeated for call in calls[:2]] == [True, True]
+        assert isinstance(calls[2].error, TransactionResolved)
 
 
 async def test_a_committed_message_lies_in_its_queue_as_the_answer_says(tmp_path: Path) -> None:
