@@ -26,13 +26,14 @@ from __future__ import annotations
 import logging
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from ..proto.errors import PocketMQError, StoreError
-from .disk import Mapping
+from .disk import Disk
+from .disk import Mapping as FileMapping
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit, Waiter
 from .java_json import Json, parse, pieces_with_members, render, render_member
 from .mapped_files import FolderSync, Syncable
@@ -57,7 +58,7 @@ E = TypeVar("E", bound=Bean)
 
 
 @dataclass(frozen=True, slots=True)
-class _Change(Generic[E]):
+class Change(Generic[E]):
     """ENTRY of NAME (None: there is none any more), which made VERSION of the table out of BEFORE."""
 
     before: DataVersion
@@ -77,6 +78,86 @@ class _Change(Generic[E]):
         )
         data = text.encode()
         return _HEAD.pack(len(data), zlib.crc32(data)) + data
+
+
+class Changes(Generic[E]):
+    """What stands beside the table NAME, of FORM, of the store ROOT, in order. `number`: of the last file, 0 for none.
+
+    Who reads a store that a broker writes to reads these first, then the table: what a table has lacks nothing.
+    """
+
+    def __init__(self, disk: Disk, root: str, name: str, form: TableForm[E]) -> None:
+        paths = change_paths(disk, root, name)
+        self.number = max(paths, default=0)
+        self._rows = [
+            change for _, path in sorted(paths.items()) for change in _read(disk, path, form)
+        ]
+
+    def version_after(self, version: DataVersion) -> DataVersion | None:
+        """Return which version they make of the table's VERSION; None: another broker wrote the table meanwhile."""
+        if not self._rows or self._rows[-1].version == version:
+            return version
+        follows = any(change.before == version for change in self._rows)
+        return self._rows[-1].version if follows else None
+
+    def behind(self, version: DataVersion, known: Container[str]) -> dict[str, E | None]:
+        """Return what the table of VERSION lacks, by name; None for what is gone.
+
+        Of a table that another broker wrote these are the names that it does not have; it has those KNOWN.
+        """
+        after = self.version_after(version)
+        if after is None:
+            latest = {change.name: change.entry for change in self._rows}
+            return {name: entry for name, entry in latest.items() if name not in known and entry}
+        if after == version:
+            return {}
+        befores = [change.before for change in self._rows]
+        return {change.name: change.entry for change in self._rows[befores.index(version) :]}
+
+    def applied(self, version: DataVersion, entries: Mapping[str, E]) -> dict[str, E]:
+        """Return the ENTRIES of the table of VERSION as they are with the changes."""
+        lacking = self.behind(version, entries)
+        there = {name: entry for name, entry in entries.items() if name not in lacking}
+        return there | {name: entry for name, entry in lacking.items() if entry is not None}
+
+
+def change_paths(disk: Disk, root: str, name: str) -> dict[int, str]:
+    """Return the files of changes of the table NAME, by number."""
+    folder, prefix = f"{root}/{FOLDER}", f"{name}-"
+    return {
+        int(entry.name.removeprefix(prefix)): f"{folder}/{entry.name}"
+        for entry in disk.list(folder)
+        if entry.name.startswith(prefix) and entry.name.removeprefix(prefix).isdecimal()
+    }
+
+
+def _read(disk: Disk, path: str, form: TableForm[E]) -> Iterator[Change[E]]:
+    data, at = disk.read(path), 0
+    while at + _HEAD.size <= len(data):
+        size, crc = _HEAD.unpack_from(data, at)
+        content = data[at + _HEAD.size : at + _HEAD.size + size]
+        if not size:
+            return
+        try:
+            if len(content) < size or zlib.crc32(content) != crc:
+                raise ValueError("it is not whole")
+            change = _read_change(content.decode(), form)
+        except (ValueError, LookupError, TypeError) as error:
+            logger.warning("change not read path=%s at=%d reason=%s", path, at, error)
+            return
+        yield change
+        at += _HEAD.size + size
+
+
+def _read_change(text: str, form: TableForm[E]) -> Change[E]:
+    document = cast(Object, parse(text))
+    name, bean = str(document["name"]), document["entry"]
+    return Change(
+        _version(document["before"]),
+        _version(document["version"]),
+        name,
+        None if bean is None else form.entry(name, cast(Object, bean)),
+    )
 
 
 class KeptTable(Generic[E]):
@@ -104,7 +185,7 @@ class KeptTable(Generic[E]):
         self._is_changed = self._number > 0
         self._saving = False
         self._saver: Flusher | None = None
-        self._changes: Mapping | None = None
+        self._changes: FileMapping | None = None
         self._at = 0
         #: Bytes of changes that were ever written, and how many of them the file has.
         self._written = self._saved = 0
@@ -116,59 +197,16 @@ class KeptTable(Generic[E]):
 
     def _replay(self) -> None:
         """Apply the changes that the file does not have."""
-        changes = list(self._read_changes())
-        if not changes:
-            return
-        befores = [change.before for change in changes]
-        if self.version in befores:
-            for change in changes[befores.index(self.version) :]:
-                self._apply(change.name, change.entry)
-            self.version = changes[-1].version
-        elif changes[-1].version != self.version:
+        changes = Changes(self._disk, self._file.root, self._file.name, self._form)
+        self._number = changes.number
+        version = changes.version_after(self.version)
+        if version is None:
             logger.warning(
                 "another broker wrote the file: only new entries are kept file=%s", self._file.name
             )
-            for name, entry in {change.name: change.entry for change in changes}.items():
-                if name not in self.entries:
-                    self._apply(name, entry)
-            self.version = self.version.next(self._now_ms())
-
-    def _paths(self) -> dict[int, str]:
-        prefix = f"{self._file.name}-"
-        return {
-            int(entry.name.removeprefix(prefix)): f"{self._folder}/{entry.name}"
-            for entry in self._disk.list(self._folder)
-            if entry.name.startswith(prefix) and entry.name.removeprefix(prefix).isdecimal()
-        }
-
-    def _read_changes(self) -> Iterator[_Change[E]]:
-        for number, path in sorted(self._paths().items()):
-            self._number = number
-            data, at = self._disk.read(path), 0
-            while at + _HEAD.size <= len(data):
-                size, crc = _HEAD.unpack_from(data, at)
-                content = data[at + _HEAD.size : at + _HEAD.size + size]
-                if not size:
-                    break
-                try:
-                    if len(content) < size or zlib.crc32(content) != crc:
-                        raise ValueError("it is not whole")
-                    change = self._read_change(content.decode())
-                except (ValueError, LookupError, TypeError) as error:
-                    logger.warning("change not read path=%s at=%d reason=%s", path, at, error)
-                    break
-                yield change
-                at += _HEAD.size + size
-
-    def _read_change(self, text: str) -> _Change[E]:
-        document = cast(Object, parse(text))
-        name, bean = str(document["name"]), document["entry"]
-        return _Change(
-            _version(document["before"]),
-            _version(document["version"]),
-            name,
-            None if bean is None else self._form.entry(name, cast(Object, bean)),
-        )
+        for name, entry in changes.behind(self.version, self.entries).items():
+            self._apply(name, entry)
+        self.version = self.version.next(self._now_ms()) if version is None else version
 
     def start(self, saver: Flusher, flusher: Flusher, call_owner: CallOwner) -> None:
         """From now on write the whole table by SAVER, when `tick` is called; sync changes by FLUSHER."""
@@ -219,7 +257,7 @@ class KeptTable(Generic[E]):
                 self._apply(name, had)
                 raise
             return
-        self._write(_Change(self.version, version, name, entry).to_bytes())
+        self._write(Change(self.version, version, name, entry).to_bytes())
         self.version = version
         self._apply(name, entry)
         self._is_changed = True
@@ -331,7 +369,8 @@ class KeptTable(Generic[E]):
         the file, must not go before others, for it is how the next start knows that it has nothing to apply.
         """
         try:
-            for number, path in sorted(self._paths().items()) if last else ():
+            paths = change_paths(self._disk, self._file.root, self._file.name) if last else {}
+            for number, path in sorted(paths.items()):
                 if number <= last:
                     self._disk.delete(path)
         except (PocketMQError, OSError) as error:

@@ -51,6 +51,7 @@ class JavaConfig:
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     topics_version: DataVersion = field(default_factory=DataVersion)
     groups: dict[str, GroupConfig] = field(default_factory=dict)
+    groups_version: DataVersion = field(default_factory=DataVersion)
     forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
     consumer_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     consumer_offsets_version: DataVersion = field(default_factory=DataVersion)
@@ -145,6 +146,7 @@ class ConfigLoader:
         groups = self._load("subscriptionGroup.json", parse_groups)
         if groups is not None:
             config.groups |= groups.groups
+            config.groups_version = groups.version
             config.forbidden = groups.forbidden
         self._load_consumers(config)
         return config

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...proto.errors import StoreRefused
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...proto.record_run import Longs, RunColumns, parse_run
-from ...store.apache.config import ConfigLoader, JavaConfig
+from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.consume_queues import Queue
 from ...store.entry_row import PRE_BLANK_SIZE
@@ -19,7 +19,7 @@ from ...store.mapped_file import MappedFile
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ..stores.our_reading import store_config
+from ..stores.our_reading import our_tables, store_config
 from ..stores.sizes import settings_of
 
 Name = tuple[str, int]
@@ -61,10 +61,8 @@ class Side:
         """
         disk = OverlayDisk()
         settings = settings_of(OsDisk(), root, given)
-        aside = f"{root}/pocketmq/broken"
-        loader = ConfigLoader(disk, root, settings, now_ms(), aside=aside)
         try:
-            config = loader.metadata()
+            loader, config = our_tables(disk, root, settings, now_ms())
             loader.delays(config)
         except Refused:
             raise StoreRefused(

@@ -16,7 +16,6 @@ import numpy as np
 from ...proto.errors import StoreError
 from ...proto.record_run import Longs
 from ...store.apache.broker import ApacheBroker
-from ...store.apache.config import ConfigLoader
 from ...store.apache.files import Refused
 from ...store.apache.index import TAG_TYPE, index_key
 from ...store.apache.queue import JavaQueue
@@ -31,7 +30,7 @@ from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import Kind, RecoveryReport
 from ..inspect.document import NO_FILE, ORACLE, files
 from ..inspect.ours import OURS
-from ..stores.our_reading import store_config
+from ..stores.our_reading import our_tables, store_config
 from .evidence import Name
 
 _LOOKUP_RESULTS: Final = 64
@@ -133,10 +132,8 @@ def _units(queue: JavaQueue) -> Longs:
 def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> Outcome:
     """Return what our broker would have after its start."""
     disk = overlay(root, crash=crash)
-    aside = posixpath.join(root, "pocketmq/broken")
-    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
     try:
-        config = loader.metadata()
+        loader, config = our_tables(disk, root, settings, now_ms)
         loader.timers(config)
         loader.delays(config)
         loader.request_modes(config)

@@ -6,18 +6,22 @@ Nothing is raised for damage: a table that cannot be read is empty, and `problem
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ...proto.errors import CorruptState
 from ...store.apache import beans
 from ...store.java_json import parse
+from ...store.kept_table import Bean, Changes
 from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import StateFile
 from ...store.state_tables import (
+    GROUPS,
+    TOPICS,
     ConsumerOffsets,
     DelayOffsets,
     GroupTable,
+    TableForm,
     TopicTable,
     parse_consumer_offsets,
     parse_delay_offsets,
@@ -27,6 +31,7 @@ from ...store.state_tables import (
 from .store_files import StoreFiles
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Bean)
 
 
 @dataclass(slots=True)
@@ -38,12 +43,20 @@ class Tables:
     refused: list[str] = field(default_factory=list)
 
     def topics(self) -> TopicTable:
-        """Return topics.json."""
-        return self._load("topics.json", parse_topics, TopicTable())
+        """Return topics.json, with what was changed since it was written."""
+        changes = self._changes("topics.json", TOPICS)
+        table = self._load("topics.json", parse_topics, TopicTable())
+        if changes is None:
+            return table
+        return replace(table, topics=changes.applied(table.version, table.topics))
 
     def groups(self) -> GroupTable:
-        """Return subscriptionGroup.json."""
-        return self._load("subscriptionGroup.json", parse_groups, GroupTable())
+        """Return subscriptionGroup.json, likewise."""
+        changes = self._changes("subscriptionGroup.json", GROUPS)
+        table = self._load("subscriptionGroup.json", parse_groups, GroupTable())
+        if changes is None:
+            return table
+        return replace(table, groups=changes.applied(table.version, table.groups))
 
     def offsets(self) -> ConsumerOffsets:
         """Return consumerOffset.json."""
@@ -60,6 +73,13 @@ class Tables:
     def transactions_open(self) -> dict[str, int]:
         """Return the numbers of open half messages by real topic, as transactionMetrics has them."""
         return self._load("transactionMetrics", _transaction_counts, {})
+
+    def _changes(self, name: str, form: TableForm[E]) -> Changes[E] | None:
+        try:
+            return Changes(self.files.disk, self.files.root, name, form)
+        except OSError as error:
+            self.problems.append(_told(error))
+            return None
 
     def _load(self, name: str, parse_text: Callable[[str], T], empty: T) -> T:
         # On an overlay: loading moves a file aside that does not parse.

@@ -14,7 +14,9 @@ from ...store.apache.store import ApacheStore, queue_type_of
 from ...store.apache.timers import JavaTimers
 from ...store.config import StoreConfig
 from ...store.disk import Disk
+from ...store.kept_table import Changes
 from ...store.message_store import MessageStore
+from ...store.state_tables import GROUPS, TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,30 @@ def open_ours(disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> O
 
     Raises Refused for a table that cannot be read, StoreError where our broker would not start.
     """
-    aside = posixpath.join(root, "pocketmq/broken")
-    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
-    config = loader.metadata()
+    loader, config = our_tables(disk, root, settings, now_ms)
     store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
     reading = reading_of(disk, store, settings, config, now_ms)
     timers = _timers(reading, loader, config, now_ms)
     disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
     return OurReading(store, config, reading, timers)
+
+
+def our_tables(
+    disk: Disk, root: str, settings: ApacheSettings, now_ms: int
+) -> tuple[ConfigLoader, JavaConfig]:
+    """Return what our broker knows before it opens the store ROOT, and what loads the other tables.
+
+    A Java broker would know what stands in config/ only; ours knows the changes beside that, too (kept_table.py).
+    Raises Refused for a table that cannot be read.
+    """
+    topics = Changes(disk, root, "topics.json", TOPICS)
+    groups = Changes(disk, root, "subscriptionGroup.json", GROUPS)
+    aside = posixpath.join(root, "pocketmq/broken")
+    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
+    config = loader.metadata()
+    config.topics = topics.applied(config.topics_version, config.topics)
+    config.groups = groups.applied(config.groups_version, config.groups)
+    return loader, config
 
 
 def _timers(

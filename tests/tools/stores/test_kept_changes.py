@@ -1,0 +1,71 @@
+"""Topics and groups of the last second before a kill, which only the folder of changes has, as the tools see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pocketmq.store.flush import Flusher
+from pocketmq.store.kept_table import KeptTable
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+from pocketmq.store.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from pocketmq.tools.diff.side import Side
+from pocketmq.tools.inspect.store_files import StoreFiles
+from pocketmq.tools.inspect.tables import Tables
+from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores.locations import StoreLocation
+
+from ...runs import make_run, open_store
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> str:
+    """A store whose broker was killed before it wrote the tables: "gone" was dropped, "old" changed, others made."""
+    root = tmp_path / "store"
+    store = open_store(root)
+    store.append(make_run("new", 0, [b"one"]))
+    topics, groups = (
+        KeptTable(StateFile(OsDisk(), str(root), name), form, lambda: NOW_MS)
+        for name, form in (("topics.json", TOPICS), ("subscriptionGroup.json", GROUPS))
+    )
+    for name in ("gone", "old"):
+        topics.put(name, TopicConfig(name=name, read_queues=4, write_queues=4))
+    at_once = Flusher("at once")
+    for table in (topics, groups):
+        table.start(at_once, at_once, lambda function: function())
+    topics.put("new", TopicConfig(name="new", read_queues=1, write_queues=1))
+    topics.put("old", TopicConfig(name="old", read_queues=9, write_queues=9))
+    topics.drop("gone")
+    groups.put("g", GroupConfig(name="g"))
+    store._close_files()
+    return str(root)
+
+
+def queues_of(topics: dict[str, TopicConfig]) -> dict[str, int]:
+    return {name: topics[name].read_queues for name in ("new", "old", "gone") if name in topics}
+
+
+def test_a_store_opened_cold_our_way_has_them_and_apaches_way_has_not(killed: str) -> None:
+    location = StoreLocation(killed, killed, "broker-a")
+
+    ours = ColdStore.open(location, now_ms=NOW_MS, recovery="ours")
+    theirs = ColdStore.open(location, now_ms=NOW_MS, recovery="apache")
+
+    assert (queues_of(ours.topics), "g" in ours.groups) == ({"new": 1, "old": 9}, True)
+    assert (queues_of(theirs.topics), "g" in theirs.groups) == ({"old": 4, "gone": 4}, False)
+
+
+def test_inspect_and_diff_have_them(killed: str) -> None:
+    tables = Tables(StoreFiles(OsDisk(), killed))
+    side = Side.open(killed, {}, lambda: NOW_MS)
+
+    for topics, groups in (
+        (tables.topics().topics, tables.groups().groups),
+        (side.config.topics, side.config.groups),
+    ):
+        assert (queues_of(topics), "g" in groups) == ({"new": 1, "old": 9}, True)
+    assert tables.problems == []
