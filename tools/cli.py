@@ -87,6 +87,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Show who is connected to brokers and name servers.",
     ),
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
+    "lint": (
+        "lint.command:lint",
+        "Find what is likely a mistake in topics, groups and messages.",
+    ),
     "export": ("export.command:export", "Write the messages of stores to Parquet files."),
     "inspect": ("inspect.command:inspect", "Describe a store on disk, without writing a byte."),
     "doctor": (

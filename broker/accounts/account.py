@@ -6,8 +6,8 @@
     moves     where administrators had the group go on
 
 Messages may be looked at twice, after a rebalance for instance. Each is counted once: it is known up to where it was
-counted, and only what lies behind that counts. After a move back the filters that look again are noted again, and not
-counted.
+counted, and only what lies behind that counts. What another filter looks at again (a consumer that begins where the
+group had committed, or behind a move back) is noted as its look: the last one decides what became of a message.
 
 Bounds: FILTERS_MAX filters (the one that skipped longest ago goes under OTHERS), LOOKS_MAX looks, MEMBERS_MAX names of
 members a filter, MOVES_MAX moves; of an expression the first EXPRESSION_MAX characters are kept, ending in "…".
@@ -144,22 +144,41 @@ class Account:
         self._note_filter(begin, end, EVERY)
 
     def _note_filter(self, begin: int, end: int, filtering: Filtering) -> None:
-        if end <= self.looked_to:
+        if begin >= end:
+            return
+        if begin < self.looked_to:
+            if self._looked_only(begin, filtering):
+                begin = self.looked_to
+            else:
+                self._look_again(begin)
+        if end <= begin:
             return
         looks = self.looks
         if begin > self.looked_to and looks and looks[-1][1] != OTHERS:
             looks.append((self.looked_to, OTHERS))
-        begin = max(begin, self.looked_to)
         if not looks or looks[-1][1] != filtering:
             looks.append((begin, filtering))
         del looks[: max(0, len(looks) - LOOKS_MAX)]
         self.looked_to = end
 
+    def _looked_only(self, begin: int, filtering: Filtering) -> bool:
+        """Has FILTERING alone looked at all from BEGIN on?"""
+        first = self._stretch(begin)
+        return first >= 0 and all(name == filtering for _, name in self.looks[first:])
+
+    def _look_again(self, offset: int) -> None:
+        """Forget who looked at what lies from OFFSET on."""
+        self.looked_to = min(self.looked_to, offset)
+        self.looks = [look for look in self.looks if look[0] < offset]
+
+    def _stretch(self, offset: int) -> int:
+        return bisect_right(self.looks, offset, key=lambda look: look[0]) - 1
+
     def looked_through(self, offset: int) -> Filtering | None:
         """Return the filter that looked at the message at OFFSET; None if that is not known."""
         if offset >= self.looked_to:
             return None
-        at = bisect_right(self.looks, offset, key=lambda look: look[0]) - 1
+        at = self._stretch(offset)
         found = None if at < 0 else self.looks[at][1]
         return None if found == OTHERS else found
 
@@ -167,9 +186,7 @@ class Account:
         """Note MOVE: what lies behind it is looked at again."""
         self.moves.append(move)
         del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
-        if move.after < self.looked_to:
-            self.looked_to = move.after
-            self.looks = [look for look in self.looks if look[0] < move.after]
+        self._look_again(move.after)
 
     def passed_by(self, offset: int) -> Move | None:
         """Return the move that left out the message at OFFSET; None if the group came to it after all moves."""

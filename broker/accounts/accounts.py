@@ -86,7 +86,7 @@ class Accounts:
     def look_at_all(self, key: AccountKey, begin: int, end: int) -> None:
         """Note that KEY's messages [BEGIN, END) were delivered; of use only where others were not."""
         account = self._accounts.get(key)
-        if account is not None and end > account.looked_to and account.looks:
+        if account is not None and account.looks:
             account.look_at_all(begin, end)
             self._touch(key)
 

@@ -81,8 +81,13 @@ class Model:
     to: int = 0
 
     def look(self, begin: int, end: int, filtering: Filtering) -> None:
-        self.filters |= {one: filtering for one in range(max(begin, self.to), end)}
-        self.to = max(self.to, end)
+        seen = [self.filters.get(one) for one in range(begin, self.to)]
+        if begin < end and begin < self.to and any(one != filtering for one in seen):
+            self.filters = {one: name for one, name in self.filters.items() if one < begin}
+            self.to = begin
+        if begin < end:
+            self.filters |= {one: filtering for one in range(max(begin, self.to), end)}
+            self.to = max(self.to, end)
 
 
 @given(
@@ -94,7 +99,7 @@ class Model:
         max_size=10,
     )
 )
-def test_which_filter_looked_at_a_message_first_is_known(
+def test_which_filter_looked_at_a_message_last_is_known(
     looks: list[tuple[list[int], Filtering]],
 ) -> None:
     account, model = Account(), Model()
