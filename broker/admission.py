@@ -45,6 +45,24 @@ Prepare = Callable[[Run], Run]
 
 #: Properties of what is not simply stored in its queue.
 _SPECIAL: Final = (*names.ASKING_NAMES, names.TRANSACTION_PREPARED, names.TIMER_DELETE_KEY)
+#: Types of messages, what makes a message one, and how it is sent; the later ones win.
+_TYPES: Final = ("NORMAL", "LITE", "PRIORITY", "FIFO", "DELAY", "TRANSACTION")
+_ASKED_BY: Final[tuple[tuple[str, ...], ...]] = (
+    (),
+    (names.LITE_TOPIC,),
+    (names.PRIORITY,),
+    (names.SHARDING_KEY,),
+    names.ASKING_NAMES,
+    (),
+)
+_MADE_BY: Final = (
+    "",
+    "by an official client with lite_topic",
+    "by an official client with priority",
+    "with sharding_key=…",
+    "with delay=…, deliver_at=… or delay_level=…",
+    "in a transaction",
+)
 #: One of these bytes is in every record with such a property.
 _HINTS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
 #: In runs up to so many bytes, looking for the hints is quicker than finding the properties.
@@ -145,6 +163,41 @@ def _numbered(work: Callable[[], T], rows: Longs) -> T:
             error.message = error.message.replace(f"record {index} ", f"record {number} ", 1)
             error.details["index"] = number
         raise
+
+
+# --- what their topic takes
+
+
+def check_type(admitted: Admitted, type_name: str) -> None:
+    """Raise InvalidArgument unless the messages that were ADMITTED are such as a topic of the type TYPE_NAME takes.
+
+    What a message is goes by what it has, as for official clients (service_v2/message_types.py). Topics are NORMAL
+    unless somebody says otherwise: they take all from our own clients, as from Apache's classic ones.
+    """
+    if type_name not in _TYPES[1:]:
+        return
+    run, wanted = admitted.run, _TYPES.index(type_name)
+    ranges = admitted.ranges or run.properties or PropertyRanges(run.records, run.columns)
+    kinds = np.zeros(len(run.columns), np.int8)
+    for kind, asking in enumerate(_ASKED_BY):
+        for name in asking:
+            if ranges.has(name):
+                kinds[ranges.find(name)[1] > 0] = kind
+    if admitted.halves is not None:
+        kinds[admitted.halves] = _TYPES.index("TRANSACTION")
+    wrong = np.flatnonzero(kinds != wanted)
+    if len(wrong):
+        index = int(wrong[0])
+        found, wanted_name = _TYPES[kinds[index]], _TYPES[wanted]
+        raise InvalidArgument(
+            f"topic {run.topic!r} takes {wanted_name} messages (message.type), and record {index} is {found}: send it"
+            f" {_MADE_BY[wanted]}, or to a topic of its type, NORMAL or MIXED"
+            " (broker.topic_message_type_check)",
+            field="message_type",
+            limit=wanted_name,
+            value=found,
+            index=index,
+        )
 
 
 # --- what the records are

@@ -43,7 +43,7 @@ from ..proto.topics import TIMER_TOPIC
 from ..store.flush import tell
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
-from .admission import Admitted, admit, ways
+from .admission import Admitted, admit, check_type, ways
 from .appends import Appends
 from .config import BrokerConfig
 from .delay.roads import DelayRules, Part, timer_out_ms
@@ -53,7 +53,7 @@ from .producers.rest import rest_of
 from .producers.sequences import Numbered
 from .sending import Done, Outcome, SendCounts, Sending, Waits, answering
 from .timers import Timers
-from .topics import Topics
+from .topics import TYPE_ATTRIBUTE, Topics
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +151,9 @@ class Sends:
         self._check_size(len(records))
         self._topics.check_sendable(run.topic)
         admitted = admit(records, run.sizes, run.topic, run.queue)
+        topic = self._topics.find(run.topic)
+        if topic is not None and self._config.topic_message_type_check:
+            check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))
         if run.producer_id:
             return self._numbered(run, admitted, done, to_disk=to_disk)
         return self._sending(run, admitted, done, None, to_disk=to_disk)

@@ -42,7 +42,9 @@ class Clients:
         reach = Reach(config.v2_endpoints, own)
         self.sessions = Sessions(timers, limit=config.clients_max)
         self._routes = Routes(config.name, topics, groups, reach)
-        rules = SettingsRules(groups, store_config.delay_levels_ms)
+        rules = SettingsRules(
+            groups, store_config.delay_levels_ms, checks_types=config.topic_message_type_check
+        )
         self.subscriptions = Subscriptions(groups, self.sessions, timers)
         self.telemetry = Telemetry(
             self.sessions, self.subscriptions, rules, reach, timers, measured=config.client_metrics

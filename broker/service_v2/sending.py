@@ -160,7 +160,8 @@ class SendMessages:
             delay_max_ms=self._config.v2_delay_max_ms,
         )
         kind = type_of_sent(system)
-        check_type(topic, kind)
+        if self._config.topic_message_type_check:
+            check_type(topic, kind)
         properties = property_string(system, own, keys, topic=topic.name, kind=kind)
         queue = shared if shared is not None and kind == v2.NORMAL else None
         if queue is None:

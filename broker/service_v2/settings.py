@@ -49,10 +49,16 @@ _LITE: Final = frozenset({v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 
 
 class SettingsRules:
-    """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own."""
+    """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own.
 
-    def __init__(self, groups: Groups, retry_delays_ms: Sequence[int]) -> None:
+    CHECKS_TYPES: are messages refused that are not of their topic's type?
+    """
+
+    def __init__(
+        self, groups: Groups, retry_delays_ms: Sequence[int], *, checks_types: bool
+    ) -> None:
         self._groups = groups
+        self._checks_types = checks_types
         self._retry_delays_ms = retry_delays_ms
 
     def check(self, settings: v2.Settings) -> None:
@@ -105,7 +111,7 @@ class SettingsRules:
         answer.CopyFrom(settings)
         if settings.HasField("publishing"):
             answer.publishing.max_body_size = MESSAGE_SIZE_MAX
-            answer.publishing.validate_message_type = True
+            answer.publishing.validate_message_type = self._checks_types
             answer.backoff_policy.CopyFrom(
                 v2.RetryPolicy(
                     max_attempts=_SEND_ATTEMPTS, exponential_backoff=_backoff(*_SEND_BACKOFF_MS)

@@ -537,3 +537,57 @@ async def test_a_run_with_delays_makes_its_topic(rig: Rig) -> None:
 
     assert not rig.replies[0].HasField("error")
     assert rig.topics.get("New").name == "New"
+
+
+MESSAGES = {
+    "NORMAL": record(b"n", KEYS="k"),
+    "FIFO": record(b"f", __SHARDINGKEY="a"),
+    "DELAY": record(b"d", DELAY="1"),
+    "TRANSACTION": half(b"t"),
+    "PRIORITY": record(b"p", _SYS_MSG_PRIORITY_="1"),
+}
+
+
+@pytest.mark.parametrize("sent", MESSAGES)
+@pytest.mark.parametrize("taken", ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", ""])
+async def test_a_topic_takes_the_messages_of_its_type(
+    tmp_path: Path, taken: str, sent: str
+) -> None:
+    rig = Rig(tmp_path)
+    attributes = {"message.type": taken} if taken else {}
+    rig.topics.create(
+        TopicConfig(name=TOPIC, read_queues=4, write_queues=4, attributes=attributes), update=True
+    )
+
+    await rig.send(run_of_records([MESSAGES[sent], MESSAGES[sent]]))
+    (reply,) = rig.replies
+
+    if taken in (sent, "NORMAL", "MIXED", ""):
+        assert not reply.HasField("error")
+    else:
+        assert reply.error.name == "InvalidArgument"
+        assert (
+            f"takes {taken} messages (message.type), and record 0 is {sent}" in reply.error.message
+        )
+        assert rig.store.max_log_offset == 0
+    rig.close()
+
+
+async def test_one_message_of_another_type_refuses_its_run_unless_the_setting_is_off(
+    tmp_path: Path,
+) -> None:
+    for check in (True, False):
+        rig = Rig(tmp_path / str(check), topic_message_type_check=check)
+        topic = TopicConfig(
+            name=TOPIC, read_queues=4, write_queues=4, attributes={"message.type": "FIFO"}
+        )
+        rig.topics.create(topic, update=True)
+
+        await rig.send(run_of_records([MESSAGES["FIFO"]] * 40 + [MESSAGES["NORMAL"]]))
+        (reply,) = rig.replies
+
+        assert reply.HasField("error") is check
+        assert (
+            not check or "record 40 is NORMAL: send it with sharding_key=…" in reply.error.message
+        )
+        rig.close()
