@@ -24,6 +24,8 @@ BLANK_SIZE: Final = 8
 _BLANK: Final = struct.Struct(">ii")
 #: Size, magic and log offset of a record.
 _HEAD: Final = struct.Struct(">ii20xq")
+#: What is read of a record whose size is not known: all of most.
+_READ_FIRST: Final = 2048
 
 
 class CommitLog:
@@ -91,30 +93,32 @@ class CommitLog:
             file.append(_BLANK.pack(file.room, MAGIC_BLANK))
         return self.files.roll()
 
-    def read(self, offset: int, size: int) -> memoryview | None:
-        """Return SIZE bytes at OFFSET, without a copy; None unless the log holds all of them in one file."""
-        return self.files.slice(offset, size)
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return SIZE bytes at OFFSET; None unless the log holds all of them in one file."""
+        return self.files.read(offset, size)
 
-    def record(self, offset: int) -> memoryview | None:
-        """Return the record that begins at OFFSET, and says so, without a copy; None if none can begin there.
+    def record(self, offset: int, most: int | None = None) -> bytes | None:
+        """Return the record that begins at OFFSET, and says so; None if none can begin there.
 
-        Raises DiskFailure for a file that somebody cut.
+        With MOST only as many of its first bytes are sure to be returned, or all. Raises what `read` raises.
         """
         file = self.files.file_at(offset)
-        if file is None:
+        at = 0 if file is None else offset - file.start
+        if file is None or at + LEAST_SIZE > file.position:
             return None
-        file.check_length()
-        at = offset - file.start
-        if at + LEAST_SIZE > file.position:
-            return None
-        size, magic, log_offset = _HEAD.unpack_from(file.view, at)
+        record = file.read(at, min(_READ_FIRST, file.position - at))
+        size, magic, log_offset = _HEAD.unpack_from(record)
         known = magic in (MAGIC_V1, MAGIC_V2) and log_offset == offset and size >= LEAST_SIZE
-        return file.view[at : at + size] if known and at + size <= file.position else None
+        if not known or at + size > file.position:
+            return None
+        if size > len(record) and (most is None or most > len(record)):
+            record = file.read(at, size)
+        return record[:size]
 
     def record_size(self, offset: int) -> int | None:
         """Return the total size of the record that begins at OFFSET, and says so; None if none can begin there."""
-        record = self.record(offset)
-        return None if record is None else len(record)
+        head = self.record(offset, _HEAD.size)
+        return None if head is None else int.from_bytes(head[:4])
 
     def truncate(self, end: int, *, zero: bool = True) -> None:
         """Make END the end of the log: everything behind it goes, and with ZERO reads as zeros."""

@@ -24,7 +24,6 @@ from ..proto.run_check import is_sound
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
 from .health import Health
-from .mapped_file import MappedFile
 from .parts import StoreParts
 from .recovery.repair import LogRepair
 from .recovery.scan import Damage
@@ -52,17 +51,19 @@ class Damages:
         What is there now counts: a reader in another thread may have seen a record half written. Raises nothing of
         the disk's: a failure is the store's (Health), a full disk leaves the record as it is.
         """
-        file = self._log.files.file_at(log_offset)
-        at = log_offset - file.start if file is not None else 0
-        if file is None or at + size > file.position or is_sound(file.view[at : at + size]):
+        try:
+            data = self._log.read(log_offset, size)
+        except DiskFailure:
+            return False  # Whoever reads it next is told.
+        if data is None or is_sound(data):
             return False
         if log_offset in self._told:
             return True
-        record = _decoded(file.view[at : at + size])
+        record = _decoded(data)
         self._tell(log_offset, size, record)
         try:
             if self._health.state in ("open", "full"):
-                self._set_aside(file, at, size, record)
+                self._set_aside(log_offset, size, record)
         except StoreFull as error:
             logger.warning("damaged record stays as it is", extra={"reason": error.message})
         except DiskFailure as error:
@@ -85,14 +86,17 @@ class Damages:
             },
         )
 
-    def _set_aside(self, file: MappedFile, at: int, size: int, record: Record | None) -> None:
-        if record is None or record.log_offset != file.start + at:
+    def _set_aside(self, log_offset: int, size: int, record: Record | None) -> None:
+        file = self._log.files.file_at(log_offset)
+        assert file is not None, "it was read from there"
+        at = log_offset - file.start
+        if record is None or record.log_offset != log_offset:
             self._repair.keep(file, at, at + size)
             return
         wrong = Damage(at, at + size, "the body does not fit its CRC", is_framed=True)
         self._repair.void(file, wrong, record.store_timestamp_ms)
         queue = self._queues.get(record.topic, record.queue_id)
-        if queue is not None and queue.log_offset(record.queue_offset) == file.start + at:
+        if queue is not None and queue.log_offset(record.queue_offset) == log_offset:
             self._queues.find_or_make(record.topic, record.queue_id).repeat_neighbour(
                 record.queue_offset
             )
@@ -116,12 +120,12 @@ def set_aside(disk: Disk, root: str) -> Iterator[SetAside]:
             continue
         path = f"{folder}/{entry.name}"
         data = disk.read(path) if entry.size <= RECORD_SIZE_MAX else b""
-        record = _decoded(memoryview(data))
+        record = _decoded(data)
         whole = record is not None and record.total_size == len(data)
         yield SetAside(int(offset), entry.size, path, record if whole else None)
 
 
-def _decoded(data: memoryview) -> Record | None:
+def _decoded(data: bytes) -> Record | None:
     try:
         return decode_record(data)
     except InvalidRecord:

@@ -104,7 +104,10 @@ class Mapping(Protocol):
         ...
 
     def read(self, at: int, size: int) -> bytes:
-        """Read SIZE bytes at AT through the descriptor: no page fault, callable from any thread."""
+        """Read SIZE bytes at AT through the descriptor, fewer behind the file's end; callable from any thread.
+
+        No page fault: what the device cannot read is a DiskFailure.
+        """
         ...
 
     def data_end(self, at: int, end: int) -> int:
@@ -123,7 +126,7 @@ class Mapping(Protocol):
         ...
 
     def is_cut(self) -> bool:
-        """Is the file shorter than `size` by now? One system call, by the owner, before it reads through `view`."""
+        """Is the file shorter than `size` by now? One system call, by the owner, before it uses `view` or `array`."""
         ...
 
     def forget(self, at: int, size: int) -> None:

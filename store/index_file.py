@@ -168,6 +168,7 @@ class IndexFile:
 
     def _open_for_writing(self, entries_end: int) -> None:
         """Map the file and allocate its slots, and entries up to ENTRIES_END and some more."""
+        self._check_length()
         if self._map is None:
             self.mapping.reserve(0, self._entries_at)
             array = self.mapping.array
@@ -309,7 +310,7 @@ class IndexFile:
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Return at most LIMIT log offsets of records with KEY_HASH stored between the two times, newest first."""
-        view = self.mapping.view
+        view = self._view()
         header = self.header
         next_entry = header.next_entry
         slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
@@ -353,16 +354,23 @@ class IndexFile:
 
     def column(self, name: str, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return a field of the entries [START, STOP), as a view."""
-        entries = np.frombuffer(
-            self.mapping.view, ENTRIES, self.entry_count, offset=self._entries_at
-        )
+        entries = np.frombuffer(self._view(), ENTRIES, self.entry_count, offset=self._entries_at)
         column: NDArray[np.int64] = entries[name][start:stop]
         return column
 
     @property
     def slots(self) -> NDArray[np.int32]:
         """The newest entry of each chain, 0 for none; a view."""
-        return np.frombuffer(self.mapping.view, ">i4", self.slot_count, offset=INDEX_HEADER_SIZE)
+        return np.frombuffer(self._view(), ">i4", self.slot_count, offset=INDEX_HEADER_SIZE)
+
+    def _view(self) -> memoryview:
+        self._check_length()
+        return self.mapping.view
+
+    def _check_length(self) -> None:
+        """Raise DiskFailure if somebody cut the file: to look or to write behind its end would end the process."""
+        if self.mapping.is_cut():
+            self.mapping.check()
 
     # --- the file ------------------------------------------------------------------------------------------------
 

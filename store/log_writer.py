@@ -22,7 +22,7 @@ from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError, StoreFul
 from ..proto.few_records import FewColumns, as_few
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer, Host, head_store_time_ms
-from ..proto.record_run import RunColumns, parse_run, walk
+from ..proto.record_run import LEAST_SIZE, RunColumns, parse_run, walk
 from .commit_log import CommitLog
 from .disk import write_error
 from .health import Health
@@ -332,5 +332,5 @@ class LogWriter:
 
 def store_time_ms(log: CommitLog, log_offset: int) -> int | None:
     """Return the store time of the record at LOG_OFFSET; None if none is there."""
-    record = log.record(log_offset)
-    return None if record is None else head_store_time_ms(record)
+    head = log.record(log_offset, LEAST_SIZE)
+    return None if head is None else head_store_time_ms(head)

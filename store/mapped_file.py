@@ -4,7 +4,8 @@ Name: the start offset, decimal, padded with zeros to 20 digits. The file has it
 creation (sparse, zero-filled). `position` is where the next byte goes; everything behind it is zero, or stale bytes
 that recovery has not judged yet.
 
-Not thread-safe: the store's owner calls it. Reads go through the map, writes through the descriptor.
+Not thread-safe: the store's owner calls it. Writes go through the descriptor; reads too, or through the map where there
+is much to look at, or in many places.
 """
 
 from __future__ import annotations
@@ -67,18 +68,30 @@ class MappedFile:
 
     @property
     def view(self) -> memoryview:
-        """The whole file, read-only; indexes count from the file's beginning."""
+        """The whole file, read-only; indexes count from the file's beginning. DiskFailure if somebody cut it.
+
+        A look behind the end of a file that is cut later, or at what the device cannot read, ends the process (SIGBUS).
+        """
+        if self.mapping.is_cut():
+            self.mapping.check()
         return self.mapping.view
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """The whole file as a read-only array over the same map: no copy."""
-        return np.frombuffer(self.mapping.view, np.uint8)
+        """The same as a read-only array over the same map: no copy."""
+        return np.frombuffer(self.view, np.uint8)
 
-    def check_length(self) -> None:
-        """Raise DiskFailure if somebody cut the file: a look behind its end would end the process."""
-        if self.mapping.is_cut():
+    def read(self, at: int, size: int) -> bytes:
+        """Return SIZE bytes at AT. DiskFailure if somebody cut the file, or the device cannot read them."""
+        found = self.mapping.read(at, size)
+        if len(found) < size:
             self.mapping.check()
+            raise DiskFailure(
+                f"{self.path} ends at {at + len(found):,}, {size:,} bytes at {at:,} were asked for",
+                path=self.path,
+                reason="too short",
+            )
+        return found
 
     def append(self, data: Buffer) -> int:
         """Write DATA at the position and move on; return the row's offset of its first byte.

@@ -158,17 +158,15 @@ class MappedFiles:
         index = self.index_of(offset)
         return None if index is None else self.files[index]
 
-    def slice(self, offset: int, size: int) -> memoryview | None:
-        """Return SIZE bytes from OFFSET, without a copy; None unless all of them are used bytes of one file.
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return SIZE bytes from OFFSET; None unless all of them are used bytes of one file.
 
-        Raises DiskFailure for a file that somebody cut.
+        Raises DiskFailure for a file that somebody cut, and for what the device cannot read.
         """
         file = self.file_at(offset)
-        if file is None:
+        if file is None or offset - file.start + size > file.position:
             return None
-        file.check_length()
-        at = offset - file.start
-        return file.view[at : at + size] if at + size <= file.position else None
+        return file.read(offset - file.start, size)
 
     # --- growing -------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The real disk: `OsDisk`; its mapped files are in os_mapping.py.
 
-Files are read through a shared, read-only map and written with pwrite: the same page cache, so a map shows what was
-written at once, but a full disk is an error of the call instead of a SIGBUS that ends the process. Holes are found by
-lseek(SEEK_DATA / SEEK_HOLE), so that zeroing a sparse gigabyte touches only what holds data.
+Files are written with pwrite, and read with pread or through a shared read-only map. Both are the same page cache, so a
+map shows what was written at once; but a full disk is an error of the call instead of a SIGBUS that ends the process.
+Holes are found by lseek(SEEK_DATA / SEEK_HOLE), so that zeroing a sparse gigabyte touches only what holds data.
 
 A file that has another name (a hard link: the closed files of a forked store) is never written to: the first write puts
 a copy behind the name (copies.py), so that the other store stays as it is.

@@ -1,4 +1,4 @@
-"""A real file of the store: read through a shared map, written through its descriptor; see os_disk.py."""
+"""A real file of the store: read and written through its descriptor, looked at through a shared map; see os_disk.py."""
 
 from __future__ import annotations
 
@@ -197,7 +197,15 @@ class OsMapping:
 
     def read(self, at: int, size: int) -> bytes:
         descriptor = self._opened()
-        return os.pread(descriptor.number, size, at)
+        try:
+            return os.pread(descriptor.number, size, at)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DiskFailure(
+                f"cannot read {size:,} bytes at {at:,} of {self.path}: {reason}",
+                path=self.path,
+                reason=reason,
+            ) from error
 
     def check(self) -> None:
         fault = None if self._closed else self._fault()

@@ -364,7 +364,7 @@ class Reader:
         if not is_sound(record):
             self.damages.found(log_offset, len(record))
             return None
-        return bytes(record)
+        return record
 
     def by_message_id(self, message_id: str) -> bytes | None:
         """Return the record that an offset MESSAGE_ID names; None if it is gone. InvalidArgument for a bad id."""
@@ -459,8 +459,8 @@ class Reader:
 
     def is_served(self, log_offset: int) -> bool:
         """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
-        record = self.log.record(log_offset)
-        return record is not None and _is_served(record)
+        head = self.log.record(log_offset, SYS_FLAG_AT + 4)
+        return head is not None and _is_served(head)
 
     def offset_by_time(self, topic: str, queue: int, time_ms: int) -> int:
         """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
@@ -501,8 +501,8 @@ class Reader:
         return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
 
 
-def _is_served(record: memoryview) -> bool:
-    flags = int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4])
+def _is_served(head: bytes) -> bool:
+    flags = int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4])
     return flags & SYS_TRANSACTION != SYS_ROLLBACK
 
 

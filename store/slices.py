@@ -1,6 +1,6 @@
 """Reading a queue: entries, then the records they point to, in as few copies as the log's layout allows.
 
-Entries whose records lie end to end in one file become one slice; all slices are joined in one copy. Then each record
+Records that lie end to end, or near each other, in one file are read at once; all slices are joined. Then each record
 is held against its entry: size, magic, its own log offset, topic, queue and lengths must agree; and its body against
 its CRC, if that is asked for. A record that is not where its entry says (its file is gone, or damage overwrote it), or
 is of a kind that queues never deliver (recovery turns damaged records into rolled-back ones), is left out, so that a
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 #: Of fewer records each is looked at by itself: that costs less than the many calls of numpy.
 _FEW_MAX: Final = 20
+#: Records that lie scattered over no more are read with what is between them; of more the map is read.
+_SPAN_MAX: Final = 1 << 17
 #: What is looked at in a record's head, one by one and as columns.
 _HEAD: Final = struct.Struct(">iiii4xqqi44xi")
 _FIELDS: Final = (
@@ -204,8 +206,7 @@ def _one_piece(log: CommitLog, entries: Entries) -> bytes | None:
         return None
     if (offsets[1:] - ends[:-1] != first).any():
         return None
-    found = log.read(first, size)
-    return None if found is None else bytes(found)
+    return log.read(first, size)
 
 
 def _pieces(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
@@ -218,7 +219,6 @@ def _pieces(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:
         if file is None:
             row += 1
             continue
-        file.check_length()
         end = row + _leading(entries.log_offsets[row:], file)
         found[row:end] = _add_pieces(file, entries, row, end, pieces)
         row = end
@@ -241,13 +241,21 @@ def _add_pieces(
     inside: NDArray[np.bool_] = (sizes >= LEAST_SIZE) & (ends <= file.position)
     for row in (inside & (sizes > RECORD_SIZE_MAX)).nonzero()[0].tolist():
         # A damaged entry may ask for all of the file: its record is believed before it is copied.
-        inside[row] = int.from_bytes(file.view[at[row] : at[row] + 4]) == sizes[row]
+        inside[row] = int.from_bytes(file.read(int(at[row]), 4)) == sizes[row]
     if not inside.all():
         at, ends = at[inside], ends[inside]
+    if not len(at):
+        return inside
     breaks = (at[1:] != ends[:-1]).nonzero()[0]
-    firsts = np.concatenate((at[:1], at[1:][breaks])).tolist()
-    lasts = np.concatenate((ends[:-1][breaks], ends[-1:])).tolist()
-    pieces += map(file.view.__getitem__, map(slice, firsts, lasts))
+    firsts = np.concatenate((at[:1], at[1:][breaks]))
+    lasts = np.concatenate((ends[:-1][breaks], ends[-1:]))
+    low, high = int(firsts.min()), int(lasts.max())
+    if high - low <= max(_SPAN_MAX, 2 * int((lasts - firsts).sum())):
+        view = memoryview(file.read(low, high - low))
+        firsts, lasts = firsts - low, lasts - low
+    else:
+        view = file.view
+    pieces += map(view.__getitem__, map(slice, firsts.tolist(), lasts.tolist()))
     return inside
 
 

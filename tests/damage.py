@@ -16,6 +16,21 @@ def flip(store: MessageStore, log_offset: int, at: int = BODY_AT) -> None:
     flip_file(Path(file.path), log_offset - file.start + at)
 
 
+def flip_stopped(root: Path, log_offset: int, at: int = BODY_AT) -> None:
+    """Do that to the store in ROOT, which nobody has open."""
+    files = {int(path.name): path for path in (root / "commitlog").iterdir()}
+    start = max(start for start in files if start <= log_offset)
+    flip_file(files[start], log_offset - start + at)
+
+
+def log_offset_of(store: MessageStore, number: int, topic: str = "T") -> int:
+    """Return where the entry of message NUMBER of queue 0 says that its record is."""
+    queue = store.queues.get(topic, 0)
+    found = None if queue is None else queue.log_offset(number)
+    assert found is not None
+    return found
+
+
 def flip_file(path: Path, at: int) -> None:
     """Change one bit of the byte AT of PATH."""
     with open(path, "r+b") as raw:

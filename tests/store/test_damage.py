@@ -11,26 +11,18 @@ from pocketmq.proto.record import SYS_ROLLBACK, SYS_TRANSACTION, decode_record
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.slices import Slices
 
-from ..damage import BODY_AT, flip, flip_file
+from ..damage import BODY_AT, flip, flip_stopped, log_offset_of
 from ..runs import Hand, bodies_of, make_run, open_store, records_of
 
 _MINUTE_MS = 60_000
 
 
-def filled(path: Path, *, now_ms: Hand | None = None, count: int = 10) -> MessageStore:
+def filled(path: Path, *, now_ms: Hand | None = None) -> MessageStore:
     store = open_store(path, now_ms=now_ms)
-    for number in range(count):
-        store.append(make_run("T", 0, [b"body %04d" % number] * 1, {"KEYS": f"k{number}"}))
+    for number in range(10):
+        store.append(make_run("T", 0, [b"body %04d" % number], {"KEYS": f"k{number}"}))
         store.append(make_run("U", 0, [b"another %d" % number]))
     return store
-
-
-def log_offset_of(store: MessageStore, number: int) -> int:
-    queue = store.queues.get("T", 0)
-    assert queue is not None
-    found = queue.log_offset(number)
-    assert found is not None
-    return found
 
 
 def wanted_without(*numbers: int) -> list[bytes]:
@@ -55,9 +47,7 @@ def test_it_is_kept_aside_and_told_once(tmp_path: Path, caplog: pytest.LogCaptur
     store = filled(tmp_path)
     at = log_offset_of(store, 4)
     flip(store, at)
-    size = store.log.record_size(at)
-    assert size is not None
-    damaged = bytes(store.log.read(at, size) or b"")
+    damaged = store.log.record(at)
 
     for _ in range(3):
         bodies_of(store, "T", 0)
@@ -77,7 +67,7 @@ def test_its_place_is_one_that_nobody_delivers(tmp_path: Path) -> None:
     flip(store, at)
     bodies_of(store, "T", 0)
 
-    left = decode_record(bytes(store.log.read(at, store.log.record_size(at) or 0) or b""))
+    left = decode_record(store.log.record(at) or b"")
 
     assert left.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK
     assert left.crc_ok
@@ -116,8 +106,7 @@ def test_after_a_clean_stop_it_is_found_when_it_is_read(tmp_path: Path, checked:
     store = filled(tmp_path)
     at = log_offset_of(store, 4)
     store.close()
-    number, place = divmod(at, 4096)
-    flip_file(tmp_path / "commitlog" / f"{number * 4096:020d}", place + BODY_AT + 3)
+    flip_stopped(tmp_path, at, BODY_AT + 3)
 
     again = open_store(tmp_path)
 
@@ -135,8 +124,7 @@ def test_after_a_kill_with_verification_past_it_is_found_when_it_is_read(tmp_pat
         clock.now_ms += step_ms
         store.tick()
     shutil.copytree(tmp_path / "store", tmp_path / "left")
-    number, place = divmod(at, 4096)
-    flip_file(tmp_path / "left/commitlog" / f"{number * 4096:020d}", place + BODY_AT + 3)
+    flip_stopped(tmp_path / "left", at, BODY_AT + 3)
 
     again = open_store(tmp_path / "left", now_ms=clock)
 
@@ -171,7 +159,7 @@ def test_every_single_bit_of_a_record_that_the_crc_covers_is_noticed(tmp_path: P
     covered = [*range(BODY_AT, BODY_AT + 9), 9, 10, 11]
     for place in covered:
         for bit in range(8):
-            whole = bytes(store.log.read(at, store.log.record_size(at) or 0) or b"")
+            whole = store.log.record(at) or b""
             file.put(at - file.start + place, bytes((whole[place] ^ 1 << bit,)))
             assert store.read_at(at) is None
             file.put(at - file.start, whole)
@@ -183,8 +171,7 @@ def test_a_store_opened_for_reading_leaves_it_out_and_changes_nothing(tmp_path: 
     store = filled(tmp_path)
     at = log_offset_of(store, 4)
     store.close()
-    number, place = divmod(at, 4096)
-    flip_file(tmp_path / "commitlog" / f"{number * 4096:020d}", place + BODY_AT + 3)
+    flip_stopped(tmp_path, at, BODY_AT + 3)
     seen = MessageStore.open(store.config, disk=store.disk, now_ms=Hand(), read_only=True)
 
     assert bodies_of(seen, "T", 0) == wanted_without(4)

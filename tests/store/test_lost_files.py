@@ -89,8 +89,11 @@ def files_of(path: Path, folder: str) -> list[Path]:
     return sorted(one for one in (path / folder).rglob("*") if one.is_file())
 
 
-def not_clean(path: Path) -> None:
-    (path / "abort").write_text("1")
+def cut(root: Path, file: Path, size: int, *, clean: bool) -> None:
+    """Cut FILE of the store in ROOT, which was stopped, as if it had been killed unless CLEAN."""
+    os.truncate(file, size)
+    if not clean:
+        (root / "abort").write_text("1")
 
 
 # --- while it is served
@@ -167,24 +170,28 @@ def test_files_that_the_store_itself_deletes_and_makes_are_no_loss(tmp_path: Pat
     store.close()
 
 
-_READS = """
+_USES = """
 import os, sys
 from pathlib import Path
-sys.path[:0] = sys.argv[4:]
+sys.path[:0] = sys.argv[5:]
 from pocketmq.proto.errors import DiskFailure
-from tests.store.test_lost_files import bodies, by_key, files_of, opened
+from pocketmq.store.os_mapping import OsMapping
+from tests.store.test_lost_files import bodies, by_key, files_of, opened, put
 path = Path(sys.argv[1])
 store = opened(path)
-reads = (
+uses = (
     lambda: bodies(store),
     lambda: [by_key(store, number) for number in range(500)],
     lambda: store.offset_by_time("T", 0, 1),
+    lambda: [put(store, number) for number in range(500, 502)],
 )
 os.truncate(files_of(path, sys.argv[2])[int(sys.argv[3])], 10)
+if sys.argv[4] == "after the look":
+    OsMapping.is_cut = lambda mapping: False
 failed = 0
-for read in reads:
+for use in uses:
     try:
-        read()
+        use()
     except DiskFailure as error:
         assert "was cut to 10 bytes" in error.message, error.message
         failed += 1
@@ -194,16 +201,48 @@ print("failed", failed)
 
 @pytest.mark.processes
 @pytest.mark.parametrize("which", [0, -1])
-@pytest.mark.parametrize("folder", ["commitlog", "consumequeue"])
-def test_a_cut_file_costs_the_read_and_not_the_process(
-    filled: Path, folder: str, which: int
+@pytest.mark.parametrize(
+    ("folder", "moment"),
+    [
+        ("commitlog", "before the look"),
+        ("commitlog", "after the look"),
+        ("consumequeue", "before the look"),
+        ("consumequeue", "after the look"),
+        ("index", "before the look"),
+    ],
+)
+def test_a_cut_file_costs_who_uses_it_and_not_the_process(
+    filled: Path, folder: str, which: int, moment: str
 ) -> None:
     root = str(Path(__file__).parents[2])
-    words = [sys.executable, "-c", _READS, str(filled), folder, str(which), root]
+    words = [sys.executable, "-c", _USES, str(filled), folder, str(which), moment, root]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert done.stdout.startswith("failed"), done.stdout
     assert done.stdout.split() > ["failed", "0"], done.stdout
+
+
+def test_what_the_device_cannot_read_costs_the_read(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(filled)
+    log = files_of(filled, "commitlog")[0]
+    inode = log.stat().st_ino
+    pread = os.pread
+
+    def failing(descriptor: int, size: int, at: int) -> bytes:
+        if os.fstat(descriptor).st_ino == inode:
+            raise OSError(5, "Input/output error")
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(DiskFailure, match=f"cannot read .* of {log}: Input/output error"):
+        bodies(store)
+    with pytest.raises(DiskFailure, match="Input/output error"):
+        store.read_at(0)
+    monkeypatch.undo()
+    assert bodies(store) == list(range(COUNT))
+    store.close()
 
 
 # --- between two starts
@@ -215,9 +254,7 @@ def test_a_cut_file_costs_the_read_and_not_the_process(
 def test_a_queue_file_that_was_cut_is_made_again(
     filled: Path, which: int, size: int, clean: bool
 ) -> None:
-    os.truncate(files_of(filled, "consumequeue")[which], size)
-    if not clean:
-        not_clean(filled)
+    cut(filled, files_of(filled, "consumequeue")[which], size, clean=clean)
     for _ in range(2):
         store = opened(filled)
         assert bodies(store) == list(range(COUNT))
@@ -231,9 +268,7 @@ def test_a_queue_file_that_was_cut_is_made_again(
 def test_an_index_file_that_was_cut_is_made_again(
     filled: Path, which: int, size: int, clean: bool
 ) -> None:
-    os.truncate(files_of(filled, "index")[which], size)
-    if not clean:
-        not_clean(filled)
+    cut(filled, files_of(filled, "index")[which], size, clean=clean)
     store = opened(filled)
     assert [n for n in range(COUNT) if not by_key(store, n)] == []
     store.close()
@@ -252,9 +287,7 @@ def test_a_log_file_that_was_cut_opens_with_what_is_there(
         at = store.lookup("T", f"k{number}")[0]
         ends[number] = at + (store.log.record_size(at) or 0)
     store.close()
-    os.truncate(file.path, size)
-    if not clean:
-        not_clean(filled)
+    cut(filled, Path(file.path), size, clean=clean)
     kept = [n for n, end in ends.items() if not file.start + size < end <= file.end]
     store = opened(filled)
     assert bodies(store) == kept

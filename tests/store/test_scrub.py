@@ -13,18 +13,17 @@ from pocketmq.proto.record_run import LEAST_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.scrub import PIECE_BYTES, ROUND_MS, ScrubNotes
 
-from ..damage import BODY_AT, flip
+from ..damage import BODY_AT, flip, log_offset_of
 from ..runs import Hand, bodies_of, make_run, open_store
 
 COUNT = 60
-DAY_MS = ROUND_MS
 
 
 def filled(path: Path, clock: Hand, **settings: Any) -> MessageStore:
     """Return a store of several log files."""
     store = open_store(path, now_ms=clock, **settings)
     for number in range(COUNT):
-        store.append(make_run("T", 0, [b"body %04d" % number] * 1, {"KEYS": f"k{number}"}))
+        store.append(make_run("T", 0, [b"body %04d" % number], {"KEYS": f"k{number}"}))
         store.append(make_run("U", number % 3, [b"another %d" % number]))
     assert len(store.log.files.files) > 2
     return store
@@ -39,14 +38,6 @@ def ticked(store: MessageStore, clock: Hand, seconds: int) -> None:
 def noted(path: Path) -> dict[str, Any]:
     files: dict[str, Any] = json.loads((path / "pocketmq/scrubbed.json").read_text())["files"]
     return files
-
-
-def log_offset_of(store: MessageStore, number: int) -> int:
-    queue = store.queues.get("T", 0)
-    assert queue is not None
-    found = queue.log_offset(number)
-    assert found is not None
-    return found
 
 
 def test_every_file_is_noted_with_when_and_how_far(tmp_path: Path) -> None:
@@ -188,7 +179,7 @@ def test_each_file_is_verified_once_a_day_also_over_restarts(tmp_path: Path) -> 
     again = open_store(tmp_path, now_ms=clock)
     ticked(again, clock, 60)
     assert again.scrubber.read_bytes == 0
-    clock.now_ms += DAY_MS
+    clock.now_ms += ROUND_MS
     ticked(again, clock, 60)
     assert again.scrubber.read_bytes == done
     again.close()
@@ -200,7 +191,7 @@ def test_a_clock_that_is_set_back_costs_another_reading_and_nothing_else(tmp_pat
     ticked(store, clock, 60)
     done = store.scrubber.read_bytes
 
-    clock.now_ms -= 3 * DAY_MS
+    clock.now_ms -= 3 * ROUND_MS
     ticked(store, clock, 60)
 
     assert store.scrubber.read_bytes == 2 * done
@@ -214,7 +205,7 @@ def test_files_that_are_gone_are_forgotten_and_notes_that_cannot_be_read_are_non
     store = filled(tmp_path, clock)
     ticked(store, clock, 60)
     store.log.files.delete_leading(1)
-    clock.now_ms += DAY_MS
+    clock.now_ms += ROUND_MS
     ticked(store, clock, 60)
     assert list(noted(tmp_path)) == [file.name for file in store.log.files.files]
 
