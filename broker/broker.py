@@ -186,6 +186,7 @@ class Broker:
             clock=self._clock,
             wall=self._wall,
             random=self._random,
+            dial=self._network.dial,
         )
         service = BrokerService(
             self._config,

@@ -48,6 +48,8 @@ class BrokerConfig:
     #: With grpcio it always may.
     connection_age_ms: int = 7 * 86_400_000
     connection_age_grace_ms: int = 300_000
+    #: Do routes for official clients name the queues of all brokers that have a topic? With v2_endpoints they do not.
+    v2_cluster: bool = True
     #: What official clients are told to connect to, "host:port"; none: the address that each has dialled.
     v2_endpoints: tuple[str, ...] = ()
     #: Every one of them is registered with, "host:port".

@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from random import Random
 
+from ..proto.channels import Dial
 from ..proto.clock import Clock, VirtualClock
 from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
@@ -38,6 +39,7 @@ from .fetch import Fetches
 from .filters.filters import Filters
 from .groups import Groups
 from .lookup import Lookups
+from .neighbours import Neighbours
 from .offsets import Offsets
 from .pop.handles import serials_from
 from .pop.journal import Journal
@@ -55,6 +57,7 @@ from .service_v2.opencensus_metrics import CensusMeasurements
 from .service_v2.otlp_metrics import Measurements
 from .service_v2.pulling import PullConsumers
 from .service_v2.recall import RecallMessages
+from .service_v2.routes import Routes
 from .service_v2.sending import SendMessages
 from .service_v2.service import ServiceV2
 from .service_v2.transactions import EndTransactions
@@ -90,6 +93,7 @@ class Parts:
     dead_letters: DeadLetters
     coordination: Coordination
     clients: Clients
+    neighbours: Neighbours
     service_v2: ServiceV2
     pops: Pops
     client_metrics: ClientMetrics
@@ -159,6 +163,7 @@ class Parts:
     async def stop_timers(self) -> None:
         """Let nothing fire any more."""
         self.filters.stop()
+        await self.neighbours.close()
         if self.awaited is not None:
             self.awaited.stop()
         await self.timers.stop()
@@ -199,8 +204,12 @@ def assemble(
     clock: Clock,
     wall: Clock,
     random: Random,
+    dial: Dial,
 ) -> Parts:
-    """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun."""
+    """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
+
+    DIAL opens channels to name servers and other brokers.
+    """
     unix_ms = clock.unix_ms
     topics = Topics(state_file("topics.json"), config, unix_ms)
     groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
@@ -222,7 +231,10 @@ def assemble(
     pop_parts.accounts = accounts
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
     appends.on_arrival.append(pops.arrived)
-    clients = _clients(config, store, topics, groups, wall_timers, transactions.listeners, pops)
+    sees_all = config.v2_cluster and not config.v2_endpoints
+    servers = config.nameservers if sees_all else ()
+    neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
+    clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops)
     coordination.official = clients.subscriptions.of_group
     coordination.keep_apart(pops)
     parts = Parts(
@@ -247,6 +259,7 @@ def assemble(
         coordination=coordination,
         pops=pops,
         clients=clients,
+        neighbours=neighbours,
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
     )
@@ -284,10 +297,11 @@ def _service_v2(
     clients.telemetry.on_answer.append(diagnostics.take)
     faces = (
         clients,
+        Routes(config.name, topics, groups, clients.reach, parts.neighbours),
         diagnostics,
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions),
-        RecallMessages(topics, parts.recalls),
+        RecallMessages(topics, parts.recalls, parts.neighbours),
         Consumers(
             pops,
             topics,
@@ -321,7 +335,6 @@ def _delay_rules(config: BrokerConfig, store: MessageStore) -> DelayRules:
 def _clients(
     config: BrokerConfig,
     store: MessageStore,
-    topics: Topics,
     groups: Groups,
     timers: Timers,
     listeners: Listeners,
@@ -332,7 +345,7 @@ def _clients(
     def own() -> str:
         return config.advertised_address or f"{host}:{store.host.port}"
 
-    clients = Clients(config, store.config, topics, groups, timers, own, listeners)
+    clients = Clients(config, store.config, groups, timers, own, listeners)
     clients.sessions.on_alive.append(pops.client_alive)
     clients.sessions.on_gone.append(pops.client_gone)
     return clients

@@ -6,6 +6,7 @@ Every rule that is broken is an InvalidArgument that names field, limit and valu
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final
 
 from ..proto.errors import InvalidArgument, InvalidName
@@ -16,6 +17,7 @@ from .route_table import BrokerState, TopicQueues
 #: Clusters and brokers have topics of their own names, so they follow the rules of topics.
 NAME_LENGTH_MAX: Final = TOPIC_LENGTH_MAX
 ADDRESS_LENGTH_MAX: Final = 255
+TYPE_LENGTH_MAX: Final = 32
 QUEUES_MAX: Final = 65_536  # of one topic on one broker
 _PERMISSION_MAX: Final = PERMISSION_ALL | PERMISSION_INHERIT
 _PORT_MAX: Final = 65_535
@@ -67,6 +69,7 @@ def _queues(field: str, config: TopicConfig) -> TopicQueues:
         _in_range(f"{field}.read_queues", config.read_queues, 0, QUEUES_MAX),
         _in_range(f"{field}.write_queues", config.write_queues, 0, QUEUES_MAX),
         _in_range(f"{field}.permission", config.permission, 0, _PERMISSION_MAX),
+        sys.intern(config.type[:TYPE_LENGTH_MAX]),
     )
 
 

@@ -45,6 +45,8 @@ class TopicQueues:
     read_queues: int
     write_queues: int
     permission: int
+    #: The topic's type there, "" for unspecified.
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,7 @@ class RouteTable:
         if speaker.id == MASTER_ID:
             return queues
         permission = queues.permission & ~PERMISSION_WRITE
-        return TopicQueues(queues.read_queues, queues.write_queues, permission)
+        return replace(queues, permission=permission)
 
     def _addresses(self, name: str) -> BrokerAddresses:
         group = self._brokers[name]

@@ -168,6 +168,7 @@ def _route(route: Route) -> pb.TopicRoute:
                 read_queues=queues.read_queues,
                 write_queues=queues.write_queues,
                 permission=queues.permission,
+                type=queues.type,
             )
             for name, queues in route.queues.items()
         ],

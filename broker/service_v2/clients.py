@@ -1,4 +1,4 @@
-"""The official clients of a broker: where they are sent, who is connected, what each is told."""
+"""The official clients of a broker: who is connected, what each is told."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from ...store.config import StoreConfig
 from ..config import BrokerConfig
 from ..groups import Groups
 from ..timers import Timers
-from ..topics import Topics
 from ..transactions.listeners import Listeners
 from .endpoints import Reach
 from .heartbeats import Heartbeats
-from .routes import Routes
 from .sessions import Sessions
 from .settings import SettingsRules
 from .subscriptions import Subscriptions
@@ -24,7 +22,7 @@ from .transaction_checks import CheckCommands
 
 
 class Clients:
-    """Routes, streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address.
+    """Streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address.
 
     LISTENERS get the producers among them, who are asked about transactions.
     """
@@ -33,21 +31,25 @@ class Clients:
         self,
         config: BrokerConfig,
         store_config: StoreConfig,
-        topics: Topics,
         groups: Groups,
         timers: Timers,
         own: Callable[[], str],
         listeners: Listeners,
     ) -> None:
-        reach = Reach(config.v2_endpoints, own)
+        #: Where they are told to connect to.
+        self.reach = Reach(config.v2_endpoints, own)
         self.sessions = Sessions(timers, limit=config.clients_max)
-        self._routes = Routes(config.name, topics, groups, reach)
         rules = SettingsRules(
             groups, store_config.delay_levels_ms, checks_types=config.topic_message_type_check
         )
         self.subscriptions = Subscriptions(groups, self.sessions, timers)
         self.telemetry = Telemetry(
-            self.sessions, self.subscriptions, rules, reach, timers, measured=config.client_metrics
+            self.sessions,
+            self.subscriptions,
+            rules,
+            self.reach,
+            timers,
+            measured=config.client_metrics,
         )
         self._heartbeats = Heartbeats(self.sessions)
         self.checks = CheckCommands(self.sessions, listeners, limit=config.transactions_open_max)
@@ -59,5 +61,5 @@ class Clients:
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
-        faces = (self._routes, self.telemetry, self._heartbeats)
+        faces = (self.telemetry, self._heartbeats)
         return reduce(or_, (face.methods() for face in faces))

@@ -3,13 +3,14 @@
 A client says in its questions for routes, and in its settings, at which access point it found the broker. The answer
 names the same one: whatever lies between (a forwarded port, a container's name, a service of Kubernetes, IPv6), the
 client has just come that way. `broker.v2_endpoints` overrules that, for a balancer in front of several brokers. A
-client that does not say is told the broker's own address.
+client that does not say is told the broker's own address. Of an access point that lists several brokers, ours is the
+address that no other broker is registered under.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from ...proto.gen import rocketmq_v2_pb2 as v2
@@ -26,16 +27,21 @@ class Reach:
         self._fixed = endpoints_at(fixed) if fixed else None
         self._own = own
 
-    def of(self, dialled: v2.Endpoints) -> v2.Endpoints:
-        """Return what a client that DIALLED an access point connects to; raise Refused (ILLEGAL_ACCESS_POINT)."""
+    def of(self, dialled: v2.Endpoints, elsewhere: Collection[str] = ()) -> v2.Endpoints:
+        """Return what a client that DIALLED an access point connects to; raise Refused (ILLEGAL_ACCESS_POINT).
+
+        ELSEWHERE: the addresses of other brokers, "host:port".
+        """
         if self._fixed is not None:
             return self._fixed
         if not dialled.addresses:
             return endpoints_at([self._own()])
         _check(dialled)
-        if dialled.scheme:
+        pairs = [(address.host, address.port) for address in dialled.addresses]
+        ours = [pair for pair in pairs if _written(*pair) not in elsewhere]
+        if dialled.scheme and (len(ours) == len(pairs) or not ours):
             return dialled
-        return _endpoints([(address.host, address.port) for address in dialled.addresses])
+        return _endpoints(ours or pairs)
 
     def of_settings(self, dialled: v2.Endpoints) -> v2.Endpoints:
         """Return the same for an access point that a client need not have: one that is none counts as not said."""
@@ -57,6 +63,12 @@ def _endpoints(addresses: Sequence[tuple[str, int]]) -> v2.Endpoints:
         scheme=schemes.pop() if len(schemes) == 1 else v2.DOMAIN_NAME,
         addresses=[v2.Address(host=host, port=port) for host, port in addresses],
     )
+
+
+def _written(host: str, port: int) -> str:
+    """Return HOST and PORT as registrations have them."""
+    host = host.strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _scheme(host: str) -> v2.AddressScheme:

@@ -70,7 +70,12 @@ def type_of_stored(properties: Mapping[str, str]) -> v2.MessageType:
 
 def accepted_types(topic: TopicConfig) -> tuple[v2.MessageType, ...]:
     """Return the types that a route of TOPIC names; never none."""
-    return _TAKEN.get(_type_name(topic), _TAKEN["NORMAL"])
+    return accepted_by(_type_name(topic))
+
+
+def accepted_by(type_name: str) -> tuple[v2.MessageType, ...]:
+    """Return the types that a route of a topic of type TYPE_NAME names; never none."""
+    return _TAKEN.get(type_name, _TAKEN["NORMAL"])
 
 
 def check_type(topic: TopicConfig, kind: v2.MessageType) -> None:

@@ -1,32 +1,36 @@
 """QueryRoute and QueryAssignment: the queues of a topic, and what a push consumer receives from.
 
-The broker answers for itself alone. A topic that does not exist is TOPIC_NOT_FOUND and is not made by asking: the
-clients ask before they send, so that a misspelt name is noticed. Queues that can be read and written come first, since
-clients of Node.js use only the queue 0 of a broker.
+The answer has the queues of all brokers that have the topic: ours under the access point that the client has dialled,
+then those of others, where they are registered. Clients go to each broker by themselves: with settings and heartbeats,
+for receives, and with what they got from it (receipt handles, transactions). A topic that does not exist anywhere is
+TOPIC_NOT_FOUND and is not made by asking: the clients ask before they send, so that a misspelt name is noticed. Of each
+broker, queues that can be read and written come first, since clients of Node.js use only the queue 0.
 
-A group that is not orderly is assigned one queue with id −1, which stands for all of this broker, because receiving
-looks into all of them anyway; an orderly one every queue to read.
+A group that is not orderly is assigned one queue a broker, with id −1, which stands for all of that broker, because
+receiving looks into all of them anyway; an orderly one every queue to read.
 
 Source: v2-protocol §3.3, §4.2; the recordings query-route and query-assignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
-from ...proto.errors import GroupNotFound
+from google.protobuf.message import Message
+
+from ...proto.errors import GroupNotFound, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import Call, MethodTable
+from ...proto.rpc import LATER, Call, MethodTable
 from ...proto.topics import PERMISSION_ALL, PERMISSION_READ, PERMISSION_WRITE
-from ...store.state_tables import TopicConfig
 from ..groups import Groups
+from ..neighbours import Neighbours, OtherQueues
 from ..topics import Topics
 from .checks import group_name, topic_name
-from .endpoints import Reach
-from .message_types import accepted_types
+from .endpoints import Reach, endpoints_at
+from .message_types import accepted_by, accepted_types
 from .service import service, unary
-from .statuses import OK, Refused
+from .statuses import OK, Refused, status_of, status_of_bug
 
 #: The queue that stands for all queues of a broker.
 ALL_QUEUES: Final = -1
@@ -35,11 +39,14 @@ ALL_QUEUES: Final = -1
 class Routes:
     """The routes of the broker NAME."""
 
-    def __init__(self, name: str, topics: Topics, groups: Groups, reach: Reach) -> None:
+    def __init__(
+        self, name: str, topics: Topics, groups: Groups, reach: Reach, neighbours: Neighbours
+    ) -> None:
         self._name = name
         self._topics = topics
         self._groups = groups
         self._reach = reach
+        self._neighbours = neighbours
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -52,60 +59,113 @@ class Routes:
             }
         )
 
-    def route(self, request: v2.QueryRouteRequest, call: Call) -> v2.QueryRouteResponse:
+    def route(self, request: v2.QueryRouteRequest, call: Call) -> Any:
         """Answer the queues of a topic."""
-        topic = self._topics.get(topic_name(request.topic))
-        broker = self._broker(request.endpoints)
-        accepted = accepted_types(topic)
-        return v2.QueryRouteResponse(
-            status=OK,
-            message_queues=[
-                v2.MessageQueue(
-                    topic=request.topic,
-                    id=queue,
-                    permission=permission,
-                    broker=broker,
-                    accept_message_types=accepted,
-                )
-                for queue, permission in _queues(topic)
-            ],
-        )
+        name = topic_name(request.topic)
 
-    def assignment(
-        self, request: v2.QueryAssignmentRequest, call: Call
-    ) -> v2.QueryAssignmentResponse:
+        def answer(others: Sequence[OtherQueues]) -> v2.QueryRouteResponse:
+            return v2.QueryRouteResponse(
+                status=OK,
+                message_queues=[
+                    v2.MessageQueue(
+                        topic=request.topic,
+                        id=queue,
+                        permission=permission,
+                        broker=share.broker,
+                        accept_message_types=share.accepted,
+                    )
+                    for share in self._shares(name, request.endpoints, others)
+                    for queue, permission in _queues(share)
+                ],
+            )
+
+        return self._with_others(name, call, answer, v2.QueryRouteResponse)
+
+    def assignment(self, request: v2.QueryAssignmentRequest, call: Call) -> Any:
         """Answer what a member of a group receives from: the same for all of them."""
         name = topic_name(request.topic)
         group = group_name(request.group)
-        topic = self._topics.get(name)
-        if not topic.permission & PERMISSION_READ:
-            raise Refused(
-                v2.FORBIDDEN,
-                f"topic {name!r} has no queue to read: its permission, {topic.permission}, does not include reading"
-                " (4)",
-                topic=name,
-                permission=topic.permission,
-            )
-        broker = self._broker(request.endpoints)
-        queues = range(topic.read_queues) if self._is_orderly(group) else (ALL_QUEUES,)
-        return v2.QueryAssignmentResponse(
-            status=OK,
-            assignments=[
-                v2.Assignment(
-                    message_queue=v2.MessageQueue(
-                        topic=request.topic,
-                        id=queue,
-                        permission=_permission(topic.permission),
-                        broker=broker,
-                    )
-                )
-                for queue in queues
-            ],
-        )
 
-    def _broker(self, dialled: v2.Endpoints) -> v2.Broker:
-        # The clients take brokers with id 0 alone for masters.
-        return v2.Broker(name=self._name, id=0, endpoints=self._reach.of(dialled))
+        def answer(others: Sequence[OtherQueues]) -> v2.QueryAssignmentResponse:
+            shares = self._shares(name, request.endpoints, others)
+            readable = [share for share in shares if share.permission & PERMISSION_READ]
+            if not readable:
+                raise Refused(
+                    v2.FORBIDDEN,
+                    f"topic {name!r} has no queue to read: its permission, {shares[0].permission}, does not include"
+                    " reading (4)",
+                    topic=name,
+                    permission=shares[0].permission,
+                )
+            is_orderly = self._is_orderly(group)
+            return v2.QueryAssignmentResponse(
+                status=OK,
+                assignments=[
+                    v2.Assignment(
+                        message_queue=v2.MessageQueue(
+                            topic=request.topic,
+                            id=queue,
+                            permission=_permission(share.permission),
+                            broker=share.broker,
+                        )
+                    )
+                    for share in readable
+                    for queue in (range(share.read_queues) if is_orderly else (ALL_QUEUES,))
+                ],
+            )
+
+        return self._with_others(name, call, answer, v2.QueryAssignmentResponse)
+
+    def _with_others(
+        self,
+        name: str,
+        call: Call,
+        answer: Callable[[Sequence[OtherQueues]], Message],
+        reply_type: type[Any],
+    ) -> Any:
+        """Return what ANSWER makes of what other brokers have of topic NAME; or LATER, if that has to be asked for."""
+        others = self._neighbours.known(name)
+        if others is not None:
+            return answer(others)
+
+        def told(found: Sequence[OtherQueues]) -> None:
+            try:
+                reply = answer(found)
+            except PocketMQError as error:
+                reply = reply_type(status=status_of(error))
+            except Exception as bug:  # The edge: others hear of the same answer.
+                reply = reply_type(status=status_of_bug(reply_type.DESCRIPTOR.name, bug))
+            call.reply(reply)
+
+        self._neighbours.ask(name, told)
+        return LATER
+
+    def _shares(
+        self, name: str, dialled: v2.Endpoints, others: Sequence[OtherQueues]
+    ) -> list[_Share]:
+        """Return what each broker has of topic NAME, ours first; raise TopicNotFound if none has anything."""
+        topic = self._topics.find(name) if others else self._topics.get(name)
+        reach = self._reach.of(dialled, {other.address for other in others})
+        shares = [
+            _Share(
+                _broker(other.broker, endpoints_at([other.address])),
+                other.read_queues,
+                other.write_queues,
+                other.permission,
+                accepted_by(other.type),
+            )
+            for other in others
+        ]
+        if topic is None:
+            return shares
+        own = _Share(
+            _broker(self._name, reach),
+            topic.read_queues,
+            topic.write_queues,
+            topic.permission,
+            accepted_types(topic),
+        )
+        return [own, *shares]
 
     def _is_orderly(self, group: str) -> bool:
         try:
@@ -114,15 +174,30 @@ class Routes:
             return False
 
 
-def _queues(topic: TopicConfig) -> Iterator[tuple[int, v2.Permission]]:
+class _Share(NamedTuple):
+    """What one broker has of a topic."""
+
+    broker: v2.Broker
+    read_queues: int
+    write_queues: int
+    permission: int
+    accepted: tuple[v2.MessageType, ...]
+
+
+def _broker(name: str, endpoints: v2.Endpoints) -> v2.Broker:
+    # The clients take brokers with id 0 alone for masters.
+    return v2.Broker(name=name, id=0, endpoints=endpoints)
+
+
+def _queues(share: _Share) -> Iterator[tuple[int, v2.Permission]]:
     """Yield number and permission of every queue; at least one."""
-    read = topic.read_queues if topic.permission & PERMISSION_READ else 0
-    written = topic.write_queues if topic.permission & PERMISSION_WRITE else 0
+    read = share.read_queues if share.permission & PERMISSION_READ else 0
+    written = share.write_queues if share.permission & PERMISSION_WRITE else 0
     for queue in range(max(read, written)):
         both = (queue < read) * PERMISSION_READ + (queue < written) * PERMISSION_WRITE
         yield queue, _permission(both)
     if not read and not written:
-        yield from ((queue, v2.NONE) for queue in range(max(1, topic.read_queues)))
+        yield from ((queue, v2.NONE) for queue in range(max(1, share.read_queues)))
 
 
 def _permission(bits: int) -> v2.Permission:

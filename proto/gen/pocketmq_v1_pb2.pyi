@@ -28,16 +28,18 @@ COMMIT: Resolution
 ROLLBACK: Resolution
 
 class QueueData(_message.Message):
-    __slots__ = ("broker_name", "read_queues", "write_queues", "permission")
+    __slots__ = ("broker_name", "read_queues", "write_queues", "permission", "type")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     read_queues: int
     write_queues: int
     permission: int
-    def __init__(self, broker_name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+    type: str
+    def __init__(self, broker_name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., type: _Optional[str] = ...) -> None: ...
 
 class BrokerData(_message.Message):
     __slots__ = ("cluster", "broker_name", "addresses")

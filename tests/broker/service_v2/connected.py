@@ -10,7 +10,10 @@ from google.protobuf import json_format
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import Groups
+from pocketmq.broker.neighbours import Neighbours
+from pocketmq.broker.registration import dial
 from pocketmq.broker.service_v2.clients import Clients
+from pocketmq.broker.service_v2.routes import Routes
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
@@ -62,12 +65,12 @@ class Connected:
         self.groups = Groups(groups, config, self.clock.now_ms)
         store = StoreConfig(path=str(folder))
         self.listeners = Listeners()
-        self.clients = Clients(
-            config, store, self.topics, self.groups, self.timers, lambda: OWN, self.listeners
-        )
+        self.clients = Clients(config, store, self.groups, self.timers, lambda: OWN, self.listeners)
+        neighbours = Neighbours(config.name, (), dial, self.clock.now_ms)
+        routes = Routes(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions
         self.clients.start()
-        self._methods = ServiceV2([self.clients]).methods()
+        self._methods = ServiceV2([self.clients, routes]).methods()
 
     def ask(self, rpc: str, request: Any, metadata: dict[str, str] | None = None) -> Any:
         """Return the answer to a unary call of client "c", or of whom METADATA says."""

@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.parts import assemble
+from pocketmq.broker.registration import dial
 from pocketmq.broker.service_v2.service import CLIENT_ID, SERVICE
 from pocketmq.proto import private_pool
 from pocketmq.proto.clock import VirtualClock
@@ -52,12 +53,13 @@ class Served:
         config = small_config(path / "store", log_file_size_bytes=1 << 24, flush=flush)
         self.store = MessageStore.open(config, disk=disk, now_ms=self.clock.now_ms)
         self.parts = assemble(
-            BrokerConfig(**settings),
+            BrokerConfig(**{"nameservers": (), **settings}),
             self.store,
             state_file=lambda name: StateFile(disk, config.path, name),
             clock=self.clock,
             wall=self.clock,
             random=Random(7),
+            dial=dial,
         )
 
     async def __aenter__(self) -> Served:

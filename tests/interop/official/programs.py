@@ -40,8 +40,7 @@ class Program:
     tls: bool = False
     #: What its client cannot do at all: commands of driver.py.
     lacks: frozenset[str] = frozenset()
-    #: Go sends at most 2 MiB, Node.js and Rust take no call above 4 MiB, and Rust hands out packed bodies as they are.
-    sends_4_mib: bool = True
+    #: Node.js and Rust take no call above 4 MiB, and Rust hands out packed bodies as they are.
     takes_4_mib: bool = True
     unpacks: bool = True
     #: Rust's fails the first call after a connection was said to end, and makes another for the next.
@@ -157,7 +156,6 @@ PROGRAMS: Final = {
             _build_go,
             lambda folder: [f"{folder}/program"],
             tls=True,
-            sends_4_mib=False,
             tells_refused_acks=False,
         ),
         Program(

@@ -1,0 +1,201 @@
+"""The other brokers that have a topic, as the name servers tell: what routes for official clients name beside our own.
+
+An answer counts for FRESH_MS; who asks meanwhile is told the same. The servers are asked in turn, from the one that
+answered last on, for TIMEOUT_MS each. While none answers, what was told last stays true: the loss of every name server
+takes no broker from a route. All who ask for one topic at once share a question.
+
+Bounds: TOPICS_MAX topics are remembered, those that were asked for last. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple
+
+from ..proto.channels import CallFailed, Channel, Dial
+from ..proto.errors import Disconnected, InvalidArgument, PocketMQError
+from ..proto.errors_wire import from_rpc_error
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.recall_handle import decode_handle
+from ..proto.rpc import Call
+
+logger = logging.getLogger(__name__)
+
+FRESH_MS: Final = 1_000
+TIMEOUT_MS: Final = 1_000
+TOPICS_MAX: Final = 10_000
+_ROUTE: Final = "/pocketmq.v1.NameServer/Route"
+_RECALL: Final = "/pocketmq.v1.Broker/Recall"
+_RECALL_TIMEOUT_S: Final = 3.0
+_MASTER: Final = 0
+
+
+class OtherQueues(NamedTuple):
+    """What another broker has of a topic: TYPE is the topic's there, "" if its name server does not tell."""
+
+    broker: str
+    address: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    type: str
+
+
+Tell = Callable[[Sequence[OtherQueues]], None]
+
+
+class _Known(NamedTuple):
+    queues: Sequence[OtherQueues]
+    asked_ms: int
+
+
+class Neighbours:
+    """Asks the name servers at ADDRESSES for broker NAME; none: it has no neighbours. NOW_MS is the machine's."""
+
+    def __init__(
+        self, name: str, addresses: Sequence[str], dial: Dial, now_ms: Callable[[], int]
+    ) -> None:
+        self._name = name
+        self._addresses = addresses
+        self._dial = dial
+        self._now_ms = now_ms
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._asking: dict[str, list[Tell]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._channels: dict[str, Channel] = {}
+        self._open = AsyncExitStack()
+        self._last_good = 0
+
+    # --- routes
+
+    def known(self, topic: str) -> Sequence[OtherQueues] | None:
+        """Return what other brokers have of TOPIC; None: ask."""
+        if not self._addresses:
+            return ()
+        known = self._known.get(topic)
+        if known is None or self._now_ms() - known.asked_ms >= FRESH_MS:
+            return None
+        return known.queues
+
+    def ask(self, topic: str, tell: Tell) -> None:
+        """Ask for TOPIC, and TELL what is known of it then."""
+        asking = self._asking.get(topic)
+        if asking is not None:
+            asking.append(tell)
+            return
+        self._asking[topic] = [tell]
+        self._spawn(self._ask(topic))
+
+    async def _ask(self, topic: str) -> None:
+        found = await self._told(topic)
+        before = self._known.pop(topic, None)
+        if found is None:
+            found = () if before is None else before.queues
+        self._known[topic] = _Known(found, self._now_ms())
+        if len(self._known) > TOPICS_MAX:
+            self._known.popitem(last=False)
+        for tell in self._asking.pop(topic):
+            tell(found)
+
+    async def _told(self, topic: str) -> Sequence[OtherQueues] | None:
+        """Return what the first name server that answers says; None: none does."""
+        count = len(self._addresses)
+        for step in range(count):
+            place = (self._last_good + step) % count
+            address = self._addresses[place]
+            try:
+                channel = await self._channel(address)
+                ask = channel.unary_unary(
+                    _ROUTE, pb.RouteRequest.SerializeToString, pb.RouteReply.FromString
+                )
+                reply = await ask(pb.RouteRequest(topics=[topic]), timeout=TIMEOUT_MS / 1000)
+            except CallFailed as error:
+                logger.debug("no route from nameserver=%s reason=%s", address, error)
+                continue
+            self._last_good = place
+            return [queues for route in reply.routes for queues in self._others(route)]
+        return None
+
+    def _others(self, route: pb.TopicRoute) -> Iterator[OtherQueues]:
+        """Yield the queues of masters in ROUTE that are not ours, in the order of the brokers' names."""
+        addresses = {one.broker_name: one.addresses.get(_MASTER, "") for one in route.brokers}
+        for one in sorted(route.queues, key=lambda queues: queues.broker_name):
+            address = addresses.get(one.broker_name)
+            if address and one.broker_name != self._name:
+                yield OtherQueues(
+                    one.broker_name,
+                    address,
+                    one.read_queues,
+                    one.write_queues,
+                    one.permission,
+                    one.type,
+                )
+
+    # --- recalls
+
+    def forward_recall(self, request: pb.RecallRequest, call: Call) -> bool:
+        """Have CALL answered by the broker that the handle of REQUEST names; return False if that is not another one.
+
+        It is none, either, of which the name servers know nothing.
+        """
+        if not self._addresses:
+            return False
+        try:
+            broker = decode_handle(request.handle).broker
+        except InvalidArgument:
+            return False
+        if broker == self._name:
+            return False
+        self._spawn(self._forward(broker, request, call))
+        return True
+
+    async def _forward(self, broker: str, request: pb.RecallRequest, call: Call) -> None:
+        found = await self._told(request.topic) or ()
+        address = next((one.address for one in found if one.broker == broker), None)
+        try:
+            if address is None:
+                raise Disconnected(
+                    f"the handle is of broker {broker!r}, which is not registered with topic {request.topic!r} at"
+                    " present: try again later",
+                    broker=broker,
+                )
+            call.reply(await self._recalled(address, request))
+        except CallFailed as error:
+            call.fail(from_rpc_error(error))
+        except PocketMQError as error:
+            call.fail(error)
+
+    async def _recalled(self, address: str, request: pb.RecallRequest) -> pb.RecallReply:
+        async with self._dial(address) as channel:
+            ask = channel.unary_unary(
+                _RECALL, pb.RecallRequest.SerializeToString, pb.RecallReply.FromString
+            )
+            reply: pb.RecallReply = await ask(request, timeout=_RECALL_TIMEOUT_S)
+        return reply
+
+    # --- the way there
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _channel(self, address: str) -> Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = await self._open.enter_async_context(self._dial(address))
+            self._channels[address] = channel
+        return channel
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._channels.clear()
+        await self._open.aclose()

@@ -1,0 +1,177 @@
+"""What official clients are told of two brokers behind one name server, whichever of them they ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from pocketmq.broker.broker import Broker
+from pocketmq.broker.neighbours import FRESH_MS
+from pocketmq.broker.service_v2.endpoints import endpoints_at
+from pocketmq.client import AsyncAdmin
+from pocketmq.nameserver import NameServer
+from pocketmq.proto.clock import SystemClock
+from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
+from pocketmq.store.os_disk import OsDisk
+
+from ..served import broker_config, nameserver_config
+from .whole_broker import store_config
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+CLIENT = (("x-mq-client-id", "c"), ("x-mq-client-version", "5.1.2"))
+
+
+class Cluster:
+    """A name server and brokers."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self.server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
+
+    async def start(self) -> None:
+        await self.server.start()
+        self._stack.push_async_callback(self.server.stop, 0)
+
+    async def broker(self, name: str, **settings: Any) -> Broker:
+        config = broker_config(
+            name=name, port=0, nameservers=(self.server.address,), stop_grace_ms=0, **settings
+        )
+        store = store_config(self._folder / name)
+        broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
+        await broker.start()
+        self._stack.push_async_callback(broker.stop)
+        assert await broker.registered(5)
+        return broker
+
+    async def topic(self, name: str, **settings: Any) -> None:
+        """Make a topic on all brokers."""
+        async with AsyncAdmin(self.server.address) as admin:
+            await admin.create_topic(name, **settings)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        found = Cluster(tmp_path, stack)
+        await found.start()
+        yield found
+
+
+async def ask(broker: Broker, method: str, request: Any, reply_type: Any) -> Any:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{broker.port}") as channel:
+        call = channel.unary_unary(
+            SERVICE + method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply_type.FromString,
+        )
+        return await call(request, metadata=CLIENT, timeout=10)
+
+
+async def route(broker: Broker, topic: str, *dialled: str) -> Any:
+    request = v2.QueryRouteRequest(
+        topic=v2.Resource(name=topic), endpoints=endpoints_at(dialled or [broker.address])
+    )
+    return await ask(broker, "QueryRoute", request, v2.QueryRouteResponse)
+
+
+def brokers_in(reply: Any) -> dict[str, list[str]]:
+    """Return under which addresses REPLY names each broker."""
+    return {
+        queue.broker.name: [f"{one.host}:{one.port}" for one in queue.broker.endpoints.addresses]
+        for queue in reply.message_queues
+    }
+
+
+async def test_a_route_has_the_queues_of_all_brokers_and_names_our_own_as_it_was_dialled(
+    cluster: Cluster,
+) -> None:
+    a, b = await cluster.broker("a"), await cluster.broker("b")
+    await cluster.topic("orders", queues=2, type="FIFO")
+
+    reply = await route(a, "orders", "forwarded:18081")
+    other = await route(b, "orders", b.address)
+
+    queues = [(queue.broker.name, queue.id) for queue in reply.message_queues]
+    assert queues == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert brokers_in(reply) == {"a": ["forwarded:18081"], "b": [b.address]}
+    assert brokers_in(other) == {"a": [a.address], "b": [b.address]}
+    for queue in [*reply.message_queues, *other.message_queues]:
+        assert (queue.permission, list(queue.accept_message_types)) == (v2.READ_WRITE, [v2.FIFO])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_push_consumer_receives_from_each_broker(cluster: Cluster, ordered: bool) -> None:
+    a, _ = await cluster.broker("a"), await cluster.broker("b")
+    await cluster.topic("orders", queues=2)
+    async with AsyncAdmin(cluster.server.address) as admin:
+        await admin.create_group("g", order=ordered)
+    request = v2.QueryAssignmentRequest(
+        topic=v2.Resource(name="orders"), group=v2.Resource(name="g")
+    )
+
+    reply = await ask(a, "QueryAssignment", request, v2.QueryAssignmentResponse)
+
+    found = [(one.message_queue.broker.name, one.message_queue.id) for one in reply.assignments]
+    each = (0, 1) if ordered else (-1,)
+    assert found == [(name, queue) for name in "ab" for queue in each]
+
+
+async def test_a_topic_that_only_another_broker_has_is_found_there(cluster: Cluster) -> None:
+    await cluster.broker("b")
+    await cluster.topic("there", queues=1, type="DELAY")
+    a = await cluster.broker("a")
+
+    reply = await route(a, "there")
+    nowhere = await route(a, "nowhere")
+
+    (queue,) = reply.message_queues
+    assert (queue.broker.name, list(queue.accept_message_types)) == ("b", [v2.DELAY])
+    assert nowhere.status.code == v2.TOPIC_NOT_FOUND
+
+
+async def test_of_an_access_point_with_both_brokers_each_is_named_its_own(
+    cluster: Cluster,
+) -> None:
+    a, b = await cluster.broker("a"), await cluster.broker("b")
+    await cluster.topic("orders", queues=1)
+
+    for one in (a, b):
+        reply = await route(one, "orders", a.address, b.address)
+        assert brokers_in(reply) == {"a": [a.address], "b": [b.address]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [({"v2_cluster": False}, "dialled:1"), ({"v2_endpoints": ("balanced:1",)}, "balanced:1")],
+)
+async def test_a_broker_can_be_told_to_answer_for_itself_alone(
+    cluster: Cluster, settings: dict[str, Any], own: str
+) -> None:
+    a, _ = await cluster.broker("a", **settings), await cluster.broker("b")
+    await cluster.topic("orders", queues=1)
+
+    assert brokers_in(await route(a, "orders", "dialled:1")) == {"a": [own]}
+
+
+async def test_a_broker_that_stops_leaves_the_routes_and_a_name_server_takes_none_with_it(
+    cluster: Cluster,
+) -> None:
+    a, b = await cluster.broker("a"), await cluster.broker("b")
+    c = await cluster.broker("c")
+    await cluster.topic("orders", queues=1)
+    assert set(brokers_in(await route(a, "orders"))) == {"a", "b", "c"}
+
+    await b.stop()
+    await asyncio.sleep(FRESH_MS / 1000)
+    assert set(brokers_in(await route(a, "orders"))) == {"a", "c"}
+
+    await cluster.server.stop(0)
+    await asyncio.sleep(FRESH_MS / 1000)
+    assert brokers_in(await route(a, "orders")) == {"a": [a.address], "c": [c.address]}
