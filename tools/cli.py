@@ -87,6 +87,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Show who is connected to brokers and name servers.",
     ),
     "lag": ("lag.command:lag", "Tell how far consumer groups are behind, and why."),
+    "top": ("top:top", "Show live rates, lag with verdicts, and who holds which queue."),
     "lint": (
         "lint.command:lint",
         "Find what is likely a mistake in topics, groups and messages.",

@@ -8,9 +8,10 @@ The files tell it: give the store instead.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
-from ...client import Admin, GroupQueue
+from ...client import Admin, GroupQueue, GroupReport
 from ...proto.errors import GroupNotFound, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from .rows import LagRow
@@ -19,23 +20,30 @@ from .verdicts import Facts, is_dead_letter_topic, is_retry_topic
 
 def cluster_rows(admin: Admin) -> list[LagRow]:
     """Return the rows of every group on every broker that ADMIN reaches, by broker, topic, queue and group."""
+    return sorted(
+        (row for _, rows in cluster_groups(admin) for row in rows), key=lambda row: row.key
+    )
+
+
+def cluster_groups(admin: Admin, pattern: str = "*") -> Iterator[tuple[GroupReport, list[LagRow]]]:
+    """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows."""
     derived = {
         topic.name
         for topic in admin.topics(include_system=True)
         if topic.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     }
-    found: list[LagRow] = []
-    for group in (one.name for one in admin.groups()):
-        found += _rows_of(group, list(_queues(admin, group, derived)))
-    return sorted(found, key=lambda row: row.key)
+    for group in (one.name for one in admin.groups() if fnmatchcase(one.name, pattern)):
+        try:
+            report = admin.describe_group(group)
+        except GroupNotFound:
+            continue  # It was deleted meanwhile.
+        yield report, _rows_of(group, list(_queues(admin, group, report.queues, derived)))
 
 
-def _queues(admin: Admin, group: str, derived: set[str]) -> Iterator[GroupQueue]:
-    """Yield how GROUP stands in each queue that it reads, and in its retry and dead-letter topics."""
-    try:
-        queues = admin.describe_group(group).queues
-    except GroupNotFound:
-        return  # It was deleted meanwhile.
+def _queues(
+    admin: Admin, group: str, queues: Sequence[GroupQueue], derived: set[str]
+) -> Iterator[GroupQueue]:
+    """Yield how GROUP stands in the QUEUES that it reads, and in its retry and dead-letter topics."""
     yield from queues
     known = {one.queue.topic for one in queues}
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):

@@ -1,6 +1,6 @@
 """The messages of a store's queues, read for what is likely a mistake: tags, keys, and who wanted them.
 
-Columns of a few thousand records at a time: some 3 µs a message, and as much again for each SQL filter of a group.
+Columns of a few thousand records at a time: some 12 µs a message, and 3 more where groups skip with tags.
 """
 
 from __future__ import annotations

@@ -1,0 +1,386 @@
+"""`pocketmq top`: what comes into topics, how far groups are behind and why, who holds which queue; again and again.
+
+Rates are those of the last `_WINDOW_MS`: consumers commit every few seconds, and less would show bursts. What stands
+still is said after `_STALLED_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..client import Admin, GroupReport, Queue
+from ..proto.clock import Clock, SystemClock
+from ..proto.duration import format_duration, parse_duration
+from ..proto.errors import TopicNotFound
+from ..proto.instant import format_instant
+from .lag.live import cluster_groups
+from .lag.rows import LagRow
+from .lag.snapshots import Progress, Snapshot, compare
+from .lag.verdicts import Verdict
+from .options import json_option, nameserver_option
+from .output import print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_INTERVAL: Final = "2s"
+_WINDOW_MS: Final = 15_000
+_STALLED_MS: Final = 10_000
+_SHOWN_MAX: Final = 20
+_WIDTH: Final = 160
+#: The worst first.
+_SEVERITY: Final = (
+    Verdict.NO_SUCH_QUEUE,
+    Verdict.AHEAD,
+    Verdict.DATA_LOST,
+    Verdict.STALLED,
+    Verdict.RETRYING,
+    Verdict.BEHIND,
+    Verdict.DEAD_LETTERS,
+    Verdict.HELD,
+    Verdict.NEVER_COMMITTED,
+    Verdict.DELAYED,
+    Verdict.OK,
+)
+_STYLES: Final = {
+    Verdict.OK: "green",
+    Verdict.DELAYED: "green",
+    Verdict.HELD: "cyan",
+    Verdict.NEVER_COMMITTED: "cyan",
+    Verdict.BEHIND: "yellow",
+    Verdict.RETRYING: "yellow",
+}
+
+
+@click.command()
+@click.option("--topic", metavar="PATTERN", default="*", help="Only these topics (orders*).")
+@click.option("--group", metavar="PATTERN", default="*", help="Only these groups.")
+@click.option(
+    "--interval",
+    default=_INTERVAL,
+    show_default=True,
+    metavar="2s",
+    help="Look so often, 100ms at least.",
+)
+@click.option(
+    "--times", type=click.IntRange(1), help="Look so many times, then stop.  [default: for ever]"
+)
+@click.option(
+    "--once", is_flag=True, help="Look twice, --interval apart, show what there is, and stop."
+)
+@json_option("a document a look")
+@nameserver_option
+def top(
+    *,
+    topic: str,
+    group: str,
+    interval: str,
+    times: int | None,
+    once: bool,
+    as_json: bool,
+    nameserver: str,
+) -> None:
+    """Show what comes into topics and how fast, how far groups are behind and why, and who holds which queue."""
+    interval_ms = parse_duration(interval, field="--interval")
+    if interval_ms < 100:
+        raise click.UsageError(f"--interval {interval}: it is 100ms at least; 2s is usual.")
+    if once and times is not None:
+        raise click.UsageError("--once and --times exclude each other.")
+    with Admin(nameserver) as admin:
+        boards = _boards(
+            admin, (topic, group), interval_ms, SystemClock(), times=2 if once else times
+        )
+        _show(list(boards)[-1:] if once else boards, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What brokers told at AT_MS: how many, MESSAGES in topics and how many they ever had, groups with their rows."""
+
+    at_ms: int
+    brokers: int
+    messages: Mapping[str, tuple[int, int]]
+    groups: Sequence[tuple[GroupReport, Sequence[LagRow]]]
+
+    @property
+    def rows(self) -> list[LagRow]:
+        return [row for _, rows in self.groups for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLine:
+    """A topic: messages that are there, and how many come a second; None: not known yet."""
+
+    topic: str
+    messages: int
+    in_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLine:
+    """A group: the worst of its verdicts, and the sums of its queues."""
+
+    group: str
+    readers: int
+    lag: int
+    verdict: Verdict
+    because: str
+    in_per_s: float | None
+    read_per_s: float | None
+    catch_up_s: float | None
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """What is shown of one moment, over the SECONDS before it."""
+
+    at_ms: int
+    seconds: float
+    brokers: int
+    topics: Sequence[TopicLine]
+    groups: Sequence[GroupLine]
+    queues: Sequence[tuple[Progress, str]]
+
+    def document(self) -> dict[str, Any]:
+        """Return the board as JSON shows it."""
+        return {
+            "atMs": self.at_ms,
+            "seconds": self.seconds,
+            "brokers": self.brokers,
+            "topics": [
+                {"topic": one.topic, "messages": one.messages, "inPerSecond": one.in_per_s}
+                for one in self.topics
+            ],
+            "groups": [
+                {
+                    "group": one.group,
+                    "readers": one.readers,
+                    "lag": one.lag,
+                    "verdict": str(one.verdict),
+                    "because": one.because,
+                    "inPerSecond": one.in_per_s,
+                    "readPerSecond": one.read_per_s,
+                    "catchUpSeconds": one.catch_up_s,
+                    "skipped": one.skipped,
+                }
+                for one in self.groups
+            ],
+            "queues": [one.to_json() | {"holder": holder or None} for one, holder in self.queues],
+        }
+
+
+# --- looking
+
+
+def _boards(
+    admin: Admin, wanted: tuple[str, str], interval_ms: int, clock: Clock, *, times: int | None
+) -> Iterator[Board]:
+    """Yield what each look finds, each beside the oldest one of the window."""
+    looks: deque[Look] = deque()
+    for number in count(1):
+        looked_ms = clock.now_ms()
+        now = _look(admin, wanted, clock.unix_ms())
+        while len(looks) > 1 and looks[1].at_ms <= now.at_ms - _WINDOW_MS:
+            looks.popleft()
+        yield board(looks[0] if looks else None, now)
+        looks.append(now)
+        if number == times:
+            return
+        asyncio.run(clock.sleep_until(looked_ms + interval_ms))
+
+
+def _look(admin: Admin, wanted: tuple[str, str], at_ms: int) -> Look:
+    topic, group = wanted
+    messages: dict[str, tuple[int, int]] = {}
+    for one in admin.topics():
+        if fnmatchcase(one.name, topic):
+            try:
+                queues = admin.describe_topic(one.name).queues
+            except TopicNotFound:
+                continue  # It was deleted meanwhile.
+            total = sum(queue.max_offset for queue in queues)
+            messages[one.name] = sum(queue.message_count for queue in queues), total
+    groups = [
+        (report, [row for row in rows if fnmatchcase(row.facts.topic, topic)])
+        for report, rows in cluster_groups(admin, group)
+    ]
+    return Look(at_ms=at_ms, brokers=len(admin.brokers()), messages=messages, groups=groups)
+
+
+def board(before: Look | None, now: Look) -> Board:
+    """Return what is to be shown of NOW, and of what happened since BEFORE. Pure."""
+    elapsed_ms = 0 if before is None else now.at_ms - before.at_ms
+    rows = now.rows
+    snapshot = None if before is None else Snapshot.of(before.rows, before.at_ms)
+    progress = compare(snapshot, rows, now.at_ms)
+    if elapsed_ms < _STALLED_MS:  # Nobody had to commit yet.
+        progress = [replace(one, row=row) for one, row in zip(progress, rows, strict=True)]
+    by_group: dict[str, list[Progress]] = defaultdict(list)
+    for one in progress:
+        by_group[one.row.facts.group].append(one)
+    holders = {
+        (report.name, one.queue): one.holder for report, _ in now.groups for one in report.queues
+    }
+    lines = [_group_line(report, by_group[report.name]) for report, _ in now.groups]
+    return Board(
+        at_ms=now.at_ms,
+        seconds=elapsed_ms / 1000,
+        brokers=now.brokers,
+        topics=sorted(
+            (_topic_line(name, before, now) for name in now.messages),
+            key=lambda line: (-(line.in_per_s or 0), -line.messages, line.topic),
+        ),
+        groups=sorted(
+            lines, key=lambda line: (_SEVERITY.index(line.verdict), -line.lag, line.group)
+        ),
+        queues=sorted(
+            ((one, holders.get(_place(one.row), "")) for one in progress),
+            key=lambda item: (
+                _SEVERITY.index(item[0].row.verdict),
+                -(item[0].row.lag or 0),
+                item[0].row.key,
+            ),
+        ),
+    )
+
+
+def _place(row: LagRow) -> tuple[str, Queue]:
+    return row.facts.group, Queue(row.facts.topic, row.broker_name, row.facts.queue_id)
+
+
+def _topic_line(name: str, before: Look | None, now: Look) -> TopicLine:
+    messages, total = now.messages[name]
+    rate = None
+    if before is not None and name in before.messages and now.at_ms > before.at_ms:
+        came = total - before.messages[name][1]
+        rate = came * 1000 / (now.at_ms - before.at_ms) if came >= 0 else None
+    return TopicLine(topic=name, messages=messages, in_per_s=rate)
+
+
+def _group_line(report: GroupReport, found: Sequence[Progress]) -> GroupLine:
+    worst = min(found, key=lambda one: _SEVERITY.index(one.row.verdict), default=None)
+    lag = sum(one.row.lag or 0 for one in found)
+    read, written = _sum(one.read_per_s for one in found), _sum(one.written_per_s for one in found)
+    catch_up = None
+    if not lag:
+        catch_up = 0.0
+    elif read is not None and written is not None and read > written:
+        catch_up = lag / (read - written)
+    return GroupLine(
+        group=report.name,
+        readers=len(report.members) + len(report.clients),
+        lag=lag,
+        verdict=Verdict.OK if worst is None else worst.row.verdict,
+        because="it reads nothing" if worst is None else worst.row.reasons[0],
+        in_per_s=written,
+        read_per_s=read,
+        catch_up_s=catch_up,
+        skipped=sum(one.row.facts.skipped or 0 for one in found),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+# --- showing
+
+
+def _show(boards: Iterable[Board], *, as_json: bool) -> None:
+    """Print BOARDS: one after the other, or on a terminal each in the place of the last."""
+    if as_json:
+        for one in boards:
+            print_json(one.document())
+            sys.stdout.flush()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
+    in_place = console.is_terminal and not isinstance(boards, list)
+    live = Live(console=console, screen=True, auto_refresh=False) if in_place else None
+    with live or nullcontext():
+        for one in boards:
+            if live is None:
+                console.print(rendered(one))
+            else:
+                live.update(rendered(one), refresh=True)
+
+
+def rendered(found: Board) -> RenderableType:
+    """Return FOUND as rich draws it: the first of each list."""
+    from rich.console import Group
+
+    looked = f"the last {found.seconds:.3g} s" if found.seconds else "no rates yet"
+    title = f"{found.brokers} brokers at {format_instant(found.at_ms)}, {looked}"
+    topics = _table(["topic", "messages", "in/s"])
+    for topic in found.topics[:_SHOWN_MAX]:
+        topics.add_row(topic.topic, f"{topic.messages:,}", _rate(topic.in_per_s))
+    groups = _table(
+        [
+            "group",
+            "readers",
+            "lag",
+            "verdict",
+            "in/s",
+            "read/s",
+            "caught up in",
+            "skipped",
+            "because",
+        ]
+    )
+    for group in found.groups[:_SHOWN_MAX]:
+        groups.add_row(
+            *(group.group, str(group.readers), f"{group.lag:,}", _verdict(group.verdict)),
+            *(_rate(group.in_per_s), _rate(group.read_per_s), _soon(group.catch_up_s)),
+            *(f"{group.skipped:,}", group.because),
+        )
+    queues = _table(["broker", "topic", "queue", "group", "lag", "verdict", "read/s", "held by"])
+    for one, holder in found.queues[:_SHOWN_MAX]:
+        facts = one.row.facts
+        queues.add_row(
+            *(one.row.broker_name, facts.topic, str(facts.queue_id), facts.group),
+            "-" if one.row.lag is None else f"{one.row.lag:,}",
+            *(_verdict(one.row.verdict), _rate(one.read_per_s), holder or "-"),
+        )
+    more = sum(
+        max(0, len(part) - _SHOWN_MAX) for part in (found.topics, found.groups, found.queues)
+    )
+    rest = f"… and {more:,} lines more: --topic, --group, or --json" if more else ""
+    return Group(title, "", topics, "", groups, "", queues, rest)
+
+
+def _table(titles: Sequence[str]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in titles:
+        right = name in ("messages", "in/s", "read/s", "lag", "readers", "queue", "skipped")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "because")
+    return table
+
+
+def _verdict(verdict: Verdict) -> RenderableType:
+    from rich.text import Text
+
+    return Text(str(verdict), style=_STYLES.get(verdict, "red"))
+
+
+def _rate(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{per_s:,.1f}"
+
+
+def _soon(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(round(seconds) * 1000) if seconds else "done"
