@@ -109,6 +109,9 @@ class BrokerConfig:
     members_max: int = 10_000
     #: A new generation of a group begins so long after the first change, with all changes until then.
     group_rebalance_delay_ms: int = 100
+    #: The first generation of a group waits for members as long as one comes within the delay of the other; at most so
+    #: long, and never shorter than the delay.
+    group_initial_rebalance_max_ms: int = 1_000
     #: How long a member holds a queue that it does not renew, if it does not say.
     lease_ms: int = 60_000
     #: Queues that are held, or were last; further ones are refused.
@@ -230,6 +233,7 @@ _LEAST: Final = {
     "group_members_max": 1,
     "members_max": 1,
     "group_rebalance_delay_ms": 0,
+    "group_initial_rebalance_max_ms": 0,
     "lease_ms": 1_000,
     "leases_max": 1,
     "lease_waits_max": 0,

@@ -1,7 +1,7 @@
 """The coordinator of groups: takes in who joins, tells members of each generation, and keeps their plans.
 
     a member joins, leaves, is not heard of, wants something else; its topics change; the leader asks for it
-        └─ `group_rebalance_delay_ms` later, for all that happened until then ─► generation n + 1 begins
+        └─ a delayed join, for all that happened until it is over ─► generation n + 1 begins
              Members to each ─► the leader answers with a Plan ─► Assigned to each
 
 Which broker coordinates a group is the members' choice, and what it decides is a proposal: who may read a queue is
@@ -9,7 +9,7 @@ for the queue's own broker to say (queue_leases.py). So two coordinators at once
 restart, cost a rebalance and never a wrong hand.
 
 A stream that ends leaves its member in the group until its session is over. Sessions wait in a purgatory: whatever a
-member says completes the last wait and begins another.
+member says completes the last wait and begins another. So do the generations that are about to begin (group.py).
 
 Time is the machine's. Nothing of this is kept over a restart: members come back, and the generations go on above the
 latest one that they know.
@@ -54,6 +54,7 @@ class Coordinator:
         self._timers = timers
         self._groups: dict[str, Group] = {}
         self._sessions = Purgatory(timers, limit=config.members_max + 1)
+        self._joins = Purgatory(timers, limit=config.groups_max + 1)
         #: How many members there are in all.
         self._count = 0
         #: Raises GroupInUse for a group that reads in another way.
@@ -112,7 +113,9 @@ class Coordinator:
         member = member_of(join, seat.peer, self._timers)
         self.check_join(join.group)
         config = self._configs.ensure(join.group)
-        group = self._groups.get(join.group) or Group(join.group, self._config, self._timers)
+        group = self._groups.get(join.group) or Group(
+            join.group, self._config, self._timers, self._joins
+        )
         membership = group.membership
         if membership.is_fenced(member.member_id):
             raise replaced(member.member_id, member.instance_id, join.group)

@@ -1,6 +1,6 @@
 """One group as its coordinator runs it: the membership, the streams by which members are told, the generations.
 
-    something changes ─► `schedule` ─ group_rebalance_delay_ms ─► a generation begins: Members to each member
+    something changes ─► `schedule` ─ a delayed join ─► a generation begins: Members to each member
     the leader's Plan ─► `plan` ─► Assigned to each member
 
 A leader that does not answer within its session is passed over, at once if it cannot be reached and others can.
@@ -19,6 +19,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import BrokerConfig
 from ..timers import Timers
 from ..timing_wheel import Timer
+from ..waiting import Purgatory, Waiting
 from .joins import check_plan
 from .membership import Member, Membership
 
@@ -47,17 +48,52 @@ class Seat(Protocol):
         ...
 
 
-class Group:
-    """One group: its membership, and the streams by which its members are told."""
+class _DelayedJoin:
+    """The wait for those who come within the delay, and share a generation: an operation of the purgatory.
 
-    def __init__(self, name: str, config: BrokerConfig, timers: Timers) -> None:
+    It is over group_rebalance_delay_ms after the first change. Where a group begins (its members start, or come back to
+    a coordinator that was restarted) it is prolonged by whoever comes meanwhile, up to group_initial_rebalance_max_ms.
+    """
+
+    __slots__ = ("_delay_ms", "_ends_ms", "_group", "_last_ms", "_timers")
+
+    def __init__(self, group: Group, timers: Timers, delay_ms: int, most_ms: int) -> None:
+        self._group = group
+        self._timers = timers
+        self._delay_ms = delay_ms
+        self._last_ms = timers.now_ms()
+        self._ends_ms = self._last_ms + most_ms
+
+    @property
+    def due_ms(self) -> int:
+        """When the generation begins, if nothing else changes."""
+        return min(self._last_ms + self._delay_ms, self._ends_ms)
+
+    def changed(self) -> None:
+        """Note that something has changed again."""
+        self._last_ms = self._timers.now_ms()
+
+    def try_complete(self) -> bool:
+        """Complete without a generation if nobody is left."""
+        return self._group.nobody_joins()
+
+    def on_deadline(self) -> None:
+        self._group.join_is_due(self)
+
+
+class Group:
+    """One group: its membership, and the streams by which its members are told. JOINS: generations that wait."""
+
+    def __init__(self, name: str, config: BrokerConfig, timers: Timers, joins: Purgatory) -> None:
         self.name = name
         self.membership = Membership(name)
         self._config = config
         self._timers = timers
         self._seats: dict[str, Seat] = {}
-        #: When the next generation begins.
-        self._next: Timer | None = None
+        self._joins = joins
+        #: What the next generation waits for; None: nothing has changed.
+        self._joining: _DelayedJoin | None = None
+        self._watched: Waiting | None = None
         #: When the leader is passed over, and of which generation which leader that is.
         self._leader_silent: Timer | None = None
         self._awaited = (0, "")
@@ -68,9 +104,10 @@ class Group:
 
     def close(self) -> None:
         """Let the timers go."""
-        for timer in (self._next, self._leader_silent):
-            if timer is not None:
-                self._timers.cancel(timer)
+        if self._watched is not None:
+            self._watched.cancel()
+        if self._leader_silent is not None:
+            self._timers.cancel(self._leader_silent)
 
     # --- seats
 
@@ -101,7 +138,7 @@ class Group:
                     because="stream",
                 )
             )
-        if self._next is None and self.membership.counts_in(member.member_id):
+        if self._joining is None and self.membership.counts_in(member.member_id):
             self._tell_members(member.member_id)
             self._tell_assigned(member.member_id)
             self._await_plan()
@@ -141,13 +178,42 @@ class Group:
 
     def schedule(self) -> None:
         """Have a new generation begin soon; what happens until then is part of it."""
-        if self._next is None:
-            self._next = self._timers.after(self._config.group_rebalance_delay_ms, self._begin)
-
-    def _begin(self) -> None:
-        self._next = None
+        if self._joining is not None:
+            if self._is_new():
+                self._joining.changed()
+            self._joins.notify(self.name)
+            return
         if not self.membership.members:
             return
+        delay_ms = most_ms = self._config.group_rebalance_delay_ms
+        if self._is_new():
+            most_ms = max(delay_ms, self._config.group_initial_rebalance_max_ms)
+        self._joining = _DelayedJoin(self, self._timers, delay_ms, most_ms)
+        self._watch(self._joining)
+
+    def _is_new(self) -> bool:
+        """Has nobody had a share here yet?"""
+        return not any(one.since for one in self.membership.members.values())
+
+    def _watch(self, joining: _DelayedJoin) -> None:
+        self._watched = self._joins.watch(joining, self.name, joining.due_ms)
+
+    def nobody_joins(self) -> bool:
+        """Let the delayed join go if nobody is in the group; return whether it has gone."""
+        if self.membership.members:
+            return False
+        self._joining = self._watched = None
+        return True
+
+    def join_is_due(self, joining: _DelayedJoin) -> None:
+        """Begin the generation that JOINING waited for, or wait on because somebody came meanwhile."""
+        if joining.due_ms > self._timers.now_ms():
+            self._watch(joining)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._joining = self._watched = None
         membership = self.membership
         membership.begin(self._seats.keys())
         logger.info(

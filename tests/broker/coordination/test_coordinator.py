@@ -21,7 +21,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.state_tables import GroupConfig
 
-from .coordinating import GROUP, SESSION_MS, TOPIC, Room, held
+from .coordinating import DELAY_MS, GROUP, SESSION_MS, TOPIC, Room, held
 
 
 @pytest.fixture
@@ -45,6 +45,62 @@ async def test_those_who_come_within_the_delay_are_of_one_generation(room: Room)
     assert (a.members.generation, len(a.members.members)) == (1, 2)
     assert b.members is not None
     assert b.members.leader == "a"
+
+
+async def test_a_fleet_that_starts_shares_one_generation(room: Room) -> None:
+    fleet = [room.join("a")]
+    for name in "bcd":
+        await room.clock.advance(DELAY_MS - 20)
+        fleet.append(room.join(name))
+    await room.clock.advance(DELAY_MS - 1)
+    assert [one.members for one in fleet] == [None] * 4
+
+    await room.clock.advance(1)
+
+    told = [one.members for one in fleet]
+    assert [one.generation for one in told if one is not None] == [1] * 4
+    assert told[0] is not None
+    assert len(told[0].members) == 4
+
+
+async def test_members_that_never_stop_to_come_do_not_keep_a_group_from_beginning(
+    room: Room,
+) -> None:
+    began_ms = room.clock.now_ms()
+    first, came = room.join("m0"), 1
+    while first.members is None and came < 100:
+        await room.clock.advance(DELAY_MS // 2)
+        room.join(f"m{came}")
+        came += 1
+
+    assert room.clock.now_ms() - began_ms <= 1_000 + DELAY_MS // 2
+    assert first.members is not None
+    assert len(first.members.members) == 20
+
+
+async def test_a_group_that_works_waits_for_its_delay_alone(room: Room) -> None:
+    a = room.join("a")
+    await room.settle()
+    room.join("b")
+    await room.clock.advance(DELAY_MS - 20)
+    room.join("c")
+    await room.clock.advance(20)
+
+    assert a.members is not None
+    assert (a.members.generation, len(a.members.members)) == (2, 3)
+
+
+async def test_a_join_that_is_alone_and_leaves_begins_nothing(room: Room) -> None:
+    a = room.join("a")
+    a.say(leave=pb.Leave())
+    await room.settle()
+    b = room.join("b")
+    await room.clock.advance(DELAY_MS - 1)
+    assert b.members is None
+    await room.clock.advance(1)
+
+    assert b.members is not None
+    assert (b.members.generation, len(b.members.members)) == (1, 1)
 
 
 async def test_a_plan_of_another_generation_or_member_is_not_heard(room: Room) -> None:
