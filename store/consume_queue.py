@@ -230,6 +230,11 @@ class ConsumeQueue:
             self._extension = QueueExtension(self.files.disk, self.files.folder)
         return self._extension.resolved(codes)
 
+    @property
+    def has_extension(self) -> bool:
+        """Do addresses stand for tags codes in the entries, as a Java broker may have written them?"""
+        return QueueExtension(self.files.disk, self.files.folder).exists
+
     def offset_behind_hole(self, offset: int) -> int:
         """Return the first queue offset from OFFSET on that has an entry; `max_offset` if none has."""
         return self.row.behind_hole(max(offset, self.min_offset))

@@ -29,6 +29,7 @@ from .entry_row import PRE_BLANK_SIZE
 from .health import Health
 from .mapped_file import MappedFile
 from .parts import StoreParts
+from .queue_extension import ADDRESS_MAX
 from .queue_kinds import LIGHT_PREFIX
 from .recovery.scan import FileScan
 from .slices import Entries, QueueName, judged, numbers_at
@@ -41,9 +42,6 @@ _BLOCK: Final = 1024
 _AROUND: Final = 64
 #: So many blocks are known to have been looked at; beyond it all are forgotten.
 _BLOCKS_MAX: Final = 10_000
-#: A tags code outside of an int is no hash.
-_INT_MIN: Final = -(1 << 31)
-_INT_MAX: Final = (1 << 31) - 1
 
 
 class LostEntries:
@@ -77,6 +75,19 @@ class LostEntries:
                 logger.warning("queue entries stay as they are", extra={"reason": error.message})
             except DiskFailure as error:
                 self._health.fail(error)
+
+    def correct_codes(self, queue: ConsumeQueue, first: int, end: int) -> None:
+        """Correct the tags codes of the entries [FIRST, END) of QUEUE that point to their records. Raises nothing."""
+        seen = _seen(queue, first, end)
+        if seen is None:
+            return
+        agrees, said = self._judge(seen, QueueName(queue.topic, queue.queue))
+        try:
+            self._correct_codes(queue, seen, agrees & (said == seen.numbers))
+        except StoreFull as error:
+            logger.warning("queue entries stay as they are", extra={"reason": error.message})
+        except DiskFailure as error:
+            self._health.fail(error)
 
     def _look_at(self, queue: ConsumeQueue, first: int, end: int) -> None:
         seen = _seen(queue, first - _AROUND, end + _AROUND)
@@ -121,7 +132,8 @@ class LostEntries:
 
     def _correct_codes(self, queue: ConsumeQueue, seen: _Seen, good: NDArray[np.bool_]) -> None:
         """Correct the tags codes of entries that are GOOD: what hit those beside them may have hit these."""
-        hashed = (seen.tags_codes >= _INT_MIN) & (seen.tags_codes <= _INT_MAX)
+        # What an extension of the queue did not tell stays an address.
+        hashed = (seen.tags_codes > ADDRESS_MAX) | (not queue.has_extension)
         for file in self._log.files.files:
             at = seen.log_offsets - file.start
             (rows,) = (good & hashed & (at >= 0) & (at < file.position)).nonzero()

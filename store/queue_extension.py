@@ -45,6 +45,11 @@ class QueueExtension:
         self._starts: list[int] = []
         self._end = 0
 
+    @property
+    def exists(self) -> bool:
+        """Has the queue an extension?"""
+        return self._disk.is_folder(self._folder)
+
     def resolved(self, codes: Longs) -> Longs:
         """Return CODES, those of entries in their order, with the tags codes where addresses stand."""
         if not len(codes) or int(codes.min()) > ADDRESS_MAX:

@@ -1,9 +1,10 @@
 """The scrubber: the log read and compared in the background, so that damage is found before somebody needs the message.
 
 It goes through one log file after the other, at `scrub_bytes_per_s`, and through each once a day; the one that was
-verified longest ago comes first. Every record has to stand where it says, to fit its CRC, and to have its entry.
-What is damaged goes where readers bring it (damage.py, lost_entries.py); what cannot be read is told. Reading and
-comparing is done on a thread, a piece at a time; queues are compared by the owner, some in each turn of its loop.
+verified longest ago comes first. Every record has to stand where it says, to fit its CRC, and to have its entry, with
+its place and its tags code: a filter goes by that, and steps over a message whose code is wrong. What is damaged goes
+where readers bring it (damage.py, lost_entries.py); what cannot be read is told. Reading and comparing is done on a
+thread, a piece at a time; queues are compared by the owner, some in each turn of its loop.
 
 When each file was verified last stands in `<root>/pocketmq/scrubbed.json`:
 
@@ -11,7 +12,8 @@ When each file was verified last stands in `<root>/pocketmq/scrubbed.json`:
 
 `damaged` counts what was found in that reading. Without the file all is verified again. The kernel's page cache serves
 what it holds, as it does for every reader: what changed on the device below it is found once its pages were let go.
-Index, timer and batch queue files are not looked at (`pocketmq inspect STORE verify` does).
+Entries of batch queues are compared by their places, and told. Index and timer files are not looked at, nor are the
+times in entries of delay levels (`pocketmq inspect STORE verify` does).
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import StoreError
-from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SYS_PREPARED
+from ..proto.property_ranges import PropertyRanges, tags_codes
+from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SYS_PREPARED, decode_record
 from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, as_bytes, parse_run, walk
 from ..proto.run_check import crc_mismatches
-from ..proto.topics import RECORD_SIZE_MAX
+from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
+from .batch_consume_queue import BatchConsumeQueue
 from .commit_log import CommitLog
 from .damage import Damages
 from .disk import Disk
@@ -100,12 +104,13 @@ class ScrubNotes:
 
 @dataclass(slots=True)
 class _Numbers:
-    """Records of one queue, in order: their numbers and log offsets."""
+    """Records of one queue, in order: their numbers, log offsets and tags codes."""
 
     topic: str
     queue: int
     numbers: Longs
     log_offsets: Longs
+    codes: Longs
 
 
 class _Piece:
@@ -184,8 +189,11 @@ class _Piece:
 def _numbers(
     array: NDArray[np.uint8], columns: RunColumns, rows: NDArray[np.intp]
 ) -> list[_Numbers]:
+    if not len(rows):
+        return []
+    codes = tags_codes(array, PropertyRanges(array, columns))
     return [
-        _Numbers(topic, queue, columns.queue_offset[own], columns.log_offset[own])
+        _Numbers(topic, queue, columns.queue_offset[own], columns.log_offset[own], codes[own])
         for topic, queue, own in by_queue(array, columns, rows)
     ]
 
@@ -337,20 +345,59 @@ class Scrubber:
         self._flusher.submit(FlushJob([saving], lambda _: None))
 
     def _compare(self, one: _Numbers) -> None:
-        """Have entries that do not point to the records ONE be made again."""
+        """Have entries that do not point to the records ONE, or have other tags codes, be made again."""
         queue = self._queues.get(one.topic, one.queue)
         if queue is None:
+            batches = self._queues.get_batch(one.topic, one.queue)
+            if batches is not None:
+                self._compare_batches(batches, one)
             return
         begin = int(np.searchsorted(one.numbers, queue.min_offset))
-        numbers, offsets = one.numbers[begin:], one.log_offsets[begin:]
+        numbers, offsets, codes = (
+            column[begin:] for column in (one.numbers, one.log_offsets, one.codes)
+        )
         if not len(numbers) or (np.diff(numbers) != 1).any():
             return  # Numbered anew, or with others between: readers look at each.
         first, end = int(numbers[0]), min(int(numbers[-1]) + 1, queue.max_offset)
         at = first
         while at < end:  # File by file.
-            there = queue.entries(at, end - at)[0]
+            there, _, there_codes = queue.entries(at, end - at)
             if not len(there):
                 return
-            if (there != offsets[at - first : at - first + len(there)]).any():
+            own = slice(at - first, at - first + len(there))
+            if (there != offsets[own]).any():
                 self._lost_entries.find(queue, at, at + len(there))
+            elif one.topic != SCHEDULE_TOPIC and (there_codes != codes[own]).any():
+                self._lost_entries.correct_codes(queue, at, at + len(there))
             at += len(there)
+
+    def _compare_batches(self, queue: BatchConsumeQueue, one: _Numbers) -> None:
+        """Tell of records ONE that no entry of QUEUE points to; a start that reads the whole log makes it again."""
+        there = queue.entries(max(int(one.numbers[0]), queue.min_offset), len(one.numbers))[0]
+        served = one.numbers >= queue.min_offset
+        lacking = [
+            row
+            for row in np.flatnonzero(served & ~np.isin(one.log_offsets, there)).tolist()
+            if self._is_batch(int(one.log_offsets[row]))
+        ]
+        if lacking:
+            logger.error(
+                "batch queue entries contradict the log: stop, delete pocketmq/verified.json and start again, then"
+                " all of the log is read",
+                extra={
+                    "topic": one.topic,
+                    "queue": one.queue,
+                    "queue_offset": int(one.numbers[lacking[0]]),
+                    "log_offset": int(one.log_offsets[lacking[0]]),
+                    "count": len(lacking),
+                },
+            )
+
+    def _is_batch(self, log_offset: int) -> bool:
+        """Is a record at LOG_OFFSET that gets an entry in a batch queue?"""
+        size = self._log.record_size(log_offset)
+        data = None if size is None else self._log.read(log_offset, size)
+        return (
+            data is not None
+            and {"INNER_BASE", "INNER_NUM"} <= decode_record(data).properties.keys()
+        )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pocketmq.broker.filters.choice import TagChoice
 from pocketmq.proto.record_run import LEAST_SIZE
+from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.scrub import PIECE_BYTES, ROUND_MS, ScrubNotes
+from pocketmq.store.state_tables import TopicConfig, TopicTable, render_topics
 
 from ..damage import BODY_AT, flip, log_offset_of
 from ..runs import Hand, bodies_of, make_run, open_store
@@ -92,6 +96,82 @@ def test_a_changed_queue_entry_is_made_again(tmp_path: Path) -> None:
     ticked(store, clock, 60)
 
     assert log_offset_of(store, 30) == right
+    store.close()
+
+
+@pytest.mark.parametrize("bit", [0, 30, 31, 32, 63])
+def test_a_changed_tags_code_is_made_again_before_a_filter_goes_by_it(
+    tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hand()
+    store = open_store(tmp_path, now_ms=clock)
+    for number in range(COUNT):
+        store.append(make_run("T", 0, [b"%d" % number], {"TAGS": f"t{number % 2}"}))
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    place = queue.files.file_at(30 * 20)
+    assert place is not None
+    at = 30 * 20 + 12 - place.start
+    place.put(at, (int.from_bytes(place.mapping.read(at, 8)) ^ (1 << bit)).to_bytes(8))
+    wanted = TagChoice(("t0",)).candidates
+    seen = store.read_queue("T", 0, 30, 1, 1 << 20, wanted)
+    # Filters look closer where a code is none.
+    assert seen.queue_offsets.tolist() == ([32] if bit < 31 else [30])
+
+    ticked(store, clock, 60)
+
+    seen = store.read_queue("T", 0, 30, 1, 1 << 20, wanted)
+    assert seen.queue_offsets.tolist() == [30]
+    assert store.lost_entries.count == 1
+    assert "queue entry contradicted the log: made again" in caplog.text
+    store.close()
+
+
+def test_times_in_entries_of_delay_levels_are_left_alone(tmp_path: Path) -> None:
+    clock = Hand()
+    store = open_store(tmp_path, now_ms=clock)
+    for _ in range(COUNT):
+        store.append(make_run(SCHEDULE_TOPIC, 2, [b"later"], {"DELAY": "3"}))
+    queue = store.queues.get(SCHEDULE_TOPIC, 2)
+    assert queue is not None
+    times = queue.entries(0, COUNT)[2].tolist()
+
+    ticked(store, clock, 60)
+
+    assert queue.entries(0, COUNT)[2].tolist() == times
+    assert store.lost_entries.count == 0
+    store.close()
+
+
+def test_batch_entries_that_contradict_the_log_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hand()
+    store = open_store(tmp_path, now_ms=clock)
+    for number in range(COUNT):
+        batch = {"INNER_BASE": str(number), "INNER_NUM": "1"}
+        store.append(make_run("Batched", 0, [b"%d" % number], batch if number != 7 else {}))
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue/Batched")
+    (tmp_path / "pocketmq/verified.json").unlink()
+    topic = TopicConfig(name="Batched", attributes={"queue.type": "BatchCQ"})
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config/topics.json").write_text(
+        render_topics(TopicTable(topics={"Batched": topic}))
+    )
+    store = open_store(tmp_path, now_ms=clock)
+    queue = store.queues.get_batch("Batched", 0)
+    assert queue is not None
+    file = queue.files.files[0]
+    ticked(store, clock, 60)
+    assert "contradict the log" not in caplog.text
+
+    file.put(20 * queue.row.entry_size, bytes(6) + b"\xff\xff")
+    clock.now_ms += ROUND_MS
+    ticked(store, clock, 60)
+
+    told = [one.__dict__ for one in caplog.records if "contradict the log" in one.message]
+    assert [one["queue_offset"] for one in told] == [21]  # The seventh has no entry.
     store.close()
 
 
