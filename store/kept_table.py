@@ -212,6 +212,12 @@ class KeptTable(Generic[E]):
         """From now on write the whole table by SAVER, when `tick` is called; sync changes by FLUSHER."""
         self._saver = saver
         self._flusher = flusher
+        if (
+            self._number
+        ):  # What was replayed may be in the page cache only, whoever was killed behind it.
+            paths = change_paths(self._disk, self._file.root, self._file.name).values()
+            self._dirty = [FolderSync(self._disk, self._folder), *map(self._disk.open_map, paths)]
+            self._written += 1
         self._begin_group(call_owner)
 
     def _begin_group(self, call_owner: CallOwner) -> None:

@@ -179,6 +179,20 @@ def test_the_answer_waits_for_the_sync_of_its_change(tmp_path: Path) -> None:
     assert told == [None]
 
 
+def test_what_a_start_finds_beside_the_file_is_safe_once_it_was_synced(tmp_path: Path) -> None:
+    Room(tmp_path).put("A")
+    room = Room(tmp_path, started=False)
+    device = Device()
+    room.table.start(device, device, lambda function: function())
+    told: list[StoreError | None] = []
+
+    room.table.when_safe(told.append)
+
+    assert told == []
+    device.do_next()
+    assert told == [None]
+
+
 def test_after_a_sync_that_failed_the_whole_table_makes_it_safe_again(tmp_path: Path) -> None:
     disk = FaultyDisk()
     room = Room(tmp_path, disk)
