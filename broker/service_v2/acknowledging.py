@@ -14,11 +14,12 @@ Source: v2-protocol.md §3.5, §4.5; fixtures v2/ack and v2/dead-letter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import LATER, Call, Later, MethodTable
+from ...proto.rpc import Call, Later, MethodTable
 from ...proto.rpc import unary as plain_unary
 from ...store.state_tables import GroupConfig
 from ..groups import Groups
@@ -26,6 +27,7 @@ from ..pop.pops import Pops
 from ..retry_policy import announced_intervals_of
 from ..topics import Topics
 from .checks import check_invisible, checked_group, checked_topic, milliseconds
+from .relayed import answered_when
 from .service import client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug, status_with
 
@@ -143,19 +145,7 @@ class Acknowledging:
 
     def _when_safe(self, reply: Reply, call: Call) -> Reply | Later:
         """Return REPLY if what it says is safe; or else LATER, and CALL is answered once it is, or with the error."""
-        outcome: list[PocketMQError | None] = []
-        waits = False
-
-        def safe(error: PocketMQError | None) -> None:
-            outcome.append(error)
-            if waits:
-                call.reply(_settled(reply, error))
-
-        self._pops.when_safe(safe)
-        if outcome:
-            return _settled(reply, outcome[0])
-        waits = True
-        return LATER
+        return answered_when(self._pops.when_safe, call, partial(_settled, reply))
 
     def _names(self, group: v2.Resource, topic: v2.Resource) -> tuple[str, str]:
         """Return the names of GROUP and of TOPIC, which exists; raise Refused or TopicNotFound."""

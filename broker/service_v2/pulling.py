@@ -23,7 +23,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.record import log_offset_and_times
 from ...proto.record_run import walk
-from ...proto.rpc import Call, MethodTable, Stream, server_stream
+from ...proto.rpc import Call, Later, MethodTable, Stream, server_stream
 from ...store.message_store import MessageStore
 from ..fetch import Fetches
 from ..groups import Groups
@@ -34,6 +34,7 @@ from ..waiting import Waiting
 from .checks import checked_group, checked_topic, filter_of, milliseconds
 from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
+from .relayed import answered_when
 from .service import client_id, service, unary
 from .statuses import OK, Refused, status_of, status_of_bug
 
@@ -133,8 +134,13 @@ class PullConsumers:
 
     # --- offsets
 
-    def update(self, request: v2.UpdateOffsetRequest, call: Call) -> v2.UpdateOffsetResponse:
-        """Have a group go on at an offset; the group is made if there is none."""
+    def update(
+        self, request: v2.UpdateOffsetRequest, call: Call
+    ) -> v2.UpdateOffsetResponse | Later:
+        """Have a group go on at an offset; the group is made if there is none.
+
+        A kill may lose a step forward, whose messages come again; a step back is answered once it is saved.
+        """
         group = checked_group(request.group.name)
         topic, queue = self._queue(request.message_queue)
         low, high = self._store.queue_bounds(topic, queue)
@@ -148,9 +154,12 @@ class PullConsumers:
             )
         self._check_commit(group, [pb.GroupOffset(topic=topic, queue=queue, offset=offset)])
         self._groups.ensure(group)
+        before = self._offsets.committed(topic, group, queue)
         self._offsets.commit(topic, group, queue, offset)
         self._pops.moved(group, topic, queue, offset)
-        return v2.UpdateOffsetResponse(status=OK)
+        if before is None or offset >= before:
+            return _updated(None)
+        return answered_when(self._offsets.when_saved, call, _updated)
 
     def get(self, request: v2.GetOffsetRequest, call: Call) -> v2.GetOffsetResponse:
         """Answer where a group goes on."""
@@ -192,6 +201,10 @@ class PullConsumers:
         topic = checked_topic(queue.topic.name)
         self._topics.for_reading(topic, queue.id)
         return topic, queue.id
+
+
+def _updated(error: PocketMQError | None) -> v2.UpdateOffsetResponse:
+    return v2.UpdateOffsetResponse(status=OK if error is None else status_of(error))
 
 
 def _let_go(waiting: Waiting) -> None:

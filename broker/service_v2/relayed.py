@@ -1,15 +1,38 @@
-"""A call that another part of the broker answers in its own words, and whose caller hears it in those of v2."""
+"""Calls that another part of the broker answers, in its own words or later; their callers hear it in those of v2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 from ...proto.errors import PocketMQError
-from ...proto.rpc import Call
+from ...proto.rpc import LATER, Call, Later
 from .statuses import status_of
+
+#: Told None once something is safe, or the error.
+Safe: TypeAlias = Callable[[PocketMQError | None], None]
+Reply = TypeVar("Reply", bound=Message)
+
+
+def answered_when(
+    begin: Callable[[Safe], None], call: Call, answer: Callable[[PocketMQError | None], Reply]
+) -> Reply | Later:
+    """Return the ANSWER to what BEGIN tells; LATER if that is not at once: then CALL gets it."""
+    told: list[PocketMQError | None] = []
+    waits = False
+
+    def tell(error: PocketMQError | None) -> None:
+        told.append(error)
+        if waits:
+            call.reply(answer(error))
+
+    begin(tell)
+    if told:
+        return answer(told[0])
+    waits = True
+    return LATER
 
 
 class Relayed(Call):

@@ -213,10 +213,10 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         end_ms: int = 0,
         max_messages: int = 64,
     ) -> list[ReceivedMessage]:
-        """Return up to MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
+        """Return the newest MAX_MESSAGES of TOPIC with KEY (one of its keys, or its id) or with TAG, oldest first.
 
-        Tags are found only where the broker's store indexes them. BEGIN_MS and END_MS (0: no end) bound the time when
-        they were stored.
+        Of each broker these are 16 MiB at most, and at least one. Tags are found only where the broker's store indexes
+        them. BEGIN_MS and END_MS (0: no end) bound the time when they were stored.
         """
         if (key is None) == (tag is None):
             raise InvalidArgument("give either a key or a tag to look for", field="key")

@@ -33,7 +33,7 @@ class Finding:
         self._timeout_ms = timeout_ms
 
     async def lookup(self, request: pb.LookupRequest) -> list[ReceivedMessage]:
-        """Return what REQUEST finds, oldest first; nowhere a hit is an empty list."""
+        """Return what REQUEST finds, the newest of all brokers, oldest first; nowhere a hit is an empty list."""
         try:
             replies = await self._brokers.ask_all(
                 "Lookup", request, pb.LookupReply, passing=NOT_HERE
@@ -47,7 +47,7 @@ class Finding:
             for message in FetchedRun(broker, reply.records).messages()
         ]
         found.sort(key=lambda message: message.store_timestamp_ms)
-        return found[: request.max_messages] if request.max_messages else found
+        return found[-request.max_messages :] if request.max_messages else found
 
     async def by_id(self, message_id: str, topics: list[str]) -> ReceivedMessage:
         """Return the message with MESSAGE_ID: an offset message id, or the producer's id in one of TOPICS."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from pocketmq.client import AsyncAdmin, AsyncProducer, Message, Queue
+from pocketmq.client.administration.brokers import Brokers
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     InvalidArgument,
@@ -20,6 +21,7 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.record import Record, encode_record
 
 from .fake_broker import FakeBroker, add_topic
 from .fake_cluster import FakeCluster
@@ -169,6 +171,23 @@ async def test_messages_are_found_by_key_and_by_either_id() -> None:
 
     assert [message.body for message in by_key] == [b"one", b"two"]
     assert with_topic.body == without_topic.body == b"one"
+
+
+async def test_of_all_brokers_the_newest_messages_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answers(*_: object, **__: object) -> dict[str, pb.LookupReply]:
+        return {"a": reply_of(1, 3, 5), "b": reply_of(2, 4)}
+
+    def reply_of(*times: int) -> pb.LookupReply:
+        records = [Record("orders", b"%d" % at, store_timestamp_ms=at) for at in times]
+        return pb.LookupReply(records=b"".join(map(encode_record, records)))
+
+    monkeypatch.setattr(Brokers, "ask_all", answers)
+    async with admin(cluster_of_two()) as managing:
+        found = await managing.lookup("orders", "k", max_messages=3)
+
+    assert [message.body for message in found] == [b"3", b"4", b"5"]
 
 
 async def test_messages_are_found_by_time() -> None:

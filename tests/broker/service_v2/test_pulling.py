@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.errors import LeaseLost
+from pocketmq.broker.pop.changes import Safe
+from pocketmq.proto.errors import DiskFailure, LeaseLost
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from tests.fake_calls import FakeStream
+from pocketmq.proto.rpc import LATER
+from tests.fake_calls import FakeCall, FakeStream
 
 from ..pop.popping import GROUP, TOPIC
 from .consuming import CLIENT, Consuming, bodies, resource, seconds
@@ -166,6 +168,29 @@ class TestOffsets:
         assert update(consuming, 1).code == v2.OK
 
         assert got(consuming) == (v2.OK, 1)
+
+    async def test_a_step_back_is_answered_once_it_is_saved(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        saving: list[Safe] = []
+        monkeypatch.setattr(
+            type(consuming.offsets), "when_saved", lambda _, done: saving.append(done)
+        )
+        consuming.send(b"1", b"2")
+        assert update(consuming, 2).code == v2.OK
+        call = FakeCall(metadata=CLIENT)
+        request = v2.UpdateOffsetRequest(group=resource(GROUP), message_queue=queue(), offset=1)
+
+        assert consuming.method("UpdateOffset")(request, call) is LATER
+        assert call.answers == []
+        saving.pop()(None)
+        assert call.answer.status.code == v2.OK
+
+        request.offset = 0
+        call = FakeCall(metadata=CLIENT)
+        consuming.method("UpdateOffset")(request, call)
+        saving.pop()(DiskFailure("gone"))
+        assert call.answer.status.message == "gone"
 
     @pytest.mark.parametrize("offset", [-1, 3])
     async def test_an_offset_outside_the_queue_is_refused(
