@@ -180,7 +180,7 @@ async def test_of_all_brokers_the_newest_messages_are_found(
         return {"a": reply_of(1, 3, 5), "b": reply_of(2, 4)}
 
     def reply_of(*times: int) -> pb.LookupReply:
-        records = [Record("orders", b"%d" % at, store_timestamp_ms=at) for at in times]
+        records = [Record(topic="orders", body=b"%d" % at, store_timestamp_ms=at) for at in times]
         return pb.LookupReply(records=b"".join(map(encode_record, records)))
 
     monkeypatch.setattr(Brokers, "ask_all", answers)
