@@ -104,7 +104,7 @@ def top(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ClusterLook:
     """What brokers told at AT_MS: how many, MESSAGES in topics and how many they ever had, groups with their rows."""
 
     at_ms: int
@@ -142,7 +142,7 @@ class GroupLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class ClusterBoard:
     """What is shown of one moment, over the SECONDS before it."""
 
     at_ms: int
@@ -185,9 +185,9 @@ class Board:
 
 def _boards(
     admin: Admin, wanted: tuple[str, str], interval_ms: int, clock: Clock, *, times: int | None
-) -> Iterator[Board]:
+) -> Iterator[ClusterBoard]:
     """Yield what each look finds, each beside the oldest one of the window."""
-    looks: deque[Look] = deque()
+    looks: deque[ClusterLook] = deque()
     for number in count(1):
         looked_ms = clock.now_ms()
         now = _look(admin, wanted, clock.unix_ms())
@@ -200,7 +200,7 @@ def _boards(
         asyncio.run(clock.sleep_until(looked_ms + interval_ms))
 
 
-def _look(admin: Admin, wanted: tuple[str, str], at_ms: int) -> Look:
+def _look(admin: Admin, wanted: tuple[str, str], at_ms: int) -> ClusterLook:
     topic, group = wanted
     messages: dict[str, tuple[int, int]] = {}
     for one in admin.topics():
@@ -215,10 +215,10 @@ def _look(admin: Admin, wanted: tuple[str, str], at_ms: int) -> Look:
         (report, [row for row in rows if fnmatchcase(row.facts.topic, topic)])
         for report, rows in cluster_groups(admin, group)
     ]
-    return Look(at_ms=at_ms, brokers=len(admin.brokers()), messages=messages, groups=groups)
+    return ClusterLook(at_ms=at_ms, brokers=len(admin.brokers()), messages=messages, groups=groups)
 
 
-def board(before: Look | None, now: Look) -> Board:
+def board(before: ClusterLook | None, now: ClusterLook) -> ClusterBoard:
     """Return what is to be shown of NOW, and of what happened since BEFORE. Pure."""
     elapsed_ms = 0 if before is None else now.at_ms - before.at_ms
     rows = now.rows
@@ -233,7 +233,7 @@ def board(before: Look | None, now: Look) -> Board:
         (report.name, one.queue): one.holder for report, _ in now.groups for one in report.queues
     }
     lines = [_group_line(report, by_group[report.name]) for report, _ in now.groups]
-    return Board(
+    return ClusterBoard(
         at_ms=now.at_ms,
         seconds=elapsed_ms / 1000,
         brokers=now.brokers,
@@ -259,7 +259,7 @@ def _place(row: LagRow) -> tuple[str, Queue]:
     return row.facts.group, Queue(row.facts.topic, row.broker_name, row.facts.queue_id)
 
 
-def _topic_line(name: str, before: Look | None, now: Look) -> TopicLine:
+def _topic_line(name: str, before: ClusterLook | None, now: ClusterLook) -> TopicLine:
     messages, total = now.messages[name]
     rate = None
     if before is not None and name in before.messages and now.at_ms > before.at_ms:
@@ -298,7 +298,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 # --- showing
 
 
-def _show(boards: Iterable[Board], *, as_json: bool) -> None:
+def _show(boards: Iterable[ClusterBoard], *, as_json: bool) -> None:
     """Print BOARDS: one after the other, or on a terminal each in the place of the last."""
     if as_json:
         for one in boards:
@@ -319,7 +319,7 @@ def _show(boards: Iterable[Board], *, as_json: bool) -> None:
                 live.update(rendered(one), refresh=True)
 
 
-def rendered(found: Board) -> RenderableType:
+def rendered(found: ClusterBoard) -> RenderableType:
     """Return FOUND as rich draws it: the first of each list."""
     from rich.console import Group
 

@@ -60,7 +60,7 @@ class SkippedBy:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MovedBy:
     """WHO (an administrator, and from where) had the group go on at AFTER, not at BEFORE (None: it had not begun)."""
 
     at_ms: int
@@ -94,7 +94,7 @@ class Account:
     skipped: dict[Filtering, SkippedBy] = field(default_factory=dict)
     #: From which offset on which filter looked, rising.
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
+    moves: list[MovedBy] = field(default_factory=list)
 
     @property
     def skipped_count(self) -> int:
@@ -182,13 +182,13 @@ class Account:
         found = None if at < 0 else self.looks[at][1]
         return None if found == OTHERS else found
 
-    def move(self, move: Move) -> None:
+    def move(self, move: MovedBy) -> None:
         """Note MOVE: what lies behind it is looked at again."""
         self.moves.append(move)
         del self.moves[: max(0, len(self.moves) - MOVES_MAX)]
         self._look_again(move.after)
 
-    def passed_by(self, offset: int) -> Move | None:
+    def passed_by(self, offset: int) -> MovedBy | None:
         """Return the move that left out the message at OFFSET; None if the group came to it after all moves."""
         for move in reversed(self.moves):
             if move.after <= offset:
@@ -231,7 +231,7 @@ class Account:
                 for begin, kind, expression in document["looks"]
             ],
             moves=[
-                Move(int(at_ms), str(who), None if before is None else int(before), int(after))
+                MovedBy(int(at_ms), str(who), None if before is None else int(before), int(after))
                 for at_ms, who, before, after in document["moves"]
             ],
         )

@@ -23,7 +23,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.disk import Disk
 from ...store.flush import CallOwner, Flusher, FlushJob
-from .account import EVERY, Account, Filtering, Move, QueueLook
+from .account import EVERY, Account, Filtering, MovedBy, QueueLook
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Accounts:
     def move(self, key: AccountKey, who: str, before: int | None, after: int) -> None:
         """Note that WHO had the group of KEY go on at AFTER, not at BEFORE."""
         if before != after:
-            self._of(key).move(Move(self._now_ms(), who, before, after))
+            self._of(key).move(MovedBy(self._now_ms(), who, before, after))
 
     def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
         account = self._accounts.get(key)
@@ -291,6 +291,6 @@ def _skipped(name: Filtering, one: Any) -> pb.SkippedBy:
     )
 
 
-def _moved(one: Move) -> pb.MovedBy:
+def _moved(one: MovedBy) -> pb.MovedBy:
     before = -1 if one.before is None else one.before
     return pb.MovedBy(at_ms=one.at_ms, who=one.who, before=before, after=one.after)

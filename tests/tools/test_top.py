@@ -14,7 +14,7 @@ from pocketmq.client import Admin, GroupQueue, GroupReport, Message, Producer, P
 from pocketmq.tools.cli import run
 from pocketmq.tools.lag.rows import LagRow
 from pocketmq.tools.lag.verdicts import Facts, Verdict
-from pocketmq.tools.top import Look, board, rendered
+from pocketmq.tools.top import ClusterLook, board, rendered
 
 from ..integration.test_accounts import serving
 from ..integration.whole_broker import store_config
@@ -22,7 +22,7 @@ from ..integration.whole_broker import store_config
 T0 = 1_700_000_000_000
 
 
-def look(at_s: float, *queues: tuple[str, int, int, str]) -> Look:
+def look(at_s: float, *queues: tuple[str, int, int, str]) -> ClusterLook:
     """Return the look at AT_S; of QUEUES, one of topic T each: group, committed and maximum, holder."""
     groups = []
     for number, (group, committed, high, holder) in enumerate(queues):
@@ -45,7 +45,7 @@ def look(at_s: float, *queues: tuple[str, int, int, str]) -> Look:
         )  # fmt: skip
         groups.append((report, [row]))
     total = sum(high for _, _, high, _ in queues)
-    return Look(
+    return ClusterLook(
         at_ms=T0 + int(at_s * 1000), brokers=1, messages={"T": (total, total)}, groups=groups
     )
 

@@ -38,8 +38,8 @@ from ..stores.recoveries import RecoveryName
 from .messages import accounts_by_queue, read_messages
 from .rules import (
     FilterUse,
-    Finding,
     GroupShape,
+    Mistake,
     TopicShape,
     of_filters,
     of_group,
@@ -111,7 +111,7 @@ def lint(
         click.get_current_context().exit(_FOUND)
 
 
-def _row(finding: Finding) -> list[object]:
+def _row(finding: Mistake) -> list[object]:
     return [
         finding.rule,
         *(part or "-" for part in (finding.broker, finding.topic, finding.group)),
@@ -140,7 +140,7 @@ class _Asked:
         """Is NAME a user's group that is asked for?"""
         return not name.startswith(_OWN_GROUP) and fnmatchcase(name, self.group)
 
-    def summary(self, findings: Sequence[Finding], *, from_files: bool) -> str:
+    def summary(self, findings: Sequence[Mistake], *, from_files: bool) -> str:
         """Return the last line for people."""
         count = len(findings)
         found = "nothing was found" if not count else f"{count:,} finding{'s' if count > 1 else ''}"
@@ -151,7 +151,7 @@ class _Asked:
 
     # --- from files
 
-    def of_store(self, place: StoreLocation) -> Iterator[Finding]:
+    def of_store(self, place: StoreLocation) -> Iterator[Mistake]:
         """Yield what is found in the store at PLACE."""
         now_ms = SystemClock().unix_ms()
         store = ColdStore.open(place, now_ms=now_ms, recovery=self.recovery, index=False)
@@ -188,7 +188,7 @@ class _Asked:
 
     def _filters_of_store(
         self, accounts: Mapping[AccountKey, Account], broker: str
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Mistake]:
         uses: dict[tuple[str, str], list[FilterUse]] = defaultdict(list)
         for (group, topic, _), account in accounts.items():
             if not (self.has_group(group) and self.has_topic(topic)):
@@ -206,7 +206,7 @@ class _Asked:
 
     def _messages_of_store(
         self, store: ColdStore, accounts: Mapping[AccountKey, Account]
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Mistake]:
         if not self.messages:
             return
         readers: dict[str, set[str]] = defaultdict(set)
@@ -227,7 +227,7 @@ class _Asked:
 
     # --- from brokers
 
-    def of_cluster(self, admin: Admin) -> Iterator[Finding]:
+    def of_cluster(self, admin: Admin) -> Iterator[Mistake]:
         """Yield what the brokers that ADMIN reaches tell."""
         for topic in admin.topics():
             if not self.has_topic(topic.name):
@@ -257,7 +257,7 @@ class _Asked:
                 self.groups_seen.add(group.name)
                 yield from self._of_group(report, consume_enable=group.consume_enable)
 
-    def _of_group(self, report: GroupReport, *, consume_enable: bool) -> Iterator[Finding]:
+    def _of_group(self, report: GroupReport, *, consume_enable: bool) -> Iterator[Mistake]:
         unread: dict[str, int] = defaultdict(int)
         queues: dict[str, int] = defaultdict(int)
         uses: dict[str, list[FilterUse]] = defaultdict(list)

@@ -24,7 +24,7 @@ from ...store.apache.queue import JavaQueue
 from ...store.apache.store import ApacheStore
 from ...store.slices import Slices
 from ..stores.queue_entries import QueueEntries, entries_of
-from .rules import Messages, is_nameable
+from .rules import QueueMessages, is_nameable
 
 _AT_ONCE: Final = 4_096
 _SIZE_MAGIC: Final = struct.Struct(">ii")
@@ -38,13 +38,13 @@ def read_messages(
     accounts: Sequence[Account | None],
     *,
     limit: int,
-) -> Messages:
+) -> QueueMessages:
     """Return what is to be said of the newest LIMIT messages of the queue PLACE of STORE.
 
     ACCOUNTS: of each group that reads it; None: it wanted all that it came to.
     """
     queue = store.queues[place]
-    found = Messages(topic=place[0], queue=place[1])
+    found = QueueMessages(topic=place[0], queue=place[1])
     wanted_by_some = not accounts or any(one is None for one in accounts)
     tags: Counter[str | None] = Counter()
     for seen in _records(store, queue, queue.max_offset - limit):
@@ -68,7 +68,7 @@ def read_messages(
 
 
 def _note_unwanted(
-    found: Messages, seen: Slices, unwanted: Mask, texts: Sequence[str | None]
+    found: QueueMessages, seen: Slices, unwanted: Mask, texts: Sequence[str | None]
 ) -> None:
     (rows,) = unwanted.nonzero()
     if not len(rows):

@@ -31,7 +31,7 @@ _TOLD_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Mistake:
     """What RULE found of a TOPIC and a GROUP (None: it is not about one), on BROKER; None: on several, or all."""
 
     rule: Rule
@@ -59,7 +59,7 @@ class FilterUse:
 
 
 @dataclass(slots=True, kw_only=True)
-class Messages:
+class QueueMessages:
     """What was found in the messages of one queue: how many were read, and of what there is too much.
 
     tags: how many have each tag that no filter can name.  unwanted: how many every group stepped over, the first and
@@ -118,7 +118,7 @@ def summed(uses: Iterable[FilterUse]) -> list[FilterUse]:
 
 def of_filters(
     group: str, topic: str, uses: Iterable[FilterUse], broker: str | None
-) -> Iterator[Finding]:
+) -> Iterator[Mistake]:
     """Yield that GROUP read TOPIC through more than one filter, as USES tell."""
     found = sorted(summed(uses), key=lambda use: use.until_ms)
     if len(found) < 2:
@@ -128,7 +128,7 @@ def of_filters(
         + (f" until {format_instant(use.until_ms)}" if use.until_ms else "")
         for use in found[-_TOLD_MAX:]
     )
-    yield Finding(
+    yield Mistake(
         rule="filters",
         topic=topic,
         group=group,
@@ -138,10 +138,10 @@ def of_filters(
     )
 
 
-def of_messages(found: Messages, broker: str, *, is_fifo: bool) -> Iterator[Finding]:
+def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator[Mistake]:
     """Yield what is wrong with the messages that were FOUND in a queue of BROKER."""
     for tag, count in sorted(found.tags.items(), key=lambda item: -item[1])[:_TOLD_MAX]:
-        yield Finding(
+        yield Mistake(
             rule="tag",
             topic=found.topic,
             broker=broker,
@@ -150,7 +150,7 @@ def of_messages(found: Messages, broker: str, *, is_fifo: bool) -> Iterator[Find
             " one word, without || and blanks around it",
         )
     if is_fifo and found.without_key:
-        yield Finding(
+        yield Mistake(
             rule="no-key",
             topic=found.topic,
             broker=broker,
@@ -165,7 +165,7 @@ def of_messages(found: Messages, broker: str, *, is_fifo: bool) -> Iterator[Find
                 :_TOLD_MAX
             ]
         )
-        yield Finding(
+        yield Mistake(
             rule="never-wanted",
             topic=found.topic,
             broker=broker,
@@ -175,7 +175,7 @@ def of_messages(found: Messages, broker: str, *, is_fifo: bool) -> Iterator[Find
         )
 
 
-def of_topic(topic: TopicShape) -> Iterator[Finding]:
+def of_topic(topic: TopicShape) -> Iterator[Mistake]:
     """Yield which queues of TOPIC hold messages that nobody may read."""
     held = {queue: count for queue, count in topic.messages.items() if count}
     if not topic.permission & _READ:
@@ -188,7 +188,7 @@ def of_topic(topic: TopicShape) -> Iterator[Finding]:
         queues = ", ".join(map(str, sorted(hidden)[:_TOLD_MAX])) + (
             " …" if len(hidden) > _TOLD_MAX else ""
         )
-        yield Finding(
+        yield Mistake(
             rule="unreadable",
             topic=topic.name,
             broker=topic.broker,
@@ -197,11 +197,11 @@ def of_topic(topic: TopicShape) -> Iterator[Finding]:
         )
 
 
-def of_group(group: GroupShape, broker: str | None) -> Iterator[Finding]:
+def of_group(group: GroupShape, broker: str | None) -> Iterator[Mistake]:
     """Yield what is wrong with who reads for GROUP."""
     unread = sum(group.unread.values())
     if not group.consume_enable and unread:
-        yield Finding(
+        yield Mistake(
             rule="switched-off",
             group=group.name,
             broker=broker,
@@ -213,7 +213,7 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Finding]:
     for topic, count in sorted(group.members.items()):
         queues = group.queues.get(topic, 0)
         if count > queues:
-            yield Finding(
+            yield Mistake(
                 rule="too-many-members",
                 topic=topic,
                 group=group.name,
@@ -224,7 +224,7 @@ def of_group(group: GroupShape, broker: str | None) -> Iterator[Finding]:
     if unread and not group.members and not group.clients:
         topics: Sequence[str] = [name for name, count in sorted(group.unread.items()) if count]
         more = " …" if len(topics) > _TOLD_MAX else ""
-        yield Finding(
+        yield Mistake(
             rule="no-reader",
             group=group.name,
             count=unread,

@@ -18,7 +18,7 @@ from pocketmq.broker.accounts.account import (
     OTHERS,
     Account,
     Filtering,
-    Move,
+    MovedBy,
     QueueLook,
     filtering_of,
 )
@@ -117,7 +117,7 @@ def test_a_message_that_is_looked_at_again_after_a_move_back_is_told_by_the_late
     account = Account()
     account.look(looked(0, 10, {3}), A, "old", 1)
 
-    account.move(Move(2, "somebody", 10, 5))
+    account.move(MovedBy(2, "somebody", 10, 5))
     account.look_at_all(5, 10)
 
     assert [account.looked_through(one) for one in (4, 5)] == [A, EVERY]
@@ -126,11 +126,11 @@ def test_a_message_that_is_looked_at_again_after_a_move_back_is_told_by_the_late
 
 def test_moves_pass_messages_until_the_group_comes_to_them() -> None:
     account = Account()
-    ahead, back = Move(1, "w", 5, 10), Move(2, "w", 10, 7)
-    account.move(Move(0, "w", None, 2))
+    ahead, back = MovedBy(1, "w", 5, 10), MovedBy(2, "w", 10, 7)
+    account.move(MovedBy(0, "w", None, 2))
     account.move(ahead)
 
-    assert account.passed_by(1) == Move(0, "w", None, 2)
+    assert account.passed_by(1) == MovedBy(0, "w", None, 2)
     assert account.passed_by(3) is None
     assert account.passed_by(9) == ahead
     account.move(back)
@@ -143,7 +143,7 @@ def test_an_account_has_bounds() -> None:
     for number in range(50):
         filtering = filtering_of("TAG", f"t{number}" * 400)
         account.look(looked(number, number + 1, set()), filtering, f"m{number}", number)
-        account.move(Move(number, "w", 0, 0))
+        account.move(MovedBy(number, "w", 0, 0))
 
     assert len(account.skipped) == FILTERS_MAX + 1
     assert account.skipped[OTHERS].count == 50 - FILTERS_MAX

@@ -22,8 +22,8 @@ from pocketmq.store.state_tables import GroupConfig, TopicConfig
 from pocketmq.tools.cli import run
 from pocketmq.tools.lint.rules import (
     FilterUse,
-    Finding,
     GroupShape,
+    Mistake,
     TopicShape,
     is_nameable,
     of_filters,
@@ -284,7 +284,7 @@ def test_one_filter_in_many_queues_is_one() -> None:
 
 
 def test_a_finding_says_all_that_it_knows() -> None:
-    finding = Finding(rule="tag", text="t", topic="T", count=2)
+    finding = Mistake(rule="tag", text="t", topic="T", count=2)
 
     assert finding.document() == {
         "rule": "tag", "broker": None, "topic": "T", "group": None, "count": 2, "text": "t",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.broker.accounts.account import Account, Move, QueueLook
+from pocketmq.broker.accounts.account import Account, MovedBy, QueueLook
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -104,7 +104,7 @@ class TestAccounts:
 
     def test_a_move_of_an_administrator_is_no_reading(self) -> None:
         account = Account()
-        account.move(Move(T0 + 700, "me@here (127.0.0.1:9)", 2, 9))
+        account.move(MovedBy(T0 + 700, "me@here (127.0.0.1:9)", 2, 9))
 
         view = self.view(account)
 
@@ -116,14 +116,14 @@ class TestAccounts:
 
     def test_a_group_that_was_moved_before_it_began_left_out_what_was_there(self) -> None:
         account = Account()
-        account.move(Move(T0 + 700, "me", None, 9))
+        account.move(MovedBy(T0 + 700, "me", None, 9))
 
         assert "moved it from its beginning to 9" in self.view(account).text
 
     def test_a_move_back_leaves_nothing_out(self) -> None:
         account = Account()
-        account.move(Move(T0 + 700, "me", 2, 9))
-        account.move(Move(T0 + 800, "me", 9, 3))
+        account.move(MovedBy(T0 + 700, "me", 2, 9))
+        account.move(MovedBy(T0 + 800, "me", 9, 3))
 
         assert self.view(account).verdict == "read"
 
