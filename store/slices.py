@@ -162,19 +162,23 @@ def read_entries(
     NUMBERS, if given, are the queue offsets that the records must say.
     The records are copied first and looked at then: their heads are in the cache by that time.
     """
-    records = _one_piece(log, entries)
     rows = np.arange(len(entries))
-    if records is None:
+    span = _span(log, entries)
+    if span is None:
         records, rows = _pieces(log, entries)
         if len(rows) < len(entries):
             entries = entries.take(rows)
             numbers = None if numbers is None else numbers[rows]
-    starts = starts_of(entries.sizes)
+        span = records, starts_of(entries.sizes)
+    records, starts = span
     agrees, fits = judged(records, starts, entries, name, numbers, check_crcs=check_crcs)
-    if fits.all():
+    ends = starts + entries.sizes
+    if not fits.all():
+        starts, ends = starts[fits], ends[fits]
+    elif (starts[1:] == ends[:-1]).all():
         return Found(records, rows, rows[:0])
-    ranges = zip(starts[fits].tolist(), (starts + entries.sizes)[fits].tolist(), strict=True)
-    records = b"".join(records[begin:end] for begin, end in ranges)
+    view = memoryview(records)
+    records = b"".join(map(view.__getitem__, map(slice, starts.tolist(), ends.tolist())))
     return Found(records, rows[fits], rows[agrees & ~fits])
 
 
@@ -194,19 +198,25 @@ def warn_of_missing(entries: Entries, found: Found) -> None:
         )
 
 
-def _one_piece(log: CommitLog, entries: Entries) -> bytes | None:
-    """Return what ENTRIES point to if it lies end to end in one file, else None."""
-    if not len(entries):
-        return b""
+def _span(log: CommitLog, entries: Entries) -> tuple[bytes, Longs] | None:
+    """Return what stands from the first of the records of ENTRIES to the last, and where in it each begins.
+
+    None unless it is in one file, and not much more than the records.
+    """
     offsets, sizes = entries.log_offsets, entries.sizes
-    ends = sizes.cumsum()
-    first, size = int(offsets[0]), int(ends[-1])
-    # Of one size that cannot be, or of too many bytes, each is looked at.
-    if not LEAST_SIZE <= int(sizes.min()) <= size <= RECORD_SIZE_MAX:
+    if not len(entries):
+        return b"", offsets
+    low, size = int(offsets.min()), int(sizes.sum())
+    most = max(_SPAN_MAX, 2 * size)
+    if (
+        int(sizes.min()) < LEAST_SIZE
+        or size > RECORD_SIZE_MAX
+        or int(offsets.max()) - low > most
+        or (high := int((offsets + sizes).max())) - low > most
+    ):
         return None
-    if (offsets[1:] - ends[:-1] != first).any():
-        return None
-    return log.read(first, size)
+    found = log.read(low, high - low)
+    return None if found is None else (found, offsets - low)
 
 
 def _pieces(log: CommitLog, entries: Entries) -> tuple[bytes, NDArray[np.intp]]:

@@ -157,6 +157,19 @@ def records_of(bodies: list[bytes], host: str = "127.0.0.1") -> tuple[bytearray,
     return records, Entries(0, starts, lengths, np.zeros_like(starts))
 
 
+@pytest.mark.parametrize("order", [[0, 0, 2], [2, 0, 1], [1, 1], [29, 3] * 15])
+def test_records_come_in_the_order_of_their_entries_and_as_often(
+    store: MessageStore, order: list[int]
+) -> None:
+    store.append(make_run("T", 0, [b"%02d" % number for number in range(30)]))
+    entries = entries_of(store).take(np.array(order))
+
+    records, rows, _ = read_entries(store.log, entries, NAME, check_crcs=True)
+
+    assert rows.tolist() == list(range(len(order)))
+    assert records == b"".join(store.read_at(at) or b"" for at in entries.log_offsets.tolist())
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "2001:db8::7"])
 @pytest.mark.parametrize("count", [5, 50, 100])
 @pytest.mark.parametrize("body", [b"same size", b""])
