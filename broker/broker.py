@@ -17,11 +17,11 @@ from random import Random, SystemRandom
 
 from .. import __version__
 from ..proto.clock import Clock
-from ..proto.connection_figures import CountsConnections
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
 from ..proto.rpc import Carrier
+from ..proto.rpc.methods import CountsConnections
 from ..proto.services.health import Health
 from ..proto.services.port_services import PortServices
 from ..store.config import StoreConfig

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from ..proto.carriers import check_grpc
 from ..proto.errors import ConfigError, InvalidName
-from ..proto.rpc import check_grpc
 from ..proto.topics import check_topic
 
 _MIB: Final = 1024 * 1024

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
-from ..proto.pages import READING, Shown
+from ..proto.rpc.pages import READING, Shown
 from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, Histogram, LabelValues
 
 PATH: Final = "/metrics"

@@ -16,12 +16,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
-from ..proto.channels import CallFailed, Channel, Dial
 from ..proto.errors import Disconnected, InvalidArgument, PocketMQError
 from ..proto.errors_wire import from_rpc_error
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.recall_handle import decode_handle
 from ..proto.rpc import Call
+from ..proto.rpc.channels import CallFailed, Channel, Dial
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..proto.carrier_http2 import Http2Carrier
-from ..proto.channels import Dial
-from ..proto.listening import connections_fitting
-from ..proto.pages import Page
 from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
+from ..proto.rpc.channels import Dial
+from ..proto.rpc.listening import connections_fitting
+from ..proto.rpc.pages import Page
 from .certificates import Certificates
 from .config import BrokerConfig
 from .registration import dial

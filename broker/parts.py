@@ -13,10 +13,10 @@ from functools import reduce
 from operator import or_
 from random import Random
 
-from ..proto.channels import Dial
 from ..proto.clock import Clock, VirtualClock
 from ..proto.errors import PocketMQError
 from ..proto.rpc import MethodTable
+from ..proto.rpc.channels import Dial
 from ..store.flush import Flusher
 from ..store.message_store import MessageStore
 from ..store.state_files import StateFile

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NoReturn
 
-from ..proto.channels import EOF, CallFailed, Channel, Dial
+from .. import __version__
 from ..proto.clock import Clock, held
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.http2_client.channel import Http2Channel
+from ..proto.rpc.channel import Http2Channel
+from ..proto.rpc.channels import EOF, CallFailed, Channel, Dial
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class State:
 
 def dial(address: str) -> Channel:
     """Return a channel to ADDRESS; it connects by itself."""
-    return Http2Channel(address)
+    return Http2Channel(address, user_agent=f"pocketmq/{__version__}")
 
 
 class Registration:

@@ -16,11 +16,12 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from ..proto.channels import CallFailed, Channel, ChannelClosed, Dial, StreamMethod, UnaryMethod
+from .. import __version__
 from ..proto.errors import ClientClosed, Disconnected, PocketMQError, RequestTimeout
 from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.http2_client.channel import Http2Channel
+from ..proto.rpc.channel import Http2Channel
+from ..proto.rpc.channels import CallFailed, Channel, ChannelClosed, Dial, StreamMethod, UnaryMethod
 from .conversation import Conversation, GrpcConversation
 from .exchange import Exchange
 from .tasks import Tasks
@@ -39,7 +40,7 @@ RECEIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 def dial(address: str) -> Channel:
     """Return a channel to ADDRESS over HTTP/2 of our own; it connects when it is first used."""
-    return Http2Channel(address)
+    return Http2Channel(address, user_agent=f"pocketmq/{__version__}")
 
 
 class Connection(Protocol):

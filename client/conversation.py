@@ -10,9 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from ..proto.channels import EOF, CallFailed, StreamCall
 from ..proto.errors import Disconnected, PocketMQError
 from ..proto.errors_wire import from_rpc_error
+from ..proto.rpc.channels import EOF, CallFailed, StreamCall
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)

@@ -19,9 +19,9 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from google.protobuf.message import Message
 
-from ..proto.channels import EOF, CallFailed, StreamCall
 from ..proto.errors import Disconnected, PocketMQError, RequestTimeout, Unreachable
 from ..proto.errors_wire import from_rpc_error
+from ..proto.rpc.channels import EOF, CallFailed, StreamCall
 from .tasks import Tasks
 
 Request = TypeVar("Request", bound=Message)

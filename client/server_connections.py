@@ -13,9 +13,9 @@ from random import Random
 from typing import Final
 
 from ..proto.clock import SystemClock
-from ..proto.connection_figures import ConnectionFigures, ConnectionTotals
 from ..proto.errors import PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from .config import ClientConfig, settled
 from .connections import Connections, GrpcConnections
 from .faces import AsyncFace

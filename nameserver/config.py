@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..proto.carriers import check_grpc
 from ..proto.errors import ConfigError
-from ..proto.rpc import check_grpc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import logging
 
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
-from ..proto.listening import connections_fitting
 from ..proto.rpc import Carrier, Limits, MakeCarrier
+from ..proto.rpc.listening import connections_fitting
 from ..proto.services.health import Health
 from ..proto.services.port_services import PortServices
 from .config import NameServerConfig

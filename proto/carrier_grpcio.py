@@ -36,10 +36,7 @@ import grpc
 import grpc.aio as aio
 from google.protobuf.message import Message
 
-from .carrier_errors import internal_error, not_read, shutting_down
-from .errors import PocketMQError, ShuttingDown
-from .errors_wire import ERROR_KEY, to_wire
-from .listening import address_of, cannot_listen, check_bindable
+from .errors_wire import failure_of, ours
 from .rpc import (
     LATER,
     Call,
@@ -51,6 +48,8 @@ from .rpc import (
     Receiver,
     Stream,
 )
+from .rpc.errors import CannotListen, RpcError, Stopping, internal_error, not_read, shutting_down
+from .rpc.listening import address_of, cannot_listen, check_bindable
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +85,11 @@ class GrpcioCarrier:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on HOST and PORT (0: any free one), serve, and return the port; raise ConfigError if that fails."""
         assert self._server is None, "a carrier starts once"
+        try:
+            check_bindable(host, port)  # The operating system's reason is better than grpc's.
+        except CannotListen as error:
+            raise ours(error) from error.__cause__
         address = address_of(host, port)
-        check_bindable(host, port)  # The operating system's reason is better than grpc's.
         server = aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers((_Handlers(self._methods, self._open, self._limits),))
         try:
@@ -96,7 +98,7 @@ class GrpcioCarrier:
             else:
                 bound = server.add_secure_port(address, _credentials(self._certificate))
         except RuntimeError as error:
-            raise cannot_listen(host, port, str(error)) from error
+            raise ours(cannot_listen(host, port, str(error))) from error
         await server.start()
         self._server = server
         return bound
@@ -172,14 +174,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 # ---------------------------------------------------------------- behaviours
 
 
-async def _abort(context: Any, error: PocketMQError) -> NoReturn:
+async def _abort(context: Any, error: RpcError) -> NoReturn:
     """End the call with the status of ERROR and ERROR itself in the trailing metadata."""
-    wire = to_wire(error)
-    await context.abort(
-        grpc.StatusCode[error.status],
-        wire.message,
-        trailing_metadata=((ERROR_KEY, wire.SerializeToString()),),
-    )
+    status, message, trailing = failure_of(error)
+    await context.abort(grpc.StatusCode[status], message, trailing_metadata=trailing)
     raise AssertionError("abort returned")
 
 
@@ -203,7 +201,7 @@ def _unary_behaviour(method: Method, calls: _OpenCalls) -> Behaviour:
                 reply = await call.answer(calls)
             encoded: bytes = reply.SerializeToString()
             return encoded
-        except PocketMQError as raised:
+        except RpcError as raised:
             error = raised
         except asyncio.CancelledError as cancelled:
             if _cancelled_from_outside():
@@ -225,7 +223,7 @@ def _server_stream_behaviour(method: Method, calls: _OpenCalls, limits: Limits) 
         try:
             await handler(request, stream)
             stream.finish()
-        except PocketMQError as raised:
+        except RpcError as raised:
             stream.fail(raised)
         except asyncio.CancelledError as cancelled:
             if _cancelled_from_outside():
@@ -241,7 +239,7 @@ def _server_stream_behaviour(method: Method, calls: _OpenCalls, limits: Limits) 
             handling = asyncio.ensure_future(ask(request, stream)) if is_coroutine else None
             if handling is None:
                 handler(request, stream)
-        except PocketMQError as raised:
+        except RpcError as raised:
             await _abort(context, raised)
         except Exception as bug:  # The edge: a handler's bug costs its own call, not the process.
             await _abort(context, internal_error(path, bug))
@@ -257,7 +255,7 @@ def _bidi_behaviour(method: Method, calls: _OpenCalls, limits: Limits) -> Behavi
         stream = _Stream(context, limits, calls)
         try:
             stream.receiver = handler(stream)
-        except PocketMQError as raised:
+        except RpcError as raised:
             await _abort(context, raised)
         except Exception as bug:  # The edge: a handler's bug costs its own stream.
             await _abort(context, internal_error(path, bug))
@@ -277,11 +275,11 @@ async def _run_stream(
     stream: _Stream, companion: asyncio.Future[None] | None, context: Any
 ) -> None:
     """Write until the stream ends; then end COMPANION, the stream's other task, and send the status."""
-    error: PocketMQError | None = None
+    error: RpcError | None = None
     stream.open()
     try:
         await stream.write_all()
-    except PocketMQError as raised:
+    except RpcError as raised:
         error = raised
     except asyncio.CancelledError:
         stream.cancel()
@@ -316,7 +314,7 @@ async def _read_all(method: Method, stream: _Stream, context: Any, limits: Limit
             if stream.queued_bytes >= queue_bytes:
                 await stream.drained()
         stream.end_receiving(receiver)
-    except PocketMQError as raised:
+    except RpcError as raised:
         stream.fail(raised)
     except aio.BaseError:  # The stream has ended while it was read: its writer knows how.
         logger.debug("stream broke while read method=%s", method.path)
@@ -373,20 +371,20 @@ class _UnaryCall(_Context, Call):
         super().__init__()
         self._context = context
         self._calls = calls
-        self._answer: Message | PocketMQError | None = None
+        self._answer: Message | RpcError | None = None
         self._future: asyncio.Future[None] | None = None
 
     def reply(self, message: Message) -> None:
         self._settle(message)
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: RpcError) -> None:
         self._settle(error)
 
     def wind_down(self) -> None:
         """Go on: the answer may come within the grace."""
 
-    def _settle(self, answer: Message | PocketMQError) -> None:
-        if self.cancelled or isinstance(self._answer, ShuttingDown):
+    def _settle(self, answer: Message | RpcError) -> None:
+        if self.cancelled or isinstance(self._answer, Stopping):
             return
         assert self._answer is None, "a call is answered once"
         self._answer = answer
@@ -402,7 +400,7 @@ class _UnaryCall(_Context, Call):
                 await self._future
             finally:
                 calls.discard(self)
-        if isinstance(self._answer, PocketMQError):
+        if isinstance(self._answer, RpcError):
             raise self._answer
         assert self._answer is not None
         return self._answer
@@ -437,7 +435,7 @@ class _Stream(_Context, Stream):
         self._wake: asyncio.Future[None] | None = None
         self._drained: list[asyncio.Future[None]] = []
         self._ended = False
-        self._end: PocketMQError | None = None
+        self._end: RpcError | None = None
         self.receiver: Receiver[Any] | None = None
         #: The receiver still takes messages; a stop ends that.
         self.receiving = True
@@ -462,10 +460,10 @@ class _Stream(_Context, Stream):
     def finish(self) -> None:
         self._finish(shutting_down() if self._calls.stopping else None)
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: RpcError) -> None:
         self._finish(error)
 
-    def _finish(self, end: PocketMQError | None) -> None:
+    def _finish(self, end: RpcError | None) -> None:
         if not self._ended:
             self._ended = True
             self._end = end
@@ -486,7 +484,7 @@ class _Stream(_Context, Stream):
         elif self.receiving and not self._ended:
             try:
                 self.end_receiving(self.receiver)
-            except PocketMQError as error:
+            except RpcError as error:
                 self.fail(error)
             except Exception as bug:  # The edge: a receiver's bug costs its own stream.
                 self.fail(internal_error(type(self.receiver).__qualname__, bug))

@@ -59,19 +59,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .rpc.errors import RpcError
 
-class PocketMQError(Exception):
-    """The root of all errors that PocketMQ raises."""
 
-    #: Name of the gRPC status code that carries this class.
-    status: ClassVar[str] = "INTERNAL"
+class PocketMQError(RpcError):
+    """The root of all errors that PocketMQ raises. Its `status` is the gRPC status code that carries a class."""
+
     #: Does the same request have a chance if it is sent again?
     retriable: ClassVar[bool] = False
-
-    def __init__(self, message: str, **details: object) -> None:
-        super().__init__(message)
-        self.message = message
-        self.details: dict[str, str] = {name: str(value) for name, value in details.items()}
 
 
 class ConfigError(PocketMQError):

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from .errors import (
     ClientClosed,
+    ConfigError,
     Disconnected,
     InvalidArgument,
     MessageTooLarge,
@@ -28,9 +29,11 @@ from .errors import (
     Overloaded,
     PocketMQError,
     RequestTimeout,
+    ShuttingDown,
     rebuild,
 )
 from .gen.pocketmq_v1_pb2 import Error
+from .rpc import errors as rpc
 
 #: The metadata key; keys in "-bin" may hold any bytes.
 ERROR_KEY: Final = "pocketmq-error-bin"
@@ -53,6 +56,18 @@ _BY_CODE: Final[dict[str, type[PocketMQError]]] = {
 }
 
 
+#: What a server itself answers, as one of ours.
+_OF_SERVER: Final[dict[type[rpc.RpcError], type[PocketMQError]]] = {
+    rpc.BadRequest: InvalidArgument,
+    rpc.TooLarge: MessageTooLarge,
+    rpc.ResourceExhausted: Overloaded,
+    rpc.Unimplemented: NotServed,
+    rpc.DeadlineExceeded: RequestTimeout,
+    rpc.Stopping: ShuttingDown,
+    rpc.CannotListen: ConfigError,
+}
+
+
 class FailedCall(Protocol):
     """A call that failed: `channels.CallFailed`, or grpc's own error."""
 
@@ -67,6 +82,19 @@ class FailedCall(Protocol):
     def trailing_metadata(self) -> Any:
         """Return keys and values."""
         ...
+
+
+def ours(error: rpc.RpcError) -> PocketMQError:
+    """Return ERROR, which a server may have raised itself, as one of the tree: same sentence, same details."""
+    if isinstance(error, PocketMQError):
+        return error
+    return _OF_SERVER.get(type(error), PocketMQError)(error.message, **error.details)
+
+
+def failure_of(error: rpc.RpcError) -> rpc.Failure:
+    """Return ERROR as a call carries it: its status, its sentence, and itself in the trailing metadata."""
+    wire = to_wire(ours(error))
+    return rpc.Failure(error.status, wire.message, ((ERROR_KEY, wire.SerializeToString()),))
 
 
 def to_wire(error: PocketMQError) -> Error:

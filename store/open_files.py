@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from ..proto.listening import raise_descriptor_limit
+from ..proto.rpc.listening import raise_descriptor_limit
 from .disk import write_error
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from pocketmq.proto.rpc import GRPC_CHOICES
+from pocketmq.proto.carriers import GRPC_CHOICES
 
 from . import served
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from pocketmq.proto.errors import PocketMQError
-from pocketmq.proto.rpc import Call, CallContext, Stream
+from pocketmq.proto.errors_wire import ours
+from pocketmq.proto.rpc import Call, CallContext, RpcError, Stream
 
 PEER = "127.0.0.1:1"
 Sent = TypeVar("Sent", bound=Message)
@@ -75,8 +76,8 @@ class FakeCall(FakeContext, Call):
     def reply(self, message: Message) -> None:
         self._settle(copied(message))
 
-    def fail(self, error: PocketMQError) -> None:
-        self._settle(error)
+    def fail(self, error: RpcError) -> None:
+        self._settle(ours(error))
 
     def _settle(self, answer: Message | PocketMQError) -> None:
         if not self.cancelled:
@@ -105,8 +106,8 @@ class FakeStream(FakeContext, Stream):
     def finish(self) -> None:
         self._end(None)
 
-    def fail(self, error: PocketMQError) -> None:
-        self._end(error)
+    def fail(self, error: RpcError) -> None:
+        self._end(ours(error))
 
     def _end(self, error: PocketMQError | None) -> None:
         if not self.cancelled:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.nameserver.config import NameServerConfig
-from pocketmq.proto.rpc import GRPC_CHOICES
+from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.tools import server_process
 
 _chosen = GRPC_CHOICES[0]

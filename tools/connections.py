@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from ..client.server_connections import AsyncServerConnections, ServerConnections
-from ..proto.connection_figures import ConnectionFigures, ConnectionTotals
+from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from .options import json_option, nameserver_option
 from .output import print_json, print_table
 

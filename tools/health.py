@@ -17,10 +17,16 @@ import click
 
 from ..proto.duration import parse_duration
 from ..proto.errors import Disconnected, InvalidArgument
-from ..proto.http2.client_connection import ClientConnection
-from ..proto.http2.events import ConnectionEnded, DataReceived, StreamReset
-from ..proto.http2.limits import ConnectionLimits
-from ..proto.http2.responses import GoAwayReceived, ResponseReceived, TrailersReceived
+from ..proto.rpc.connection import ClientConnection
+from ..proto.rpc.events import (
+    ConnectionEnded,
+    DataReceived,
+    GoAwayReceived,
+    ResponseReceived,
+    StreamReset,
+    TrailersReceived,
+)
+from ..proto.rpc.limits import ConnectionLimits
 from .options import DEFAULT_NAMESERVER, json_option
 
 DEFAULT_BROKER: Final = "127.0.0.1:8081"

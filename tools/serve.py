@@ -30,9 +30,9 @@ import click
 from click.core import ParameterSource
 
 from .. import __version__
+from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
-from ..proto.listening import connections_fitting, raise_descriptor_limit
-from ..proto.rpc import GRPC_CHOICES
+from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
 from .allocator import keep_freed_memory
 from .collector import Collector
 from .log_lines import configure_logging

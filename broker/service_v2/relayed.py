@@ -8,7 +8,8 @@ from typing import Any, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from ...proto.errors import PocketMQError
-from ...proto.rpc import LATER, Call, Later
+from ...proto.errors_wire import ours
+from ...proto.rpc import LATER, Call, Later, RpcError
 from .statuses import status_of
 
 #: Told None once something is safe, or the error.
@@ -67,5 +68,5 @@ class Relayed(Call):
     def reply(self, message: Message) -> None:
         self._call.reply(self._answer_of(message))
 
-    def fail(self, error: PocketMQError) -> None:
-        self._call.reply(self._reply_type(status=status_of(error)))
+    def fail(self, error: RpcError) -> None:
+        self._call.reply(self._reply_type(status=status_of(ours(error))))

@@ -1,7 +1,7 @@
 """The methods of `apache.rocketmq.v2.MessagingService`, put together from the files that each serve some.
 
-A handler is an ordinary one of `proto/rpc.py`. `unary` wraps it, so that whatever goes wrong is a status in the reply
-(statuses.py), and that a call without a client id is refused as the protocol has it.
+A handler is an ordinary one of `proto/rpc/methods.py`. `unary` wraps it, so that whatever goes wrong is a status in
+the reply (statuses.py), and that a call without a client id is refused as the protocol has it.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
-from ..connection_figures import ConnectionFigures, ConnectionTotals, CountsConnections
 from ..errors import InvalidArgument, NotServed
 from ..gen import pocketmq_v1_pb2 as pb
 from ..rpc import Call, MethodTable, service, unary
+from ..rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
 
 NAME: Final = "pocketmq.v1.Connections"
 #: Connections in one answer.

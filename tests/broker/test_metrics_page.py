@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pocketmq.broker.client_metrics import ClientMetrics, Histogram
 from pocketmq.broker.metrics_page import Figure, MetricsPage
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.pages import in_http1
+from pocketmq.proto.rpc.pages import in_http1
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:8081\r\nAccept: */*"
 

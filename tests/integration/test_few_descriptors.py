@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.client import Admin, Producer
-from pocketmq.proto.http2.frames import PREFACE
+from pocketmq.proto.rpc.frames import PREFACE
 
 from ..served import ServerProcess
 from .command import Shell

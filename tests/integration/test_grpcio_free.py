@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from pocketmq.client import Message, Producer
-from pocketmq.proto.rpc import GRPC_CHOICES
+from pocketmq.proto.carriers import GRPC_CHOICES
 
 from ..served import ServerProcess
 from .command import pocketmq
+
+pytestmark = pytest.mark.processes
 
 #: The line of Python's import times that tells of grpcio.
 _GRPCIO = re.compile(r"^import time: .*\| +grpc$", re.MULTILINE)

@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 
 from pocketmq.nameserver.nameserver import NameServer
+from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import grpc_health_pb2 as pb
-from pocketmq.proto.rpc import GRPC_CHOICES
 
 from ..fakes import FaultyDisk
 from ..served import nameserver_config

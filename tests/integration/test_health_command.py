@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.rpc import GRPC_CHOICES
 
 from ..fakes import FaultyDisk
 from ..served import ServerProcess

@@ -21,12 +21,12 @@ from pocketmq.broker.certificates import development_certificate
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.nameserver.nameserver import NameServer
+from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.configuration import parse_sections
 from pocketmq.proto.errors import ConfigError, Disconnected
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.listening import listen
-from pocketmq.proto.rpc import GRPC_CHOICES
+from pocketmq.proto.rpc.listening import listen
 from pocketmq.store.os_disk import OsDisk
 
 from ..proto.http2.calls import request_fields

@@ -16,10 +16,11 @@ from pocketmq.broker.network import Network
 from pocketmq.broker.service_v2.opencensus_metrics import TRACES
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
+from pocketmq.proto.carriers import GRPC_CHOICES
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import grpc_reflection_pb2 as v1
 from pocketmq.proto.gen import grpc_reflection_v1alpha_pb2 as v1alpha
-from pocketmq.proto.rpc import GRPC_CHOICES, Limits, MethodTable
+from pocketmq.proto.rpc import Limits, MethodTable
 from pocketmq.store.os_disk import OsDisk
 
 from ..served import broker_config, nameserver_config

@@ -6,8 +6,8 @@ import random
 import tracemalloc
 from functools import partial
 
-from pocketmq.proto import deadlines
-from pocketmq.proto.deadlines import STEP_MS, Deadlines
+from pocketmq.proto.rpc import deadlines
+from pocketmq.proto.rpc.deadlines import STEP_MS, Deadlines
 
 
 def test_deadlines_are_met_once_in_order_and_within_their_step() -> None:

@@ -12,15 +12,17 @@ from pocketmq.proto import errors
 from pocketmq.proto.errors_wire import (
     ERROR_KEY,
     ERROR_SIZE_MAX,
+    failure_of,
     from_rpc_error,
     from_wire,
     to_wire,
 )
 from pocketmq.proto.gen.pocketmq_v1_pb2 import Error
+from pocketmq.proto.rpc import errors as rpc
 
 
 def rpc_error(
-    code: grpc.StatusCode, details: str | None, metadata: tuple[tuple[str, bytes], ...] = ()
+    code: grpc.StatusCode, details: str | None, metadata: tuple[tuple[str, str | bytes], ...] = ()
 ) -> grpc.RpcError:
     """Return an error as a failed call raises it."""
     return grpc.aio.AioRpcError(
@@ -112,3 +114,28 @@ def test_a_write_to_a_stream_that_has_ended_is_a_broken_connection() -> None:
     seen = from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"))
 
     assert type(seen) is errors.Disconnected
+
+
+@pytest.mark.parametrize(
+    ("servers", "kind"),
+    [
+        (rpc.BadRequest, errors.InvalidArgument),
+        (rpc.TooLarge, errors.MessageTooLarge),
+        (rpc.ResourceExhausted, errors.Overloaded),
+        (rpc.Unimplemented, errors.NotServed),
+        (rpc.DeadlineExceeded, errors.RequestTimeout),
+        (rpc.Stopping, errors.ShuttingDown),
+        (rpc.InternalError, errors.PocketMQError),
+        (rpc.CannotListen, errors.ConfigError),
+    ],
+)
+def test_what_a_server_answers_itself_travels_as_one_of_ours(
+    servers: type[rpc.RpcError], kind: type[errors.PocketMQError]
+) -> None:
+    status, sentence, trailing = failure_of(servers("no", field="f", limit=3))
+
+    seen = from_rpc_error(rpc_error(grpc.StatusCode[status], sentence, trailing))
+
+    assert type(seen) is kind
+    assert (seen.message, seen.details) == ("no", {"field": "f", "limit": "3"})
+    assert status == (servers.status if servers is rpc.TooLarge else kind.status)

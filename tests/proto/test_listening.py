@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from pocketmq.proto.errors import ConfigError
-from pocketmq.proto.listening import address_of, check_bindable, listen
+from pocketmq.proto.rpc.errors import CannotListen
+from pocketmq.proto.rpc.listening import address_of, check_bindable, listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", ""])
@@ -32,7 +32,7 @@ def test_all_sockets_of_a_host_have_one_port(host: str) -> None:
 )
 def test_what_cannot_be_had_is_said_in_the_systems_words(host: str, port: int, words: str) -> None:
     for take in (listen, check_bindable):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(CannotListen, match=words):
             take(host, port)
 
 
@@ -42,7 +42,7 @@ def test_a_port_belongs_to_one_server() -> None:
     with taken:
         for take in (listen, check_bindable):
             with pytest.raises(
-                ConfigError, match=f"{port}: Address already in use; stop the other"
+                CannotListen, match=f"{port}: Address already in use; stop the other"
             ):
                 take("127.0.0.1", port)
     check_bindable("127.0.0.1", port)

@@ -6,9 +6,11 @@ import logging
 
 import pytest
 
-from pocketmq.proto.errors import ConfigError, InvalidArgument
+from pocketmq.proto.carriers import check_grpc
+from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, check_grpc, service, unary
+from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, service, unary
+from pocketmq.proto.rpc.errors import BadRequest
 
 from ..fake_calls import FakeCall
 
@@ -41,7 +43,7 @@ def test_bytes_that_do_not_decode_name_method_and_type() -> None:
     entry = bidi(pb.ProduceRun, pb.ProduceReply, lambda stream: pytest.fail("not called"))
     method = service("pocketmq.v1.Broker", {"Produce": entry})["/pocketmq.v1.Broker/Produce"]
 
-    with pytest.raises(InvalidArgument) as raised:
+    with pytest.raises(BadRequest) as raised:
         method.decode(b"\xff\xff\xff")
 
     assert "/pocketmq.v1.Broker/Produce" in raised.value.message

@@ -56,7 +56,7 @@ _OTHER_FORMATS: Final = (
 )  # fmt: skip
 #: HTTP/2 and gRPC: what speaks them, and what servers and clients know of them.
 _RPC: Final = (
-    "proto/http2", "proto/grpc", "proto/carrier", "proto/channel", "proto/rpc", "proto/services/", "proto/deadlines",
+    "proto/rpc/", "proto/carrier", "proto/services/",
     "proto/pages", "proto/connection_figures", "proto/listening",
 )  # fmt: skip
 

@@ -132,6 +132,17 @@ def test_the_package_imports_itself_relatively() -> None:
     assert found == [], "an absolute import can load a second copy of a module"
 
 
+def test_http2_and_grpc_know_nothing_of_the_package() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in code_files()
+        if name_of(path).startswith("proto/rpc/")
+        for node in nodes_of(path)
+        if isinstance(node, ast.ImportFrom) and node.level > 1
+    ]
+    assert found == [], "hand it in: proto/carrier_http2.py does so"
+
+
 #: Who may import grpc, which is an extra: the carrier of that name, and what measures beside it.
 GRPC_USERS = ("proto/carrier_grpcio.py", "tools/bench/echo.py")
 

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from pocketmq.proto.channels import EOF, CallFailed, ChannelClosed, StatusCode
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import ERROR_KEY, to_wire
+from pocketmq.proto.rpc.channels import EOF, CallFailed, ChannelClosed, StatusCode
 
 from .machine import Machine
 from .network import Ends, Link, Network

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from pocketmq.proto.errors import NotServed, PocketMQError, ShuttingDown
-from pocketmq.proto.rpc import LATER, Call, Kind, Limits, Method, MethodTable, Receiver, Stream
+from pocketmq.proto.errors_wire import ours
+from pocketmq.proto.rpc import (
+    LATER,
+    Call,
+    Kind,
+    Limits,
+    Method,
+    MethodTable,
+    Receiver,
+    RpcError,
+    Stream,
+)
 
 from ..fake_calls import FakeContext
 from .machine import Machine
@@ -86,7 +97,7 @@ class Served:
         try:
             method = self.method(path)
             reply = method.handler(method.decode(data), call)
-        except PocketMQError as error:
+        except RpcError as error:
             call.fail(error)
         except Exception as bug:
             self.note_bug(bug)
@@ -102,7 +113,7 @@ class Served:
         async def wait() -> None:
             try:
                 call.reply(await reply)
-            except PocketMQError as error:
+            except RpcError as error:
                 call.fail(error)
             except Exception as bug:
                 self.note_bug(bug)
@@ -142,8 +153,8 @@ class ServedCall(FakeContext, Call):
     def reply(self, message: Message) -> None:
         self._settle(message.SerializeToString())
 
-    def fail(self, error: PocketMQError) -> None:
-        self._settle(error)
+    def fail(self, error: RpcError) -> None:
+        self._settle(ours(error))
 
     def _settle(self, outcome: bytes | PocketMQError) -> None:
         if not self.cancelled:
@@ -189,8 +200,8 @@ class ServedStream(FakeContext, Stream):
     def finish(self) -> None:
         self._end(None)
 
-    def fail(self, error: PocketMQError) -> None:
-        self._end(error)
+    def fail(self, error: RpcError) -> None:
+        self._end(ours(error))
 
     def _end(self, error: PocketMQError | None) -> None:
         if not (self._ended or self.cancelled):
@@ -209,7 +220,7 @@ class ServedStream(FakeContext, Stream):
     def _guard(self, work: Callable[[], object]) -> object:
         try:
             return work()
-        except PocketMQError as error:
+        except RpcError as error:
             self.fail(error)
         except Exception as bug:
             self._server.note_bug(bug)
@@ -240,7 +251,7 @@ class ServedStream(FakeContext, Stream):
     async def _wait(self, held: Awaitable[None]) -> None:
         try:
             await held
-        except PocketMQError as error:
+        except RpcError as error:
             self.fail(error)
         self._held = False
         self._work_off()

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import click
 
+from ...proto.carriers import need_grpcio
 from ...proto.errors import ConfigError, PocketMQError
-from ...proto.rpc import need_grpcio
 from ..options import json_option
 from ..output import print_json, print_table
 from .measure import Conditions, Figure, beside_line, figures_table

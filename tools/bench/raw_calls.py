@@ -11,10 +11,7 @@ from google.protobuf.message import Message
 
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.grpc_calls.messages import PREFIX_BYTES, with_prefix
-from ...proto.http2.field_encoder import FieldEncoder
-from ...proto.http2.frame_reader import FrameReader
-from ...proto.http2.frames import (
+from ...proto.rpc.frames import (
     ACK,
     DATA,
     END_HEADERS,
@@ -25,10 +22,13 @@ from ...proto.http2.frames import (
     PREFACE,
     RST_STREAM,
     SETTINGS,
+    FrameReader,
     frame,
     settings,
     window_update,
 )
+from ...proto.rpc.hpack import FieldEncoder
+from ...proto.rpc.protocol import PREFIX_BYTES, with_prefix
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _WINDOW: Final = 1 << 24

@@ -12,8 +12,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from ...proto.carriers import GRPC_CHOICES
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import GRPC_CHOICES
 from .measure import Conditions, Figure, seconds_of
 from .raw_calls import RawConnection
 from .servers import TOPIC, server_with_topic

@@ -22,7 +22,7 @@ from ...proto.clock import SystemClock
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as v1
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import LATER, Call, CallContext, Limits, MethodTable, Stream
+from ...proto.rpc import LATER, Call, CallContext, Limits, MethodTable, RpcError, Stream
 from ...store.config import StoreConfig
 from ...store.os_disk import OsDisk
 
@@ -85,7 +85,7 @@ class _Context(CallContext):
     def deadline_ms(self) -> int | None:
         return 30_000
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: RpcError) -> None:
         raise error
 
     def add_trailing(self, name: str, value: str) -> None:

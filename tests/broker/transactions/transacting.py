@@ -17,10 +17,9 @@ from pocketmq.broker.transactions.half_messages import prepare
 from pocketmq.broker.transactions.listeners import Listener
 from pocketmq.broker.transactions.transactions import Transactions
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record
-from pocketmq.proto.rpc import LATER
+from pocketmq.proto.rpc import LATER, RpcError
 from pocketmq.proto.topics import HALF_TOPIC
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
@@ -43,7 +42,7 @@ class Heard(FakeStream):
     def checks(self) -> list[pb.TransactionCheck]:
         return self.sent
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: RpcError) -> None:
         raise AssertionError(error)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from pocketmq.client import AsyncAdmin
-from pocketmq.proto.rpc import GRPC_CHOICES
+from pocketmq.proto.carriers import GRPC_CHOICES
 
 from ... import served
 from . import scenarios

@@ -11,8 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import PocketMQError
-from pocketmq.proto.rpc import LATER, Kind, Limits, Method, MethodTable
+from pocketmq.proto.rpc import LATER, Kind, Limits, Method, MethodTable, RpcError
 
 from ...fake_calls import FakeCall, FakeContext, FakeStream, copied
 
@@ -88,7 +87,7 @@ class TimedCall(TimedContext, FakeCall):
         self.came.add(message)
         self.came.end()
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: RpcError) -> None:
         super().fail(error)
         self.came.end(error.status)
 
@@ -104,7 +103,7 @@ class TimedStream(TimedContext, FakeStream):
         super().finish()
         self.came.end()
 
-    def fail(self, error: PocketMQError) -> None:
+    def fail(self, error: RpcError) -> None:
         super().fail(error)
         self.came.end(error.status)
 
@@ -117,7 +116,7 @@ async def call(method: Method, data: bytes, answer: Answer, metadata: Mapping[st
         result = method.handler(method.decode(data), caller)
         if inspect.isawaitable(result):
             result = await result
-    except PocketMQError as error:
+    except RpcError as error:
         caller.fail(error)
         return
     if is_unary and result is not LATER:
@@ -141,7 +140,7 @@ class Conversation:
             return
         try:
             self._receiver.on_message(message)
-        except PocketMQError as error:
+        except RpcError as error:
             self._stream.fail(error)
             self._close()
 

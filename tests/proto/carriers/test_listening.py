@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from pocketmq.proto.errors import ConfigError
-from pocketmq.proto.http2.frames import PREFACE
-from pocketmq.proto.listening import connections_fitting
 from pocketmq.proto.rpc import Limits
+from pocketmq.proto.rpc.frames import PREFACE
+from pocketmq.proto.rpc.listening import connections_fitting
 
 from ..http2.peer import Peer
 from ..http2.stage import staged

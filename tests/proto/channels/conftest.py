@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from pocketmq.proto.http2_client.channel import Http2Channel
 from pocketmq.proto.rpc import Limits
+from pocketmq.proto.rpc.channel import Http2Channel
 
 from ..carriers.echo import EchoService
 from ..carriers.kinds import CARRIERS, CarrierKind

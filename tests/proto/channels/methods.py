@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
-from pocketmq.proto.channels import Channel, StreamMethod, UnaryMethod
+from pocketmq.proto.rpc.channels import Channel, StreamMethod, UnaryMethod
 
 from ..carriers.calling import encode
 from ..carriers.echo import REPLY

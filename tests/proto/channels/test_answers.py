@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.proto.channels import CallFailed, StatusCode
-from pocketmq.proto.http2_client.answers import AnswerReader, of_trailers
+from pocketmq.proto.rpc.channels import CallFailed, StatusCode
+from pocketmq.proto.rpc.client_calls import AnswerReader, of_trailers
 
 from ..http2.calls import message
 

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from pocketmq.proto.channels import CallFailed, Channel, StatusCode
 from pocketmq.proto.errors import ConfigError
-from pocketmq.proto.http2_client.channel import Http2Channel
 from pocketmq.proto.rpc import Carrier, Limits
+from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.rpc.channels import CallFailed, Channel, StatusCode
 
 from ..carriers.echo import RUN, EchoService
 from ..carriers.kinds import OWN, CarrierKind

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.channels import EOF, CallFailed, StatusCode
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import from_rpc_error
-from pocketmq.proto.http2_client.channel import Http2Channel
-from pocketmq.proto.http2_client.limits import ChannelLimits
+from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.rpc.channels import EOF, CallFailed, StatusCode
+from pocketmq.proto.rpc.limits import ChannelLimits
 
 from ..carriers.echo import RUN
 from ..http2 import frames

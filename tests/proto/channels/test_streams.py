@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from pocketmq.proto.channels import EOF, CallFailed, ChannelClosed, StatusCode
 from pocketmq.proto.errors import QueueNotFound
 from pocketmq.proto.errors_wire import from_rpc_error
-from pocketmq.proto.http2_client.channel import Http2Channel
+from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.rpc.channels import EOF, CallFailed, ChannelClosed, StatusCode
 
 from ..carriers.echo import RUN
 from .conftest import Dialling

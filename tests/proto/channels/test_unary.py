@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from pocketmq.proto.channels import CallFailed, ChannelClosed, StatusCode
 from pocketmq.proto.errors import (
     Disconnected,
     MessageTooLarge,
@@ -15,7 +14,8 @@ from pocketmq.proto.errors import (
     RequestTimeout,
 )
 from pocketmq.proto.errors_wire import from_rpc_error
-from pocketmq.proto.http2_client.channel import Http2Channel
+from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.rpc.channels import CallFailed, ChannelClosed, StatusCode
 
 from ..carriers.echo import RUN
 from .conftest import Dialling

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from pocketmq.proto.deadlines import Deadlines
-from pocketmq.proto.grpc_calls.conversation import Conversation
-from pocketmq.proto.grpc_calls.messages import with_prefix
-from pocketmq.proto.grpc_calls.served import Served
-from pocketmq.proto.http2.connection import Connection
-from pocketmq.proto.http2.field_decoder import FieldDecoder
-from pocketmq.proto.http2.field_encoder import FieldEncoder
-from pocketmq.proto.http2.frame_reader import FrameReader
-from pocketmq.proto.http2.frames import (
+from pocketmq.proto.rpc import Limits, MethodTable
+from pocketmq.proto.rpc.connection import ServerConnection
+from pocketmq.proto.rpc.conversation import Conversation
+from pocketmq.proto.rpc.deadlines import Deadlines
+from pocketmq.proto.rpc.frames import (
     DATA,
     DEFAULT_WINDOW,
     END_HEADERS,
@@ -25,12 +21,15 @@ from pocketmq.proto.http2.frames import (
     WINDOW_MAX,
     WORD,
     ErrorCode,
+    FrameReader,
     frame,
     settings,
     window_update,
 )
-from pocketmq.proto.http2.limits import ConnectionLimits
-from pocketmq.proto.rpc import Limits, MethodTable
+from pocketmq.proto.rpc.hpack import FieldDecoder, FieldEncoder
+from pocketmq.proto.rpc.limits import ConnectionLimits
+from pocketmq.proto.rpc.protocol import with_prefix
+from pocketmq.proto.rpc.served import Served
 
 from ..http2.calls import request_fields
 
@@ -68,7 +67,7 @@ class Talk:
     def __init__(self, server: Server, limits: ConnectionLimits, peer: str) -> None:
         self._server = server
         self._written = 0
-        self._connection = Connection(limits, server.now_ms)
+        self._connection = ServerConnection(limits, server.now_ms)
         self.conversation = Conversation(self._connection, server.served, peer, lambda: None)
         self._encoder = FieldEncoder()
         self._decoder = FieldDecoder()

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.proto.errors import InvalidArgument, MessageTooLarge
-from pocketmq.proto.grpc_calls.inflation import AT_ONCE_BYTES, FREE_BYTES, RATIO, Inflation
-from pocketmq.proto.grpc_calls.messages import MessageReader, with_prefix
+from pocketmq.proto.rpc.errors import BadRequest, TooLarge
+from pocketmq.proto.rpc.protocol import (
+    AT_ONCE_BYTES,
+    FREE_BYTES,
+    RATIO,
+    Inflation,
+    MessageReader,
+    with_prefix,
+)
 
 LIMIT = 1_000
 MIB = 1024 * 1024
@@ -68,14 +74,14 @@ def test_a_message_with_only_its_prefix_there_is_half(cut: int) -> None:
 def test_a_message_that_is_too_large_is_refused_by_its_prefix() -> None:
     reader = MessageReader(LIMIT, compressed=False)
     assert list(reader.feed(with_prefix(bytes(LIMIT)))) == [bytes(LIMIT)]
-    with pytest.raises(MessageTooLarge, match="1001 bytes, the limit is 1000"):
+    with pytest.raises(TooLarge, match="1001 bytes, the limit is 1000"):
         list(reader.feed(struct.pack(">BL", 0, LIMIT + 1)))
 
 
 def test_a_message_that_is_too_large_once_it_is_decompressed_is_refused() -> None:
     bomb = gzip.compress(bytes(10_000_000))
     reader = MessageReader(20_000, compressed=True)
-    with pytest.raises(MessageTooLarge, match="more than 20000"):
+    with pytest.raises(TooLarge, match="more than 20000"):
         list(reader.feed(struct.pack(">BL", 1, len(bomb)) + bomb))
 
 
@@ -100,7 +106,7 @@ def test_a_bomb_is_refused_by_what_came_of_it_and_not_inflated_further() -> None
     reader = MessageReader(64 * MIB, compressed=True)
     (bomb,) = reader.feed(packed(bytes(31 * MIB)))
     assert isinstance(bomb, Inflation)
-    with pytest.raises(MessageTooLarge, match=f"more than {RATIO * len(bomb)} "):
+    with pytest.raises(TooLarge, match=f"more than {RATIO * len(bomb)} "):
         bomb.rest()
     # Each byte of it may come to 64, and those who send much may send much more.
     honest = random.Random(1).randbytes(MIB) + bytes(30 * MIB)
@@ -122,6 +128,6 @@ def test_a_bomb_is_refused_by_what_came_of_it_and_not_inflated_further() -> None
 )
 def test_what_cannot_be_decompressed_is_named(compressed: bool, flag: int, data: bytes) -> None:
     reader = MessageReader(LIMIT, compressed=compressed)
-    with pytest.raises(InvalidArgument) as raised:
+    with pytest.raises(BadRequest) as raised:
         list(reader.feed(struct.pack(">BL", flag, len(data)) + data))
     assert raised.value.details["field"] == "grpc-encoding"

@@ -9,7 +9,7 @@ from hpack import Encoder, HeaderTuple, NeverIndexedHeaderTuple
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
-from pocketmq.proto.http2.fields import Field
+from pocketmq.proto.rpc.hpack import Field
 
 #: Some stand in the static table, some are illegal.
 NAMES: Final = (

@@ -11,19 +11,26 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
-from pocketmq.proto.grpc_calls.conversation import Conversation
-from pocketmq.proto.grpc_calls.messages import MessageReader
-from pocketmq.proto.grpc_calls.stream_call import StreamCall
-from pocketmq.proto.grpc_calls.unary_call import UnaryCall
-from pocketmq.proto.http2.connection import Connection
-from pocketmq.proto.http2.streams import Stream
 from pocketmq.proto.rpc import Limits
+from pocketmq.proto.rpc.connection import ServerConnection
+from pocketmq.proto.rpc.conversation import Conversation
+from pocketmq.proto.rpc.protocol import MessageReader
+from pocketmq.proto.rpc.server_calls import ServerUnaryCall
+from pocketmq.proto.rpc.server_streams import ServerStreamCall
+from pocketmq.proto.rpc.streams import Stream
 
 from ..carriers.echo import REPLY, RUN, EchoService
 from .peer import Peer
 
 #: What a connection, or a call on it, is to the server.
-_OWNED: Final = (Connection, Conversation, Stream, UnaryCall, StreamCall, MessageReader)
+_OWNED: Final = (
+    ServerConnection,
+    Conversation,
+    Stream,
+    ServerUnaryCall,
+    ServerStreamCall,
+    MessageReader,
+)
 _TURNS: Final = 20_000
 
 LATER: Final = RUN(topic="later").SerializeToString()

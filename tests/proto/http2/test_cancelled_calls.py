@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import hpack
 import pytest
 
-from pocketmq.proto.http2 import calm
-from pocketmq.proto.http2.connection import Connection
-from pocketmq.proto.http2.events import (
+from pocketmq.proto.rpc import floods
+from pocketmq.proto.rpc.connection import ServerConnection
+from pocketmq.proto.rpc.events import (
     CallsGivenUp,
     ConnectionEnded,
     DataReceived,
@@ -17,7 +17,7 @@ from pocketmq.proto.http2.events import (
     RequestReceived,
     StreamReset,
 )
-from pocketmq.proto.http2.limits import ConnectionLimits
+from pocketmq.proto.rpc.limits import ConnectionLimits
 
 from . import frames
 from .calls import message, request_fields
@@ -33,7 +33,7 @@ class Client:
     """The other end of CONNECTION."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
-        self.connection = Connection(limits or ConnectionLimits(), 0)
+        self.connection = ServerConnection(limits or ConnectionLimits(), 0)
         self._encoder = hpack.Encoder()
         self._next_stream = 1
         self.say(PREFACE, frames.settings())
@@ -185,7 +185,7 @@ def test_what_callers_gave_up_while_this_side_was_held_up_is_no_flood(behind: by
     client = Client()
 
     for at_ms in (0, 2_000):
-        assert client.say(*client.cancelled(calm.STALE_CALLS, behind), at_ms=at_ms) == []
+        assert client.say(*client.cancelled(floods.STALE_CALLS, behind), at_ms=at_ms) == []
 
     kept, call = client.call()
     assert [event.stream_id for event in client.say(call, at_ms=2_000)] == [kept, kept]  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ def test_calls_that_are_reset_at_once_are_bounded_however_they_are_cut_into_read
         client = Client()
         ends: list[Event] = []
         for _ in range(reads):
-            ends += client.say(*client.cancelled(calm.STALE_CALLS // reads))
+            ends += client.say(*client.cancelled(floods.STALE_CALLS // reads))
         assert ends == []
 
         (end,) = client.say(*client.cancelled(1))

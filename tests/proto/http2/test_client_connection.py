@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable
 import hpack
 import pytest
 
-from pocketmq.proto.http2.client_connection import ClientConnection
-from pocketmq.proto.http2.events import ConnectionEnded, DataReceived, Drained, StreamReset
-from pocketmq.proto.http2.frames import ErrorCode
-from pocketmq.proto.http2.limits import ConnectionLimits
-from pocketmq.proto.http2.responses import (
+from pocketmq.proto.rpc.connection import ClientConnection
+from pocketmq.proto.rpc.events import (
     ClientEvent,
+    ConnectionEnded,
+    DataReceived,
+    Drained,
     GoAwayReceived,
     ResponseReceived,
+    StreamReset,
     TrailersReceived,
 )
+from pocketmq.proto.rpc.frames import ErrorCode
+from pocketmq.proto.rpc.limits import ConnectionLimits
 
 from . import frames
 from .calls import request_fields

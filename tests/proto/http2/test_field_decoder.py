@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.proto.http2.hpack import CompressionError, Field, FieldDecoder, FieldList
+from pocketmq.proto.rpc.hpack import CompressionError, Field, FieldDecoder, FieldList
 
 X_A = b"\x40\x01x\x01a"  # (x, a), added to the table: 34 bytes of it
 X_A_NOT_ADDED = b"\x00\x01x\x01a"

@@ -7,9 +7,15 @@ import tracemalloc
 
 import pytest
 
-from pocketmq.proto.http2.fields import FIELD_OVERHEAD_BYTES, Field
-from pocketmq.proto.http2.hpack import CompressionError, FieldDecoder, FieldEncoder, literal
-from pocketmq.proto.http2.static_table import STATIC_TABLE
+from pocketmq.proto.rpc.hpack import (
+    FIELD_OVERHEAD_BYTES,
+    STATIC_TABLE,
+    CompressionError,
+    Field,
+    FieldDecoder,
+    FieldEncoder,
+    literal,
+)
 
 NEWEST = b"\xbe"
 POST = b"\x83"

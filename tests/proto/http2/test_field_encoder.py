@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.proto.http2.hpack import CompressionError, Field, FieldDecoder, FieldEncoder, literal
+from pocketmq.proto.rpc.hpack import CompressionError, Field, FieldDecoder, FieldEncoder, literal
 
 CALL: list[Field] = [
     (":method", "POST"),

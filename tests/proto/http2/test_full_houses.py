@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from pocketmq.proto.grpc_calls.conversation import CALL_BYTES
-from pocketmq.proto.grpc_calls.inflation import Inflation
 from pocketmq.proto.rpc import Limits
+from pocketmq.proto.rpc.conversation import CALL_BYTES
+from pocketmq.proto.rpc.protocol import Inflation
 
 from ..carriers.echo import REPLY, RUN
 from . import frames

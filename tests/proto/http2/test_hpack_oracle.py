@@ -15,12 +15,13 @@ from hpack import Decoder, Encoder, HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.proto.http2.fields import Field, flaw_of
-from pocketmq.proto.http2.hpack import (
+from pocketmq.proto.rpc.hpack import (
     CompressionError,
+    Field,
     FieldDecoder,
     FieldEncoder,
     FieldList,
+    flaw_of,
     literal,
 )
 

@@ -10,7 +10,7 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pocketmq.proto.http2.huffman import InvalidHuffman, decode, encode
+from pocketmq.proto.rpc.huffman import InvalidHuffman, decode, encode
 
 THEIRS = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pocketmq.proto.carrier_http2 import Http2Carrier
-from pocketmq.proto.grpc_calls.page_calls import PAGES_MAX, QUEUED_BYTES_MAX
-from pocketmq.proto.pages import Page, Shown
+from pocketmq.proto.rpc.pages import PAGES_MAX, QUEUED_BYTES_MAX, Page, Shown
 
 from ..carriers.echo import REPLY, RUN, EchoService
 from .calls import request_fields

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pocketmq.proto.http2.hpack import Field, FieldDecoder
+from pocketmq.proto.rpc.hpack import Field, FieldDecoder
 
 
 class Step(NamedTuple):

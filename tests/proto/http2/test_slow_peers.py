@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from pocketmq.proto.deadlines import Deadlines
-from pocketmq.proto.http2_server import connection as shell
-from pocketmq.proto.http2_server.keepalive import Keepalive
 from pocketmq.proto.rpc import Limits
+from pocketmq.proto.rpc import server_link as shell
+from pocketmq.proto.rpc.deadlines import Deadlines
+from pocketmq.proto.rpc.server_link import Keepalive
 
 from ..carriers.echo import RUN
 from . import frames

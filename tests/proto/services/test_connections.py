@@ -7,13 +7,9 @@ from dataclasses import asdict, fields
 import pytest
 
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
-from pocketmq.proto.connection_figures import (
-    ConnectionFigures,
-    ConnectionTotals,
-    CountsConnections,
-)
 from pocketmq.proto.errors import InvalidArgument, NotServed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
 from pocketmq.proto.services.connections import PAGE_MAX, TEXT_MAX, Connections
 
 from ...fake_calls import FakeCall

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.deadlines import Deadlines
-from pocketmq.proto.grpc_calls.conversation import Conversation
-from pocketmq.proto.grpc_calls.served import Served
-from pocketmq.proto.http2.connection import Connection
-from pocketmq.proto.http2.limits import ConnectionLimits
 from pocketmq.proto.rpc import Limits
+from pocketmq.proto.rpc.connection import ServerConnection
+from pocketmq.proto.rpc.conversation import Conversation
+from pocketmq.proto.rpc.deadlines import Deadlines
+from pocketmq.proto.rpc.limits import ConnectionLimits
+from pocketmq.proto.rpc.served import Served
 
 from .. import frames
 from ..differential.witness import Witness
@@ -38,7 +38,7 @@ class Server:
         table = Witness().methods()
         self.tasks: set[asyncio.Task[None]] = set()
         self.served = Served([table], _LIMITS, self.deadlines, lambda: self.now_ms, self.spawn)
-        self.connection = Connection(ConnectionLimits(half_sent_ms=5_000), 0)
+        self.connection = ServerConnection(ConnectionLimits(half_sent_ms=5_000), 0)
         self.conversation = Conversation(self.connection, self.served, "peer", lambda: None)
         self.written: list[Frame] = []
         self._unread = bytearray()

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from pocketmq.proto.http2.connection import Connection
-from pocketmq.proto.http2.events import (
+from pocketmq.proto.rpc.connection import ServerConnection
+from pocketmq.proto.rpc.events import (
     ConnectionEnded,
     DataReceived,
     Event,
     RequestReceived,
     RequestTooLarge,
 )
-from pocketmq.proto.http2.hpack import literal
-from pocketmq.proto.http2.limits import ConnectionLimits
+from pocketmq.proto.rpc.hpack import literal
+from pocketmq.proto.rpc.limits import ConnectionLimits
 
 _HEAD: Final = literal(":status", "200") + literal("content-type", "text/plain")
 _BODY: Final = b"PocketMQ"
@@ -34,7 +34,7 @@ class _Answering(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
-        self._http2 = Connection(_LIMITS, self._now_ms())
+        self._http2 = ServerConnection(_LIMITS, self._now_ms())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport

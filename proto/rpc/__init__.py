@@ -1,0 +1,128 @@
+"""gRPC over HTTP/2 in Python: a server, a client and the protocol between them, without a compiled library.
+
+    from pocketmq.proto.rpc import connect, serve, service, unary
+
+README.md, in this folder, has an example and says what there is and what is refused. Nothing here knows PocketMQ.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .channel import Http2Channel, connect
+    from .channels import EOF, CallFailed, Channel, ChannelClosed, StatusCode, StreamCall
+    from .errors import Describe, Failure, RpcError
+    from .limits import ChannelLimits, ConnectionLimits, Limits
+    from .methods import (
+        LATER,
+        Call,
+        CallContext,
+        Carrier,
+        Certificate,
+        ConnectionFigures,
+        ConnectionTotals,
+        CountsConnections,
+        Entry,
+        Kind,
+        Later,
+        MakeCarrier,
+        Method,
+        MethodTable,
+        Receiver,
+        Stream,
+        bidi,
+        server_stream,
+        service,
+        unary,
+    )
+    from .server import Server, serve
+
+__all__ = [
+    "Server",
+    "serve",
+    "Http2Channel",
+    "connect",
+    "LATER",
+    "Call",
+    "CallContext",
+    "Carrier",
+    "Certificate",
+    "ConnectionFigures",
+    "ConnectionTotals",
+    "CountsConnections",
+    "Entry",
+    "Kind",
+    "Later",
+    "MakeCarrier",
+    "Method",
+    "MethodTable",
+    "Receiver",
+    "Stream",
+    "bidi",
+    "server_stream",
+    "service",
+    "unary",
+    "Describe",
+    "Failure",
+    "RpcError",
+    "EOF",
+    "CallFailed",
+    "Channel",
+    "ChannelClosed",
+    "StatusCode",
+    "StreamCall",
+    "ChannelLimits",
+    "ConnectionLimits",
+    "Limits",
+]
+
+#: Where each name is. It is imported when it is asked for: who has errors, or calls, need not import a server.
+_MODULES = {
+    "Http2Channel": "channel",
+    "connect": "channel",
+    "CallFailed": "channels",
+    "Channel": "channels",
+    "ChannelClosed": "channels",
+    "EOF": "channels",
+    "StatusCode": "channels",
+    "StreamCall": "channels",
+    "Describe": "errors",
+    "Failure": "errors",
+    "RpcError": "errors",
+    "ChannelLimits": "limits",
+    "ConnectionLimits": "limits",
+    "Limits": "limits",
+    "Call": "methods",
+    "CallContext": "methods",
+    "Carrier": "methods",
+    "Certificate": "methods",
+    "ConnectionFigures": "methods",
+    "ConnectionTotals": "methods",
+    "CountsConnections": "methods",
+    "Entry": "methods",
+    "Kind": "methods",
+    "LATER": "methods",
+    "Later": "methods",
+    "MakeCarrier": "methods",
+    "Method": "methods",
+    "MethodTable": "methods",
+    "Receiver": "methods",
+    "Stream": "methods",
+    "bidi": "methods",
+    "server_stream": "methods",
+    "service": "methods",
+    "unary": "methods",
+    "Server": "server",
+    "serve": "server",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value

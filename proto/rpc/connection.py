@@ -1,0 +1,441 @@
+"""HTTP/2 connections, either end: bytes in, events out, bytes to write (RFC 9113).
+
+    connection = ServerConnection(ConnectionLimits(), now_ms)
+    for event in connection.receive(data, now_ms): …      # requests, pieces of bodies, resets, the end
+    connection.answer(stream_id, head, body, trailers)    # blocks are encoded by whoever answers (hpack.literal)
+    write(connection.take())                              # while `has_more`
+
+    connection = ClientConnection(ConnectionLimits(), now_ms)
+    write(connection.take())                              # the preface and SETTINGS, at once
+    stream_id = connection.open(fields, message)          # once it `can_open`
+    for event in connection.receive(data, now_ms): …      # heads, pieces of bodies, trailers, resets, the end
+
+A connection knows frames, streams, windows and blocks of fields, and nothing of gRPC, sockets or clocks. What a peer
+does wrong ends its stream (`StreamReset`) or the connection (`ConnectionEnded`, and a GOAWAY with code and reason among
+what there is to write); `receive` raises nothing, and looks at nothing that comes after the end. A client's stream is
+over when its answer is whole: what it has not sent of its request by then is dropped, and the server told so.
+
+Bounds, of which the peer is told: streams open at once, the size of a frame and of a list of fields, and how much
+of a body may be under way. What came of a body is given back at once (WINDOW_UPDATE) unless its stream is held
+(`hold`), so that a connection buffers here one frame, one block of fields, and what waits to be written; how much of
+that there may be is up to whoever writes (`queued_of`, `tell_below`). `floods.Budget` bounds nonsense, `check` what
+takes too long.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from . import floods
+from .events import (
+    CallsGivenUp,
+    ClientEvent,
+    ConnectionEnded,
+    DataReceived,
+    Drained,
+    Event,
+    ResponseReceived,
+    StreamReset,
+    TrailersReceived,
+)
+from .frames import (
+    DEFAULT_WINDOW,
+    ENABLE_PUSH,
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    PING,
+    PREFACE,
+    STREAM_MASK,
+    ConnectionFault,
+    ErrorCode,
+    frame,
+    go_away,
+    reset,
+    settings,
+    window_update,
+)
+from .hpack import Field, FieldEncoder
+from .incoming import ClientIncoming, Incoming
+from .limits import ConnectionLimits
+from .streams import ClientStream, Outgoing, Stream, StreamTable
+
+EventT = TypeVar("EventT")
+IncomingT = TypeVar("IncomingT", bound=Incoming)
+
+
+class Connection(ABC, Generic[EventT, IncomingT]):
+    """One end, from its first byte on. Its owner says the time. What is said of streams that are over is dropped."""
+
+    #: The half that reads, which whoever derives from this makes.
+    _incoming: IncomingT
+
+    def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
+        self._limits = limits
+        self._budget = floods.Budget(now_ms)
+        self._table = StreamTable()
+        self._streams = self._table.open
+        self._events: list[Any] = []
+        self._outgoing = Outgoing(self._budget, self._written, self._drained)
+        #: It is over: nothing that comes is looked at any more.
+        self.ended = False
+        #: Why it is.
+        self.end_code = ErrorCode.NO_ERROR
+
+    def _announce(self, more: dict[int, int]) -> None:
+        """Tell the peer the limits, and MORE settings."""
+        limits = self._limits
+        own = {
+            ENABLE_PUSH: 0,
+            INITIAL_WINDOW_SIZE: limits.stream_window,
+            MAX_FRAME_SIZE: limits.frame_bytes_max,
+            MAX_HEADER_LIST_SIZE: limits.field_list_bytes_max,
+        }
+        self._outgoing.write(settings(own | more))
+        if limits.connection_window > DEFAULT_WINDOW:
+            self._outgoing.write(window_update(0, limits.connection_window - DEFAULT_WINDOW))
+
+    # --- bytes in, events out
+
+    def receive(self, data: bytes, now_ms: int) -> list[EventT]:
+        """Take DATA, which came at NOW_MS, and return what it tells."""
+        if self.ended:
+            return []
+        try:
+            self._incoming.read(data, now_ms)
+        except ConnectionFault as fault:
+            self.end(fault.code, fault.reason)
+        except floods.Exhausted as spent:
+            self.end(ErrorCode.ENHANCE_YOUR_CALM, str(spent))
+        return self.events()
+
+    def events(self) -> list[EventT]:
+        """Return what is to be told and was not yet; writing brings news, too."""
+        events, self._events = self._events, []
+        return events
+
+    # --- bytes out
+
+    def take(self) -> bytes:
+        """Return what is to be written now; ask again while `has_more`."""
+        return self._outgoing.take()
+
+    @property
+    def has_more(self) -> bool:
+        """May more be taken, without news from the peer?"""
+        return self._outgoing.has_more
+
+    def pause(self, paused: bool) -> None:
+        """Hold bodies back while PAUSED: what was taken has not left yet."""
+        self._outgoing.paused = paused
+
+    @property
+    def is_paused(self) -> bool:
+        """Are bodies held back?"""
+        return self._outgoing.paused
+
+    @property
+    def queued(self) -> int:
+        """Bytes of bodies that wait to be taken."""
+        return self._outgoing.queued
+
+    def queued_of(self, stream_id: int) -> int:
+        """Bytes of the body of STREAM_ID that wait to be taken."""
+        stream = self._streams.get(stream_id)
+        return stream.queued if stream is not None else 0
+
+    def tell_below(self, stream_id: int, size: int) -> None:
+        """Have `Drained` told once when less than SIZE bytes of STREAM_ID wait."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.tell_below = size
+
+    # --- streams
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
+    def send_data(self, stream_id: int, data: bytes) -> None:
+        """Write DATA of the body, or have it wait for a window."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.ending:
+            self._outgoing.body(stream, data)
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Break STREAM_ID off: nothing more of it is told."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            self._outgoing.forget(stream)
+            self._outgoing.write(reset(stream_id, code))
+            self._table.add_reset(stream_id)
+
+    def hold(self, stream_id: int) -> None:
+        """Give nothing back of what comes on STREAM_ID from now on: its reader is busy."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.held = True
+
+    def release(self, stream_id: int) -> None:
+        """Undo `hold`."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.held = False
+            self._incoming.give_back(stream)
+
+    def earn(self) -> None:
+        """Count a message that came: it was of use."""
+        self._budget.earn(floods.MESSAGE)
+
+    # --- the connection itself
+
+    def ping(self, payload: bytes) -> None:
+        """Ask the peer whether it is there; PAYLOAD is eight bytes, which it sends back."""
+        self._outgoing.write(frame(PING, 0, 0, payload))
+
+    def end(self, code: ErrorCode, reason: str) -> None:
+        """End the connection now: every stream is over."""
+        if self.ended:
+            return
+        self.ended = True
+        self.end_code = code
+        self._outgoing.write(go_away(self._last_of_peer(), code, reason))
+        for stream in self._streams.values():
+            self._outgoing.forget(stream)
+            self._events.append(StreamReset(stream.id, code, by_peer=False))
+        self._streams.clear()
+        self._events.append(ConnectionEnded(code, reason))
+
+    def drop(self) -> None:
+        """Let go of all that waits to be written: the connection is gone."""
+        for stream in self._streams.values():
+            self._outgoing.forget(stream)
+        self._streams.clear()
+
+    @abstractmethod
+    def _last_of_peer(self) -> int:
+        """Return the last stream of the peer that was looked at."""
+
+    # --- what the halves tell
+
+    def _tell(self, event: Any) -> None:
+        self._events.append(event)
+
+    @abstractmethod
+    def _written(self, stream: Stream) -> None:
+        """Know that all has left that this end says on STREAM."""
+
+    def _drained(self, stream: Stream) -> None:
+        self._events.append(Drained(stream.id))
+
+
+class ServerConnection(Connection[Event, Incoming]):
+    """One connection, from its preface on. Its owner says the time."""
+
+    def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
+        super().__init__(limits, now_ms)
+        self._incoming = Incoming(limits, self._table, self._outgoing, self._budget, self._tell)
+        #: Its end is announced.
+        self._is_leaving = False
+        self._announce({MAX_CONCURRENT_STREAMS: limits.streams_max})
+
+    def receive(self, data: bytes, now_ms: int) -> list[Event]:
+        """Take DATA, which came at NOW_MS, and return what it tells; nothing of streams that it begins and resets."""
+        told = super().receive(data, now_ms)
+        stale, given_up = self._incoming.stale, self._incoming.given_up
+        if stale:
+            told = [event for event in told if getattr(event, "stream_id", 0) not in stale]
+        if given_up:
+            told.insert(0, CallsGivenUp(tuple(given_up)))
+        return told
+
+    # --- what takes too long
+
+    def check(self, now_ms: int) -> list[Event]:
+        """End what takes too long at NOW_MS: what was half sent, and answers that nobody takes."""
+        if self.ended:
+            return []
+        if self._incoming.half_for_ms(now_ms) >= self._limits.half_sent_ms:
+            self.end(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"what was begun is not whole after {self._limits.half_sent_ms} ms",
+            )
+        elif self._outgoing.queued:
+            self._check_stalled(now_ms)
+        return self.events()
+
+    def _check_stalled(self, now_ms: int) -> None:
+        for stream in [stream for stream in self._streams.values() if stream.queued]:
+            if stream.stalled_ms is None:
+                stream.stalled_ms = now_ms
+            elif now_ms - stream.stalled_ms >= self._limits.stalled_ms:
+                self.reset(stream.id, ErrorCode.CANCEL)
+                self._events.append(StreamReset(stream.id, ErrorCode.CANCEL, by_peer=False))
+
+    @property
+    def is_half_sent(self) -> bool:
+        """Does the preface, a frame or a block of fields wait for its rest?"""
+        return self._incoming.is_half
+
+    # --- answers; those on streams that are over are dropped
+
+    def answer(self, stream_id: int, head: bytes, body: bytes, trailers: bytes) -> None:
+        """Write a whole answer on STREAM_ID: blocks HEAD and TRAILERS, and BODY between them."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.answer(stream, head, body, trailers)
+
+    def send_headers(self, stream_id: int, block: bytes, *, ends: bool = False) -> None:
+        """Write the BLOCK of fields that an answer begins with, or (ENDS) consists of."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.headers(stream, block, ends=ends)
+
+    def send_end(self, stream_id: int, trailers: bytes | None) -> None:
+        """End the answer behind its body, with a block of TRAILERS if there is one."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.finish(stream, trailers)
+
+    def drop_body(self, stream_id: int) -> None:
+        """Drop what waits of the answer's body: its end follows what has left."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.forget(stream)
+
+    def queued_most(self) -> list[tuple[int, int]]:
+        """Return streams whose bodies wait, and how many bytes of each, the most first."""
+        found = [(stream.id, stream.queued) for stream in self._streams.values() if stream.queued]
+        return sorted(found, key=itemgetter(1), reverse=True)
+
+    def cut_short(self, stream_id: int, trailers: bytes) -> None:
+        """Drop what waits of the answer's body, and end it with a block of TRAILERS instead."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.forget(stream)
+            self._outgoing.finish(stream, trailers)
+
+    # --- its end
+
+    def announce_end(self) -> None:
+        """Tell the peer to open no more streams here; those that are under way to us are still served."""
+        self._is_leaving = True
+        self._outgoing.write(go_away(STREAM_MASK, ErrorCode.NO_ERROR))
+
+    def refuse_new(self) -> None:
+        """Serve no further streams: a second or so after `announce_end`, so that none is lost."""
+        if self._incoming.last_served is None:
+            self._incoming.last_served = self._table.last_id
+            self._outgoing.write(go_away(self._table.last_id, ErrorCode.NO_ERROR))
+
+    @property
+    def is_done(self) -> bool:
+        """Are new streams refused, and those that were open over?"""
+        return self._incoming.last_served is not None and not self._streams
+
+    def _last_of_peer(self) -> int:
+        return self._table.last_id
+
+    def _written(self, stream: Stream) -> None:
+        """Forget STREAM, whose answer is written; a peer that still sends is told to stop.
+
+        Not where the connection is about to end, which tells as much: tonic's streams, read on behind an error as
+        RocketMQ's client does, find such a reset again and again, and the client spins from a broker's stop on.
+        """
+        del self._streams[stream.id]
+        if not stream.ended_by_peer:
+            if not self._is_leaving:
+                self._outgoing.write(reset(stream.id, ErrorCode.NO_ERROR))
+            self._table.add_reset(stream.id)
+
+
+#: Fields that differ from call to call are not worth a place in the table.
+_UNINDEXED = ("grpc-timeout",)
+
+
+class ClientConnection(Connection[ClientEvent, ClientIncoming]):
+    """One connection, from its preface on. Its owner says the time."""
+
+    def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
+        super().__init__(limits, now_ms)
+        self._next_id = 1
+        self._encoder = FieldEncoder(unindexed=_UNINDEXED)
+        self._incoming = ClientIncoming(
+            limits, self._table, self._outgoing, self._budget, self._tell, self._encoder
+        )
+        self._outgoing.write(PREFACE)
+        self._announce({})
+
+    # --- requests; what is said of streams that are over is dropped
+
+    @property
+    def is_ready(self) -> bool:
+        """Has the server said how many streams it takes, and the like? Nothing is opened before."""
+        return self._incoming.is_ready
+
+    @property
+    def is_leaving(self) -> bool:
+        """Are there to be no new streams: the server said so, it is over, or all numbers are used?"""
+        return (
+            self.ended or self._incoming.answered_up_to is not None or self._next_id > STREAM_MASK
+        )
+
+    @property
+    def can_open(self) -> bool:
+        """Would the server take one more stream now?"""
+        return (
+            self.is_ready
+            and not self.is_leaving
+            and len(self._streams) < self._incoming.streams_max
+        )
+
+    def open(self, fields: Sequence[Field], body: bytes | None = None) -> int:
+        """Begin a request with FIELDS, and BODY if that is all of it; return its stream. Only where it `can_open`."""
+        stream_id = self._next_id
+        self._next_id += 2
+        block = self._encoder.encode(fields)
+        self._table.last_id = stream_id
+        stream = ClientStream(stream_id, self._outgoing.initial_window, self._limits.stream_window)
+        self._streams[stream_id] = stream
+        self._outgoing.headers(stream, block, ends=False)
+        if body is not None:
+            self._outgoing.last(stream, body)
+        return stream_id
+
+    def send_end(self, stream_id: int) -> None:
+        """End the request behind its body."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.ending:
+            self._outgoing.finish(stream, None)
+
+    # --- its end
+
+    def _last_of_peer(self) -> int:
+        return 0  # The server opens none.
+
+    # --- what the halves tell
+
+    def _tell(self, event: Any) -> None:
+        super()._tell(event)
+        kind = type(event)
+        if kind is TrailersReceived or (
+            (kind is DataReceived or kind is ResponseReceived) and event.ended
+        ):
+            self._answered(event.stream_id)
+
+    def _answered(self, stream_id: int) -> None:
+        """Forget a stream whose answer is whole; what is left of its request is of no use to anybody."""
+        stream = self._streams.pop(stream_id)
+        assert isinstance(stream, ClientStream)
+        self._outgoing.forget(stream)
+        if not stream.sent:
+            self._outgoing.write(reset(stream_id, ErrorCode.NO_ERROR))
+
+    def _written(self, stream: Stream) -> None:
+        assert isinstance(stream, ClientStream)
+        stream.sent = True

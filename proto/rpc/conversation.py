@@ -1,0 +1,366 @@
+"""The gRPC side of one connection: its calls by stream, fed by the connection's events.
+
+    conversation = Conversation(connection, served, peer, touch)
+    conversation.handle(connection.receive(data, now_ms))
+    conversation.check(now_ms)                  # now and then, while `needs_check`
+    conversation.lost()                         # the connection is gone
+
+`touch` is told when an answer was written outside of `handle`, so that somebody takes it to the socket.
+
+Bounds: a request must be whole `Limits.request_ms` after it began, and so must every message of a stream; what is
+half sent, or waits for its reader, has `Limits.half_sent_bytes_connection` a connection, and beyond that the call that
+would have more fails. On all connections it has `Limits.half_sent_bytes_server`, and answers that wait for their peers
+have `Limits.queue_bytes_server`: beyond, calls of the greatest burden fail (served.py). A connection that waits to be
+read asks no stream for more, once it holds as much as is still free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from .connection import ServerConnection
+from .errors import DeadlineExceeded, ResourceExhausted, RpcError, Unimplemented
+from .events import (
+    CallsGivenUp,
+    ConnectionEnded,
+    DataReceived,
+    Drained,
+    Event,
+    PingAnswered,
+    Request,
+    RequestReceived,
+    RequestTooLarge,
+    StreamReset,
+)
+from .frames import ErrorCode
+from .methods import Kind
+from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
+from .served import HeldAnswers, Served
+from .server_calls import Asked, ServerUnaryCall
+from .server_streams import ServerStreamCall
+
+OpenCall = ServerUnaryCall | ServerStreamCall
+#: What a call takes that has begun and is not whole, besides its bytes.
+CALL_BYTES: Final = 2 * 1024
+#: What figures say of calls where there can be none yet.
+NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "calls_failed": 0}
+
+
+class Conversation:
+    """All calls of one connection."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        served: Served,
+        peer: str,
+        touch: Callable[[], None],
+        break_off: Callable[[], None] | None = None,
+    ) -> None:
+        """BREAK_OFF ends a connection whose peer does not read."""
+        self.connection = connection
+        self.served = served
+        self.peer = peer
+        self.touch = touch
+        self._calls: dict[int, OpenCall] = {}
+        #: Requests that are not whole, and since when.
+        self._half: dict[OpenCall, int] = {}
+        self._held: dict[OpenCall, int] = {}
+        self._held_sum = 0
+        #: What is noted of it where all connections are counted.
+        self._requests_noted = 0
+        self.answers = HeldAnswers(
+            connection, served, peer, self._cut_short, break_off or self.give_up
+        )
+        self.inflating = asyncio.Lock()
+        self.begun = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.user_agent = ""
+        self.last_path = ""
+        self.last_ms = 0
+        self._now_ms = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            RequestReceived: self._on_request,
+            RequestTooLarge: self._on_too_large,
+            DataReceived: self._on_data,
+            StreamReset: self._on_reset,
+            CallsGivenUp: self._on_given_up,
+            Drained: self._on_drained,
+            PingAnswered: _ignore,
+            ConnectionEnded: _ignore,
+        }
+
+    def handle(self, events: list[Event], now_ms: int) -> None:
+        """Do what EVENTS, which came at NOW_MS, ask for."""
+        self._now_ms = now_ms
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event)
+        if self._half or self._requests_noted:
+            self._note_requests()
+            self.served.requests.make_room(Conversation.requests_burden, Conversation.shed_requests)
+
+    # --- events
+
+    def _on_request(self, event: RequestReceived) -> None:
+        stream_id, request, ended = event
+        status = http_refusal(request)
+        if status is not None:
+            self._refuse_http(stream_id, request, status)
+            return
+        self.begun += 1
+        self.last_path = request.path
+        self.last_ms = self._now_ms
+        headers = request.headers
+        if not self.user_agent:
+            self.user_agent = headers.get("user-agent", "")
+        try:
+            method = self.served.methods.get(request.path)
+            if method is None:
+                raise Unimplemented(
+                    f"{request.path[:200]} is not served here: ask another server, or a newer one",
+                    method=request.path[:200],
+                )
+            compressed = is_compressed(headers)
+            time_ms = timeout_ms(headers)
+        except RpcError as error:
+            self._refuse(stream_id, error)
+            return
+        due_ms = None if time_ms is None else self._now_ms + time_ms
+        if due_ms is not None and time_ms == 0:
+            self._refuse(stream_id, self.too_late(request.path))
+            return
+        self._begin(Asked(self, stream_id, method, headers, due_ms), compressed)
+        if ended:
+            self._on_data(DataReceived(stream_id, b"", True))
+
+    def _begin(self, asked: Asked, compressed: bool) -> None:
+        """Open the call or stream ASKED for, whose messages may be COMPRESSED."""
+        size_max = self.served.limits.receive_bytes_max
+        call: OpenCall
+        if asked.method.kind is Kind.UNARY:
+            # One message that is not compressed, nearly always: it needs nothing to put it together.
+            call = ServerUnaryCall(
+                asked, MessageReader(size_max, compressed=True) if compressed else None
+            )
+        else:
+            call = ServerStreamCall(asked, MessageReader(size_max, compressed=compressed))
+        self._calls[asked.stream_id] = call
+        self._half[call] = self._now_ms
+        if isinstance(call, ServerStreamCall):
+            call.open()
+
+    def _refuse_http(self, stream_id: int, request: Request, status: int) -> None:
+        """Answer REQUEST, which is no gRPC, with STATUS, unless it is for the page."""
+        pages = self.served.pages
+        if pages is not None and pages.wants(request):
+            answering = pages.answer(self.connection, self.touch, stream_id, request)
+            self.served.spawn(answering)
+        else:
+            self.connection.send_headers(stream_id, http_only(status), ends=True)
+
+    def _refuse(self, stream_id: int, error: RpcError) -> None:
+        self.failed += 1
+        self.connection.send_headers(stream_id, HEAD + self.served.failed(error), ends=True)
+
+    def _on_too_large(self, event: RequestTooLarge) -> None:
+        self.begun += 1
+        limit = self.served.limits.metadata_bytes_max
+        self._refuse(
+            event.stream_id,
+            ResourceExhausted(
+                f"the metadata of the call has more than {limit} bytes, names, values and 32 each: send less",
+                field="metadata_bytes_max",
+                limit=limit,
+            ),
+        )
+
+    def _on_data(self, event: DataReceived) -> None:
+        stream_id, data, ended = event
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.take(data, ended)
+
+    def _on_reset(self, event: StreamReset) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            self.failed += 1
+            call.break_off()
+
+    def _on_given_up(self, event: CallsGivenUp) -> None:
+        """Break calls off before the rest of their requests has them served; streams still get their messages."""
+        for stream_id in event.stream_ids:
+            if isinstance(self._calls.get(stream_id), ServerUnaryCall):
+                self._on_reset(StreamReset(stream_id, ErrorCode.CANCEL, True))
+
+    def _on_drained(self, event: Drained) -> None:
+        call = self._calls.get(event.stream_id)
+        if isinstance(call, ServerStreamCall):
+            call.drain()
+
+    # --- what calls tell
+
+    def complete(self, call: OpenCall) -> None:
+        """Note that the request of CALL is whole."""
+        self._half.pop(call, None)
+        if self._requests_noted:
+            self._hold(call, 0)
+
+    def gathered(self, call: OpenCall) -> None:
+        """Note how much of CALL is held now; raise ResourceExhausted if that is too much in all."""
+        held = call.held
+        if held or self._held:
+            self._hold(call, held)
+        if isinstance(call, ServerStreamCall):
+            if not call.is_half:
+                self._half.pop(call, None)
+            else:
+                self._half.setdefault(call, self._now_ms)
+        limits = self.served.limits
+        if self._held_sum > limits.half_sent_bytes_connection:
+            raise _too_much(
+                self._held_sum, limits.half_sent_bytes_connection, "half_sent_bytes_connection"
+            )
+
+    def _hold(self, call: OpenCall, held: int) -> None:
+        self._held_sum += held - self._held.pop(call, 0)
+        if held:
+            self._held[call] = held
+        self._note_requests()
+
+    def _note_requests(self) -> None:
+        size = self._held_sum + CALL_BYTES * len(self._half)
+        if size != self._requests_noted:
+            self._requests_noted = size
+            self.served.requests.hold(self, size)
+
+    def forget(self, call: OpenCall) -> None:
+        """Let go of CALL, which is over."""
+        self._calls.pop(call.stream_id, None)
+        self.complete(call)
+        if isinstance(call, ServerStreamCall):
+            self.answers.forget(call)
+
+    def too_late(self, path: str) -> RpcError:
+        """Return how calls of PATH end whose time is over."""
+        return DeadlineExceeded(
+            f"{path} was not answered within the caller's deadline", method=path
+        )
+
+    # --- what is taken from it where all connections have too much
+
+    def requests_burden(self) -> int:
+        """Return the sum of all `burdens`."""
+        return sum(self.burdens().values())
+
+    def burdens(self) -> dict[OpenCall, int]:
+        """Return calls by the bytes that they hold, times the time for which they have not been whole."""
+        now_ms = self.served.now_ms()
+        # What is whole waits for its reader, which is not the peer's fault.
+        found: dict[OpenCall, int] = dict(self._held)
+        for call, since_ms in self._half.items():
+            found[call] = (self._held.get(call, 0) + CALL_BYTES) * (now_ms - since_ms + 1)
+        return found
+
+    def shed_requests(self) -> None:
+        """End calls whose requests are held, until all connections have room again."""
+        requests = self.served.requests
+        burdens = self.burdens()
+        for call in sorted(burdens, key=burdens.__getitem__, reverse=True):
+            if requests.held <= requests.goal:
+                return
+            call.expire(
+                ResourceExhausted(
+                    f"requests that are half sent, or wait for their reader, have {requests.bytes_max} bytes on all"
+                    " connections together, and all are in use; this one has waited for its rest longest, or is the"
+                    " largest: send it at once, or less",
+                    field="half_sent_bytes_server",
+                    limit=requests.bytes_max,
+                )
+            )
+
+    def _cut_short(self, stream_id: int, error: RpcError) -> None:
+        """End the answer on STREAM_ID with ERROR instead of what waits of it."""
+        call = self._calls.get(stream_id)
+        if isinstance(call, ServerStreamCall):
+            call.overflow(error)
+        else:
+            self.connection.cut_short(stream_id, self.served.failed(error))
+        self.touch()
+
+    # --- time
+
+    @property
+    def needs_check(self) -> bool:
+        """Is there anything that may take too long?"""
+        return bool(self._half) or self.connection.is_half_sent or self.connection.queued > 0
+
+    def check(self, now_ms: int) -> None:
+        """End what takes too long."""
+        self.handle(self.connection.check(now_ms), now_ms)
+        limit_ms = self.served.limits.request_ms
+        for call, since_ms in list(self._half.items()):
+            if now_ms - since_ms >= limit_ms:
+                call.expire(
+                    DeadlineExceeded(
+                        f"the request, or a message of it, was not whole after {limit_ms} ms: send it at once",
+                        field="request_ms",
+                        limit=limit_ms,
+                    )
+                )
+        self._note_requests()
+
+    # --- figures
+
+    def figures(self, now_ms: int) -> dict[str, Any]:
+        """Return what a `ConnectionFigures` of NOW_MS says of calls."""
+        return {
+            "calls_begun": self.begun,
+            "calls_succeeded": self.succeeded,
+            "calls_failed": self.failed,
+            "user_agent": self.user_agent,
+            "last_path": self.last_path,
+            "last_call_age_ms": now_ms - self.last_ms if self.begun else 0,
+        }
+
+    # --- the end
+
+    @property
+    def open_calls(self) -> int:
+        """How many calls and streams are open."""
+        return len(self._calls)
+
+    def wind_down(self) -> None:
+        """Have streams end; calls go on."""
+        for call in list(self._calls.values()):
+            call.wind_down()
+        self.touch()
+
+    def give_up(self) -> None:
+        """End what is still open, for the server stops."""
+        for call in list(self._calls.values()):
+            call.give_up()
+
+    def lost(self) -> None:
+        """Let go of all calls: the connection is gone."""
+        self.failed += len(self._calls)
+        for call in list(self._calls.values()):
+            call.break_off()
+        self.answers.drop()
+
+
+def _too_much(size: int, limit: int, field: str) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"{size} bytes of requests are half sent or wait for their reader, the limit is {limit}:"
+        " end some before you begin others",
+        field=field,
+        limit=limit,
+        value=size,
+    )
+
+
+def _ignore(_event: Event) -> None:
+    """Take note of nothing: the connection's owner looks at the others itself."""

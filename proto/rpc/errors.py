@@ -1,0 +1,120 @@
+"""How calls end that do not end well: what a handler raises, and what a server itself answers.
+
+    RpcError                 the root; a handler raises one of its own, whose `status` the caller hears
+    ├── BadRequest           what came breaks gRPC's rules, or does not decode
+    ├── TooLarge             a message beyond the limit
+    ├── ResourceExhausted    a bound of the server is reached
+    ├── Unimplemented        no such method, or no such encoding
+    ├── DeadlineExceeded     the caller's time is over, or the request was not whole in time
+    ├── Stopping             the server is about to stop
+    ├── InternalError        a handler let out what is no RpcError
+    └── CannotListen         an address and port that a server cannot have
+
+An error is a sentence and DETAILS, strings by name. What of it travels besides its status and the sentence is up to the
+server's `describe`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, TypeAlias
+
+logger = logging.getLogger(__name__)
+
+
+class RpcError(Exception):
+    """What a call is answered with instead of a message."""
+
+    #: Name of the gRPC status code that carries this class.
+    status: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, str] = {name: str(value) for name, value in details.items()}
+
+
+class BadRequest(RpcError):
+    """What came breaks gRPC's rules, or does not decode."""
+
+    status = "INVALID_ARGUMENT"
+
+
+class TooLarge(RpcError):
+    """A message is larger than the limit, as it came or inflated."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
+class ResourceExhausted(RpcError):
+    """A bound of the server is reached; the sentence names it."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
+class Unimplemented(RpcError):
+    """The server has no such method, or does not know how the call is encoded."""
+
+    status = "UNIMPLEMENTED"
+
+
+class DeadlineExceeded(RpcError):
+    """The caller's time is over, or a request was not whole in time."""
+
+    status = "DEADLINE_EXCEEDED"
+
+
+class Stopping(RpcError):
+    """The server is about to stop."""
+
+    status = "UNAVAILABLE"
+
+
+class InternalError(RpcError):
+    """A handler let out what is no RpcError; the log has it."""
+
+
+class CannotListen(RpcError):
+    """A server cannot have the address or the port that it was told."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class Failure(NamedTuple):
+    """An error as it travels: a gRPC status, a sentence, and further metadata; values of keys in "-bin" are bytes."""
+
+    status: str
+    message: str
+    trailing: tuple[tuple[str, str | bytes], ...] = ()
+
+
+#: Returns how an error travels.
+Describe: TypeAlias = Callable[[RpcError], Failure]
+
+
+def described(error: RpcError) -> Failure:
+    """Return ERROR with its status and its sentence, and nothing else."""
+    return Failure(error.status, error.message)
+
+
+def internal_error(path: str, bug: BaseException) -> InternalError:
+    """Log BUG, which the handler of PATH let out, and return what the caller hears: nothing of the inside."""
+    logger.error("handler failed method=%s", path, exc_info=bug)
+    return InternalError(f"internal error in {path}", method=path)
+
+
+def shutting_down() -> Stopping:
+    """Return how calls end that a stop ends."""
+    return Stopping("the server is about to stop; ask again later or elsewhere")
+
+
+def not_read(queued: int, limit: int, field: str) -> ResourceExhausted:
+    """Return how calls end whose peer does not read what is QUEUED for it, more bytes than LIMIT, the setting FIELD."""
+    return ResourceExhausted(
+        f"{queued} bytes wait for a peer that does not read them, the limit is {limit}:"
+        " read faster or ask for less",
+        field=field,
+        limit=limit,
+        value=queued,
+    )

@@ -1,0 +1,547 @@
+"""The half of a connection that reads: what each frame of the peer means, and what is wrong with it (RFC 9113 §6).
+
+`Incoming` is a server's; `ClientIncoming` differs in heads, DATA before them, two settings, GOAWAY and PUSH_PROMISE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from . import floods
+from .events import (
+    DataReceived,
+    GoAwayReceived,
+    Malformed,
+    PingAnswered,
+    RequestReceived,
+    RequestTooLarge,
+    ResponseReceived,
+    StreamReset,
+    TrailersReceived,
+    check_trailers,
+    content_length,
+    read_request,
+    read_status,
+)
+from .frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_STREAM,
+    GOAWAY,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    PADDED,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_MASK,
+    WINDOW_MAX,
+    WINDOW_UPDATE,
+    WORD,
+    Block,
+    ConnectionFault,
+    ErrorCode,
+    FieldBlocks,
+    FrameReader,
+    StreamFault,
+    check_dependency,
+    frame,
+    read_settings,
+    reset,
+    window_update,
+    without_padding,
+)
+from .hpack import CompressionError, FieldDecoder, FieldEncoder, FieldList
+from .limits import ConnectionLimits
+from .streams import ClientStream, Outgoing, Stream, StreamTable
+
+_SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
+_PING_BYTES: Final = 8
+_GOAWAY_BYTES_MIN: Final = 8
+#: Opened windows of so many streams cost as much as one frame without use.
+_STREAMS_A_CHARGE: Final = 16
+
+
+class Incoming:
+    """What a connection reads. Events go to TELL; mistakes of the peer that end it are raised."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        table: StreamTable,
+        outgoing: Outgoing,
+        budget: floods.Budget,
+        tell: Callable[[Any], None],
+    ) -> None:
+        self._limits = limits
+        self._table = table
+        self._streams = table.open
+        self._outgoing = outgoing
+        self._budget = budget
+        self._tell = tell
+        self._reader = FrameReader(limits.frame_bytes_max)
+        # A block may be longer than its list: short fields of many bytes, or strings coded badly.
+        self._blocks = FieldBlocks(4 * limits.field_list_bytes_max)
+        self._decoder = FieldDecoder(list_bytes_max=limits.field_list_bytes_max)
+        self._credit = limits.connection_window
+        self._uncredited = 0
+        self._has_settings = False
+        self._stale_calls = floods.Budget(
+            budget.now_ms,
+            floods.STALE_CALLS,
+            floods.STALE_CALLS_PER_SECOND,
+            "calls that were reset at once",
+        )
+        #: Streams above were begun by what is read now …
+        self._read_from = 0
+        #: … which resets these of them, …
+        self.stale: set[int] = set()
+        #: … and these that were begun before.
+        self.given_up: list[int] = []
+        self._half_since_ms = budget.now_ms
+        self._half_count = 0
+        #: No stream above this is served any more.
+        self.last_served: int | None = None
+        self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
+            DATA: self._on_data,
+            HEADERS: self._on_headers,
+            PRIORITY: self._on_priority,
+            RST_STREAM: self._on_reset,
+            SETTINGS: self._on_settings,
+            PUSH_PROMISE: self._on_push_promise,
+            PING: self._on_ping,
+            GOAWAY: self._on_go_away,
+            WINDOW_UPDATE: self._on_window_update,
+            CONTINUATION: self._on_continuation,
+        }
+
+    def read(self, data: bytes, now_ms: int) -> None:
+        """Take DATA, which came at NOW_MS; raise ConnectionFault, or Exhausted."""
+        self._budget.now_ms = now_ms
+        self._read_from = self._table.last_id
+        if self.stale or self.given_up:
+            self.stale, self.given_up = set(), []
+        blocks, handlers = self._blocks, self._handlers
+        for kind, flags, stream_id, payload in self._reader.read(data):
+            if not self._has_settings and (kind != SETTINGS or flags & ACK):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS come first")
+            if blocks.is_open and kind != CONTINUATION:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a block of fields is not whole")
+            try:
+                handlers.get(kind, self._on_unknown)(flags, stream_id, payload)
+            except StreamFault as mistake:
+                self._end_stream(mistake)
+        self._note_half(now_ms)
+
+    # --- what is half there
+
+    @property
+    def is_half(self) -> bool:
+        """Does the preface, a frame or a block of fields wait for its rest?"""
+        return self._reader.is_half or self._blocks.is_open
+
+    def half_for_ms(self, now_ms: int) -> int:
+        """How long what is half there waits for its rest."""
+        return now_ms - self._half_since_ms if self.is_half else 0
+
+    def _note_half(self, now_ms: int) -> None:
+        if self._blocks.is_open:
+            if self._half_count >= 0:  # It begins here; frames that go on with it do not count.
+                self._half_count = -1
+                self._half_since_ms = now_ms
+        elif self._half_count != self._reader.count:
+            self._half_count = self._reader.count
+            self._half_since_ms = now_ms
+
+    # --- bodies
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        self._take_credit(size)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._table.check_over(stream_id, "DATA")
+            if size < floods.TINY_DATA:
+                self._budget.charge(floods.IDLE_FRAME)
+            return
+        if stream.ended_by_peer:
+            raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED, "DATA behind the end")
+        stream.credit -= size
+        if stream.credit < 0:
+            raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more than its window")
+        if flags & PADDED:
+            payload = without_padding(payload)
+        ended = flags & END_STREAM != 0
+        if stream.declared is not None:
+            self._count_declared(stream, len(payload), ended=ended)
+        if ended:
+            stream.ended_by_peer = True
+            self._budget.earn(floods.REQUEST)
+        else:
+            if len(payload) < floods.TINY_DATA:
+                self._budget.charge(floods.IDLE_FRAME)
+            stream.uncredited += size
+            if not stream.held:
+                self.give_back(stream)
+        self._tell(DataReceived(stream_id, payload, ended))
+
+    def _take_credit(self, size: int) -> None:
+        """Take SIZE bytes off the window of the connection, which is opened again at once."""
+        self._credit -= size
+        if self._credit < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
+        self._uncredited += size
+        if self._uncredited * 2 >= self._limits.connection_window:
+            self._outgoing.write(window_update(0, self._uncredited))
+            self._credit += self._uncredited
+            self._uncredited = 0
+
+    def give_back(self, stream: Stream) -> None:
+        """Open the window of STREAM again, once that is worth a frame."""
+        if stream.uncredited * 2 >= self._limits.stream_window and not stream.ended_by_peer:
+            self._outgoing.write(window_update(stream.id, stream.uncredited))
+            stream.credit += stream.uncredited
+            stream.uncredited = 0
+
+    def _count_declared(self, stream: Stream, size: int, *, ended: bool) -> None:
+        """Hold the body against its content-length."""
+        assert stream.declared is not None
+        stream.received += size
+        if stream.received > stream.declared or (ended and stream.received != stream.declared):
+            raise StreamFault(
+                stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is not the body's"
+            )
+
+    # --- heads and trailers
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        block = self._blocks.begin(flags, stream_id, payload)
+        if block is not None:
+            self._on_block(block)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._budget.charge(floods.IDLE_FRAME)
+        block = self._blocks.go_on(flags, stream_id, payload)
+        if block is not None:
+            self._on_block(block)
+
+    def _on_block(self, block: Block) -> None:
+        try:
+            # Whatever becomes of the stream: the table that the next block refers to changes with this one.
+            found = self._decoder.decode(block.data)
+        except CompressionError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        if found.too_large:
+            self._budget.charge(len(block.data) >> floods.TOO_LARGE_SHIFT)
+        self._on_fields(block, found)
+
+    def _on_fields(self, block: Block, found: FieldList) -> None:
+        """Take what BLOCK says: a request's head, or its trailers."""
+        stream_id = block.stream_id
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._on_trailers(stream, block, found)
+            return
+        if not self._table.is_idle(stream_id):
+            self._table.check_over(stream_id, "HEADERS")
+            self._budget.charge(floods.IDLE_FRAME)
+            return
+        self._table.begin(stream_id)
+        check_dependency(stream_id, block.depends_on)
+        if self.last_served is not None or len(self._streams) >= self._limits.streams_max:
+            # Who has not heard of the limit makes no mistake.
+            raise StreamFault(
+                stream_id, ErrorCode.REFUSED_STREAM, "too many streams", floods.IDLE_FRAME
+            )
+        self._open(block, found)
+
+    def _open(self, block: Block, found: FieldList) -> None:
+        """Begin the stream of a request with the fields FOUND in BLOCK."""
+        stream_id = block.stream_id
+        if found.flaw is not None:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, found.flaw)
+        stream = Stream(stream_id, self._outgoing.initial_window, self._limits.stream_window)
+        stream.ended_by_peer = block.ends
+        if found.too_large:
+            self._streams[stream_id] = stream
+            self._tell(RequestTooLarge(stream_id, block.ends))
+            return
+        try:
+            request = read_request(found.fields)
+            stream.declared = content_length(request.headers)
+        except Malformed as error:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if block.ends and stream.declared:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length without a body")
+        self._streams[stream_id] = stream
+        self._tell(RequestReceived(stream_id, request, block.ends))
+
+    def _on_trailers(self, stream: Stream, block: Block, found: FieldList) -> None:
+        """End the body of STREAM with the fields FOUND in BLOCK, which nobody asks for."""
+        check_dependency(stream.id, block.depends_on)
+        if stream.ended_by_peer:
+            raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end")
+        try:
+            check_trailers(found.fields)
+        except Malformed as error:
+            raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if not block.ends or found.flaw is not None:
+            raise StreamFault(
+                stream.id,
+                ErrorCode.PROTOCOL_ERROR,
+                found.flaw or "trailers that do not end the stream",
+            )
+        if stream.declared is not None:
+            self._count_declared(stream, 0, ended=True)
+        stream.ended_by_peer = True
+        self._tell(DataReceived(stream.id, b"", True))
+
+    # --- ends
+
+    def _on_reset(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != WORD.size:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
+        if stream_id == 0 or self._table.is_idle(stream_id):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of a stream that is idle")
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            self._budget.charge(floods.IDLE_FRAME)
+            return
+        self._outgoing.forget(stream)
+        self._table.add_reset_by_peer(stream_id)
+        if stream_id > self._read_from:
+            self._stale_calls.now_ms = self._budget.now_ms
+            self.stale.add(stream_id)
+            self._stale_calls.charge(1)
+        else:
+            self.given_up.append(stream_id)
+            self._tell(StreamReset(stream_id, WORD.unpack(payload)[0], True))
+
+    def _end_stream(self, mistake: StreamFault) -> None:
+        """Break a stream off that the peer made a mistake on."""
+        stream_id = mistake.stream_id
+        self._budget.charge(mistake.cost)
+        self._outgoing.write(reset(stream_id, mistake.code))
+        self._table.add_reset(stream_id)
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            self._outgoing.forget(stream)
+            self._tell(StreamReset(stream_id, mistake.code, False))
+
+    # --- the connection
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS of a stream")
+        self._budget.charge(floods.IDLE_FRAME)
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(
+                    ErrorCode.FRAME_SIZE_ERROR, "SETTINGS that acknowledge have none"
+                )
+            return
+        self._has_settings = True
+        for identifier, value in read_settings(payload):
+            if identifier == INITIAL_WINDOW_SIZE:
+                self._resize_windows(value)
+            elif identifier == MAX_FRAME_SIZE:
+                self._outgoing.frame_size = value
+            else:
+                self._on_setting(identifier, value)
+        self._outgoing.write(_SETTINGS_ACK)
+
+    def _on_setting(self, identifier: int, value: int) -> None:
+        """Take a setting that does not matter to whoever answers with blocks that need no table, and opens nothing."""
+
+    def _resize_windows(self, size: int) -> None:
+        """Have each stream, those that are open as well, begin with a window of SIZE."""
+        change = size - self._outgoing.initial_window
+        self._outgoing.initial_window = size
+        self._budget.charge(len(self._streams) // _STREAMS_A_CHARGE)
+        for stream in self._streams.values():
+            stream.window += change
+            if stream.window > WINDOW_MAX:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2³¹−1")
+            self._outgoing.wake(stream)
+
+    def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != WORD.size:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has four bytes")
+        self._budget.charge(floods.IDLE_FRAME)
+        more = WORD.unpack(payload)[0] & STREAM_MASK
+        if stream_id == 0:
+            if more == 0:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+            self._outgoing.window += more
+            if self._outgoing.window > WINDOW_MAX:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2³¹−1")
+            return
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if self._table.is_idle(stream_id):
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of a stream that is idle"
+                )
+            return
+        if more == 0:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+        stream.window += more
+        if stream.window > WINDOW_MAX:
+            raise StreamFault(
+                stream_id, ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2³¹−1"
+            )
+        self._outgoing.wake(stream)
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
+        if len(payload) != _PING_BYTES:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING has eight bytes")
+        self._budget.charge(floods.IDLE_FRAME)
+        if flags & ACK:
+            self._tell(PingAnswered(payload))
+            return
+        self._outgoing.write(frame(PING, ACK, 0, payload))
+
+    def _on_go_away(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY of a stream")
+        if len(payload) < _GOAWAY_BYTES_MIN:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY has eight bytes at least")
+        self._budget.charge(
+            floods.IDLE_FRAME
+        )  # It opens no more streams, and closes when it wants to.
+
+    def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id == 0:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY without a stream")
+        self._budget.charge(floods.IDLE_FRAME)
+        if len(payload) != 5:
+            raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has five bytes")
+        check_dependency(stream_id, WORD.unpack_from(payload)[0] & STREAM_MASK)
+
+    def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
+
+    def _on_unknown(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
+        self._budget.charge(floods.IDLE_FRAME)
+
+
+#: Responses below are not the last word (RFC 9110 §15.2).
+_FINAL: Final = 200
+_REASON_BYTES_MAX: Final = 200
+
+
+class ClientIncoming(Incoming):
+    """What a client's connection reads. ENCODER makes its blocks, as large a table as the server allows."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        table: StreamTable,
+        outgoing: Outgoing,
+        budget: floods.Budget,
+        tell: Callable[[Any], None],
+        encoder: FieldEncoder,
+    ) -> None:
+        super().__init__(limits, table, outgoing, budget, tell)
+        self._encoder = encoder
+        self._reader.greet()
+        #: Streams that the server takes at once.
+        self.streams_max = STREAM_MASK
+        #: No stream above this is answered any more; None: the server has not said so.
+        self.answered_up_to: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Has the server said its settings?"""
+        return self._has_settings
+
+    # --- responses
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            # What was under way when this side broke the stream off.
+            self._take_credit(len(payload))
+            self._check_used(stream_id, "DATA")
+            return
+        assert isinstance(stream, ClientStream)
+        if not stream.answered:
+            self._take_credit(len(payload))
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "DATA before the head")
+        super()._on_data(flags, stream_id, payload)
+
+    def _on_fields(self, block: Block, found: FieldList) -> None:
+        stream_id = block.stream_id
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._check_used(stream_id, "HEADERS")
+            return
+        assert isinstance(stream, ClientStream)
+        if found.flaw is not None:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, found.flaw)
+        if found.too_large:
+            raise StreamFault(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "too many fields")
+        try:
+            if stream.answered:
+                self._on_answers_end(stream, block, found)
+            else:
+                self._on_head(stream, block, found)
+        except Malformed as error:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+
+    def _on_head(self, stream: ClientStream, block: Block, found: FieldList) -> None:
+        status = read_status(found.fields)
+        if status < _FINAL:
+            if block.ends:
+                raise Malformed("an answer that ends before it has begun")
+            self._budget.charge(floods.IDLE_FRAME)
+            return
+        stream.answered = True
+        stream.ended_by_peer = block.ends
+        self._tell(ResponseReceived(stream.id, status, found.fields[1:], block.ends))
+
+    def _on_answers_end(self, stream: ClientStream, block: Block, found: FieldList) -> None:
+        if not block.ends:
+            raise Malformed("trailers that do not end the stream")
+        check_trailers(found.fields)
+        stream.ended_by_peer = True
+        self._tell(TrailersReceived(stream.id, found.fields))
+
+    def _check_used(self, stream_id: int, what: str) -> None:
+        """Raise ConnectionFault, for WHAT came on STREAM_ID, if that was never opened."""
+        if stream_id == 0 or self._table.is_idle(stream_id):
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which is idle"
+            )
+
+    # --- the connection
+
+    def _on_setting(self, identifier: int, value: int) -> None:
+        if identifier == HEADER_TABLE_SIZE:
+            self._encoder.resize(value)
+        elif identifier == MAX_CONCURRENT_STREAMS:
+            self.streams_max = value
+
+    def _on_go_away(self, flags: int, stream_id: int, payload: bytes) -> None:
+        super()._on_go_away(flags, stream_id, payload)
+        last = WORD.unpack_from(payload)[0] & STREAM_MASK
+        code = WORD.unpack_from(payload, WORD.size)[0]
+        self.answered_up_to = last
+        reason = payload[2 * WORD.size :][:_REASON_BYTES_MAX].decode("utf-8", "replace")
+        self._tell(GoAwayReceived(last, code, reason))
+        for late in [found for found in self._streams.values() if found.id > last]:
+            del self._streams[late.id]
+            self._outgoing.forget(late)
+            self._tell(StreamReset(late.id, ErrorCode.REFUSED_STREAM, True))
+
+    def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which was not allowed")

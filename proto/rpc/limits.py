@@ -1,0 +1,94 @@
+"""The bounds of servers, channels and their connections, with their defaults. What is beyond each is said there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from .frames import DEFAULT_FRAME_SIZE
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of a server."""
+
+    #: A larger request is refused by the carrier with RESOURCE_EXHAUSTED.
+    receive_bytes_max: int = 64 * 1024 * 1024
+    #: From here on a stream's queue holds back reading, and `drained()` waits.
+    queue_bytes: int = 8 * 1024 * 1024
+    #: A stream whose queue grows beyond this is failed: its peer does not read.
+    queue_bytes_max: int = 128 * 1024 * 1024
+    #: Calls and streams open at once on one connection; further ones wait at the peer.
+    concurrent_streams_max: int = 4096
+    #: A silent connection is probed this often …
+    keepalive_ms: int = 30_000
+    #: … and given up if no answer comes in this time.
+    keepalive_timeout_ms: int = 20_000
+    #: A TLS handshake that takes longer is broken off.
+    handshake_timeout_ms: int = 10_000
+    #: Peers that probe more often are told to go away, by grpcio; ours counts probes among frames without use.
+    peer_keepalive_min_ms: int = 5_000
+    #: Metadata of a call, names, values and 32 bytes each.
+    metadata_bytes_max: int = 16 * 1024
+    #: A request that has begun, or a message of a stream, is whole by then.
+    request_ms: int = 60_000
+    #: Bytes of requests that are not whole or wait for their reader, on one connection and on all.
+    half_sent_bytes_connection: int = 128 * 1024 * 1024
+    half_sent_bytes_server: int = 256 * 1024 * 1024
+    #: Bytes of answers that wait for one connection's peer, and for those of all.
+    connection_queue_bytes_max: int = 256 * 1024 * 1024
+    queue_bytes_server: int = 256 * 1024 * 1024
+    #: An answer whose peer takes nothing of it for so long is broken off.
+    stalled_ms: int = 120_000
+    #: Connections open at once; further ones are closed.
+    connections_max: int = 10_000
+    #: A connection that is so old is asked to come anew, and has this long to end its calls; 0: it may grow old.
+    connection_age_ms: int = 7 * 86_400_000
+    connection_age_grace_ms: int = 300_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """The bounds of one connection."""
+
+    #: Streams open at once; further ones are refused.
+    streams_max: int = 4096
+    #: The payload of one frame that is received.
+    frame_bytes_max: int = 4 * DEFAULT_FRAME_SIZE
+    #: The fields of a request: names, values and 32 bytes each (RFC 9113 §6.5.2).
+    field_list_bytes_max: int = 16 * 1024
+    #: What a peer may send on a stream, and in all, before it is read.
+    stream_window: int = 4 * 1024 * 1024
+    connection_window: int = 16 * 1024 * 1024
+    #: A frame, or a block of fields, that has begun is whole by then.
+    half_sent_ms: int = 10_000
+    #: An answer whose peer takes nothing of it for so long is broken off.
+    stalled_ms: int = 120_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelLimits:
+    """The bounds of one channel."""
+
+    #: One message, in either direction: beyond a fetch, which brings at least one record of up to 4 MiB and 64 KiB.
+    message_bytes_max: int = 64 * _MIB
+    #: A server that is not there by then, its settings included, is not reached.
+    connect_ms: int = 2_000
+    #: A server that was silent for so long amid a call is asked whether it is there, …
+    keepalive_ms: int = 20_000
+    #: … and given up if it does not answer by then.
+    keepalive_timeout_ms: int = 10_000
+    #: Calls that wait for the connection, or for others to end where the server takes no more at once.
+    waiting_max: int = 10_000
+    #: Messages of a stream that nobody has read hold the server back from this size on.
+    unread_bytes: int = _MIB
+    #: What a server may send before it is read, and in one frame: few large ones are cheapest.
+    connection: ConnectionLimits = field(
+        default_factory=lambda: ConnectionLimits(
+            frame_bytes_max=256 * 1024,
+            stream_window=4 * _MIB,
+            connection_window=16 * _MIB,
+        )
+    )

@@ -1,0 +1,207 @@
+"""Taking a port: sockets that listen, and the one sentence for why they cannot be had.
+
+A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to start. SO_REUSEADDR is on, so that a
+server can start again at once where connections of the last one still die.
+
+Connections take descriptors, of which a process has only so many: `connections_fitting` says how many it may have so
+that its files keep the other half. Where there is none for a connection that waits to be accepted (`Listener`), it is
+accepted with a spare one, told why and closed: otherwise it would wait for ever, and wake the event loop for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import socket
+from typing import Any, Final
+
+from .errors import CannotListen
+
+logger = logging.getLogger(__name__)
+
+PORT_MAX: Final = 65_535
+#: Connections that the kernel completes before they are accepted.
+BACKLOG: Final = 1024
+#: Every network of the machine; both of IPv4 and IPv6 where the machine has both.
+_WILDCARDS: Final = ("", "0.0.0.0", "::")
+
+
+#: Descriptors that are neither files nor connections: the event loop, listening, standard streams, locks.
+_DESCRIPTORS_KEPT: Final = 64
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files (RLIMIT_NOFILE) as far as it may; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def connections_fitting(wanted: int) -> int:
+    """Return how many connections, up to WANTED, this process may have: of its descriptors files take half."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(wanted, soft // 2 - _DESCRIPTORS_KEPT))
+
+
+def address_of(host: str, port: int) -> str:
+    """Return "host:port", an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def cannot_listen(host: str, port: int, reason: str) -> CannotListen:
+    """Return the error of a server that REASON keeps from listening."""
+    address = address_of(host, port)
+    return CannotListen(
+        f"cannot listen on {address}: {reason}; stop the other server, or set another host or port",
+        address=address,
+        port=port,
+        reason=reason,
+    )
+
+
+def check_bindable(host: str, port: int) -> None:
+    """Try to listen and let go again; raise CannotListen with the operating system's reason."""
+    _check_port(host, port)
+    _listen_on(_places(host, port)[0], host, port).close()
+
+
+def listen(host: str, port: int) -> list[Listener]:
+    """Return sockets that listen on PORT (0: any free one, the same for all) at every address of HOST.
+
+    Raises CannotListen if one of them cannot be had.
+    """
+    _check_port(host, port)
+    if host in _WILDCARDS and socket.has_dualstack_ipv6():
+        return [_listen_everywhere(host, port)]
+    found: list[Listener] = []
+    with contextlib.ExitStack() as on_error:
+        for place in _places(host, port):
+            if found:
+                place = (place[0], (place[1][0], found[0].getsockname()[1], *place[1][2:]))
+            found.append(_listen_on(place, host, port))
+            on_error.callback(found[-1].close)
+        on_error.pop_all()
+    return found
+
+
+class Listener(socket.socket):
+    """A socket that listens, and refuses what it has no descriptor for."""
+
+    #: What was refused for want of a descriptor; told of when it begins, and again at each doubling.
+    refused = 0
+    _spare = -1
+
+    @classmethod
+    def of(cls, plain: socket.socket) -> Listener:
+        """Return PLAIN, which is no more after this, as a listener."""
+        listener = cls(plain.family, plain.type, plain.proto, plain.detach())
+        listener._take_spare()
+        return listener
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. BlockingIOError if there is none, or those that waited had to be refused."""
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._refuse_waiting()
+            raise BlockingIOError(errno.EAGAIN, "no descriptor is left") from error
+
+    def _refuse_waiting(self) -> None:
+        """Accept and close what waits, up to a backlog of it."""
+        for _ in range(BACKLOG):
+            self._drop_spare()
+            try:
+                accepted, _ = super().accept()
+            except (
+                OSError
+            ):  # None waits any more, or somebody else was quicker to take the descriptor.
+                break
+            _tell_why(accepted)
+            accepted.close()
+            self.refused += 1
+            if self.refused.bit_count() == 1:
+                logger.warning("connections refused descriptors_left=0 count=%d", self.refused)
+        self._take_spare()
+
+    def _take_spare(self) -> None:
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _drop_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def close(self) -> None:
+        self._drop_spare()
+        super().close()
+
+
+#: HTTP/2's empty SETTINGS, and GOAWAY with no stream, ENHANCE_YOUR_CALM and the reason.
+_REASON: Final = (
+    b"the server can open no more files, so it takes no more connections now: try again later"
+)
+_GOAWAY: Final = (
+    bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+    + (8 + len(_REASON)).to_bytes(3)
+    + bytes((7, 0, 0, 0, 0, 0))
+    + bytes((0, 0, 0, 0, 0, 0, 0, 11))
+    + _REASON
+)
+
+
+def _tell_why(accepted: socket.socket) -> None:
+    """Tell a peer that has begun to speak plain HTTP/2 why it is refused; any other just sees the end."""
+    accepted.setblocking(False)
+    with contextlib.suppress(OSError):
+        if accepted.recv(1 << 16).startswith(b"PRI"):
+            accepted.send(_GOAWAY)
+            accepted.shutdown(socket.SHUT_WR)
+
+
+def _check_port(host: str, port: int) -> None:
+    if not 0 <= port <= PORT_MAX:  # getaddrinfo takes it modulo 65536.
+        raise cannot_listen(host, port, f"a port lies between 0 and {PORT_MAX}")
+
+
+#: A family of addresses and an address in it.
+_Place = tuple[int, tuple[Any, ...]]
+
+
+def _places(host: str, port: int) -> list[_Place]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise cannot_listen(host, port, _reason(error)) from error
+    return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+
+
+def _listen_on(place: _Place, host: str, port: int) -> Listener:
+    family, where = place
+    try:
+        return Listener.of(socket.create_server(where, family=family, backlog=BACKLOG))
+    except OSError as error:
+        raise cannot_listen(host, port, _reason(error)) from error
+
+
+def _listen_everywhere(host: str, port: int) -> Listener:
+    try:
+        return Listener.of(
+            socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        )
+    except OSError as error:
+        raise cannot_listen(host, port, _reason(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    number = error.errno or 0
+    # The plain words: create_server adds the address, which stands in the sentence already.
+    return os.strerror(number) if number > 0 else error.strerror or str(error)

@@ -1,0 +1,341 @@
+"""gRPC's own protocol on HTTP/2: heads of requests and answers, messages in a body, trailers (PROTOCOL-HTTP2.md).
+
+Heads and trailers of answers are blocks of fields that refer to HPACK's static table alone, so that a block is the same
+on every connection: those of good answers are constants.
+
+A message is a flag, four bytes of length, so many bytes. The pieces of a body end where frames end, not where messages
+do. `MessageReader` puts them together; nothing is copied more than twice, however small the pieces, and nothing is
+gathered of a message that is too large.
+
+What came compressed (gzip) and inflates to 64 KiB is inflated at once, in 0.2 ms. The rest of a larger one is inflated
+off the loop: one message at a time on the server, one of each connection in turn, so that whoever sends many waits for
+its own. Only a message of a connection whose last one was taken is inflated, so that one at most is there that nobody
+has paid for in bytes. A message may inflate to a mebibyte, or `RATIO` times what came if that is more: beyond, it is a
+bomb, and refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
+
+from .channels import StatusCode
+from .errors import BadRequest, Describe, RpcError, TooLarge, Unimplemented
+from .events import Request
+from .hpack import literal
+
+# ---------------------------------------------------------------- heads and trailers
+
+_CONTENT_TYPE: Final = "application/grpc"
+_TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
+#: Milliseconds of a unit; what is shorter is rounded up, so that a short time is not none.
+_UNIT_MS: Final = {"H": 3_600_000, "M": 60_000, "S": 1_000, "m": 1}
+_UNITS_PER_MS: Final = {"u": 1_000, "n": 1_000_000}
+#: How messages of requests may be compressed.
+ENCODINGS: Final = ("identity", "gzip")
+
+
+def http_refusal(request: Request) -> int | None:
+    """Return the HTTP status for REQUEST if it is not gRPC at all: it would not understand another answer."""
+    if request.method != "POST":
+        return 405
+    content_type = request.headers.get("content-type", "")
+    if content_type == _CONTENT_TYPE:
+        return None
+    is_grpc = content_type.startswith((_CONTENT_TYPE + "+", _CONTENT_TYPE + ";"))
+    return None if is_grpc else 415
+
+
+def timeout_ms(headers: dict[str, str]) -> int | None:
+    """Return how long the caller waits from now on; None: without end. Raises BadRequest."""
+    text = headers.get("grpc-timeout")
+    if text is None:
+        return None
+    found = _TIMEOUT.fullmatch(text)
+    if found is None:
+        raise BadRequest(
+            f"grpc-timeout is {text[:20]!r}: must be up to eight digits and a unit (H, M, S, m, u, n)",
+            field="grpc-timeout",
+            value=text[:20],
+        )
+    number, unit = int(found[1]), found[2]
+    if unit in _UNIT_MS:
+        return number * _UNIT_MS[unit]
+    return -(-number // _UNITS_PER_MS[unit])
+
+
+def is_compressed(headers: dict[str, str]) -> bool:
+    """Return whether messages of the call may be compressed; raise Unimplemented for a way that is not known."""
+    encoding = headers.get("grpc-encoding", "identity")
+    if encoding not in ENCODINGS:
+        raise Unimplemented(
+            f"grpc-encoding is {encoding[:20]!r}: must be {' or '.join(ENCODINGS)}",
+            field="grpc-encoding",
+            value=encoding[:20],
+        )
+    return encoding != "identity"
+
+
+#: What percent-encoding leaves as it is: printable ASCII but "%" itself.
+_PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+#: A longer status text is cut: peers refuse trailers from 8 KiB on, and the error itself stands there, too.
+_TEXT_BYTES_MAX: Final = 2_048
+_TEXT_CHARACTERS: Final = 160
+
+#: What every answer begins with: field 8 of the static table is ":status 200" …
+HEAD: Final = b"\x88" + literal("content-type", "application/grpc")
+#: … and what follows a good one.
+GOOD: Final = literal("grpc-status", "0")
+
+#: Fields that were said before, mostly the same few.
+_literal: Final = lru_cache(512)(literal)
+
+
+def good(trailing: Iterable[tuple[str, str]]) -> bytes:
+    """Return the trailers of a good answer that say TRAILING as well."""
+    return GOOD + b"".join(_literal(name, value) for name, value in trailing)
+
+
+def failed(error: RpcError, describe: Describe) -> bytes:
+    """Return the trailers of an answer that is ERROR, as DESCRIBE says it travels."""
+    status, message, trailing = describe(error)
+    block = literal("grpc-status", str(StatusCode[status].value))
+    block += literal("grpc-message", _text(message))
+    for name, value in trailing:
+        text = value if isinstance(value, str) else b64encode(value).rstrip(b"=").decode()
+        block += literal(name, text)
+    if error.details.get("field") == "grpc-encoding":
+        block += literal("grpc-accept-encoding", ",".join(ENCODINGS))
+    return block
+
+
+def http_only(status: int) -> bytes:
+    """Return the headers of an answer to what is no gRPC: the HTTP STATUS, and nothing else."""
+    return literal(":status", str(status))
+
+
+def _text(sentence: str) -> str:
+    """Return SENTENCE percent-encoded, cut if that is long."""
+    text = quote(sentence, safe=_PLAIN)
+    if len(text) > _TEXT_BYTES_MAX:
+        text = quote(sentence[:_TEXT_CHARACTERS] + "…", safe=_PLAIN)
+    return text
+
+
+# ---------------------------------------------------------------- messages
+
+#: zlib's word for "a gzip header and trailer, the largest window".
+_GZIP_WINDOW: Final = 31
+#: What is inflated at once.
+AT_ONCE_BYTES: Final = 64 * 1024
+#: What any message may inflate to …
+FREE_BYTES: Final = 1024 * 1024
+#: … and how many times what came of it a larger one may. Text is packed to a tenth, JSON and logs to a thirtieth.
+RATIO: Final = 64
+
+
+class Inflation:
+    """A message whose inflation has begun; it counts as what came of it."""
+
+    def __init__(self, message: bytes, size_max: int) -> None:
+        """SIZE_MAX: of any message. Raises BadRequest or TooLarge."""
+        self._packed_size = len(message)
+        self._size_max = min(size_max, max(FREE_BYTES, RATIO * len(message)))
+        self._decompressor = zlib.decompressobj(_GZIP_WINDOW)
+        self._begun = self._decompressed(message, AT_ONCE_BYTES)
+
+    def __len__(self) -> int:
+        return self._packed_size
+
+    @property
+    def whole(self) -> bytes | None:
+        """The message, if it is inflated already. Raises BadRequest, or TooLarge."""
+        begun = self._checked(self._begun)
+        if self._decompressor.eof:
+            return begun
+        if len(self._begun) < AT_ONCE_BYTES:
+            raise _cut_off()
+        return None
+
+    def rest(self) -> bytes:
+        """Return the message, once it is inflated, in any thread. Raises BadRequest or TooLarge."""
+        missing = self._size_max + 1 - len(self._begun)
+        if missing > 0:
+            self._begun += self._decompressed(self._decompressor.unconsumed_tail, missing)
+        whole = self._checked(self._begun)
+        if not self._decompressor.eof:
+            raise _cut_off()
+        return whole
+
+    def _decompressed(self, data: bytes, size_max: int) -> bytes:
+        try:
+            return self._decompressor.decompress(data, size_max)
+        except zlib.error as error:
+            raise BadRequest(
+                f"a message that is no gzip data: {error}", field="grpc-encoding", value="gzip"
+            ) from error
+
+    def _checked(self, whole: bytes) -> bytes:
+        if len(whole) > self._size_max:
+            raise TooLarge(
+                f"received message larger than max: {self._packed_size} bytes of gzip inflate to more than"
+                f" {self._size_max} ({RATIO} times as much, {FREE_BYTES} at least, or the limit of any message):"
+                " send less at once, or as it is",
+                field="receive_bytes_max",
+                limit=self._size_max,
+                value=self._packed_size,
+            )
+        return whole
+
+
+def _cut_off() -> BadRequest:
+    return BadRequest(
+        "a message that ends within its gzip data", field="grpc-encoding", value="gzip"
+    )
+
+
+class Inflater:
+    """Inflates what is large, for all connections of a server. Its event loop owns it."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def inflate(self, message: Inflation, connections_turn: asyncio.Lock) -> bytes:
+        """Return MESSAGE when it has been its connection's turn; the next is begun once this one was taken."""
+        async with connections_turn, self._turn:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "inflater")
+            return await asyncio.get_running_loop().run_in_executor(self._thread, message.rest)
+
+    def close(self) -> None:
+        """Have the thread end."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+_PREFIX: Final = struct.Struct(">BL")
+PREFIX_BYTES: Final = _PREFIX.size
+_pack: Final = _PREFIX.pack
+_unpack: Final = _PREFIX.unpack_from
+
+
+#: What came: a message, or one that has to be inflated.
+Message = bytes | Inflation
+
+
+def with_prefix(message: bytes) -> bytes:
+    """Return MESSAGE as it travels, not compressed."""
+    return _pack(0, len(message)) + message
+
+
+class MessageReader:
+    """Puts the messages of one body together; none may have more than SIZE_MAX bytes."""
+
+    __slots__ = ("_compressed", "_flag", "_needed", "_pieces", "_size_max", "held")
+
+    def __init__(self, size_max: int, *, compressed: bool) -> None:
+        """COMPRESSED: the call said that its messages may be (gzip)."""
+        self._size_max = size_max
+        self._compressed = compressed
+        #: What is there of a prefix, or (then _flag is its flag) of a message, and how long that is when it is whole.
+        self._pieces: list[bytes] = []
+        self._flag: int | None = None
+        self._needed = PREFIX_BYTES
+        #: Bytes of a message that is not whole.
+        self.held = 0
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yield the messages that DATA completes; raise TooLarge or BadRequest."""
+        position, end = 0, len(data)
+        if self.held:
+            position = self._needed - self.held
+            if position > end:
+                self._keep(data)
+                return
+            self._pieces.append(data[:position])
+            whole = b"".join(self._pieces)
+            self._clear()
+            if self._flag is None:
+                self._begin(whole)
+            else:
+                yield self._end(whole)
+        while True:
+            if self._flag is None:
+                if end - position < PREFIX_BYTES:
+                    break
+                self._begin(data, position)
+                position += PREFIX_BYTES
+            if end - position < self._needed:
+                break
+            message = data[position : position + self._needed]
+            position += self._needed
+            yield self._end(message)
+        if position < end:
+            self._keep(data[position:] if position else data)
+
+    @property
+    def is_half(self) -> bool:
+        """Has a message begun that is not whole?"""
+        return self.held > 0 or self._flag is not None
+
+    def drop(self) -> None:
+        """Let go of what is there of a message: nobody waits for it."""
+        self._clear()
+
+    def _keep(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self.held += len(piece)
+
+    def _clear(self) -> None:
+        self._pieces.clear()
+        self.held = 0
+
+    def _begin(self, data: bytes, position: int = 0) -> None:
+        """Take the prefix at POSITION of DATA: a message follows."""
+        self._flag, self._needed = _unpack(data, position)
+        if self._needed > self._size_max:
+            raise self._too_large(self._needed)
+
+    def _end(self, message: bytes) -> Message:
+        """Return the MESSAGE that is whole: a prefix follows."""
+        flag, self._flag = self._flag, None
+        self._needed = PREFIX_BYTES
+        return self._decompressed(flag, message) if flag else message
+
+    def _decompressed(self, flag: int, message: bytes) -> Message:
+        if flag != 1 or not self._compressed:
+            raise BadRequest(
+                f"a message with flag {flag} in a call whose grpc-encoding does not say how it is compressed:"
+                " set grpc-encoding to gzip, or send it as it is",
+                field="grpc-encoding",
+                value=flag,
+            )
+        inflation = Inflation(message, self._size_max)
+        whole = inflation.whole
+        return inflation if whole is None else whole
+
+    def _too_large(self, size: int) -> TooLarge:
+        return TooLarge(
+            f"received message larger than max: {size} bytes, the limit is {self._size_max}; send less at once",
+            field="receive_bytes_max",
+            limit=self._size_max,
+            value=size,
+        )
+
+
+def not_one(found: str) -> BadRequest:
+    """Return the error of a call that has FOUND, "none" or "more", where one message is due."""
+    return BadRequest(
+        f"the call has {found} where one message is due: send one, and end the stream",
+        field="body",
+        value=found,
+    )

@@ -1,0 +1,297 @@
+"""What all connections of a server share: its methods, its bounds, and the bytes that it holds for its peers.
+
+Those bytes are bounded over all connections, with one bound and no fixed share: a single busy peer may have nearly all
+of it. Where all of it is in use, room is made for whoever comes by taking from the others in the order of their
+burdens: bytes that are held, times how long they have been. The host whose connections are the greatest burden together
+gives first, so that many connections that hold a little each are one burden; of its connections the greatest, so that
+of many clients behind one address those that go on keep what they have. Who sends a request, or takes an answer, at any
+pace that a network has is next to none.
+
+Cost: nothing per call that holds nothing; else two look-ups in a table. Room is made an eighth of the bound at once, so
+that looking through all holders happens once for so many bytes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from .connection import ServerConnection
+from .deadlines import Deadlines
+from .errors import Describe, RpcError, described, not_read
+from .limits import Limits
+from .methods import Kind, Method, MethodTable
+from .pages import Page, PageCalls
+from .protocol import Inflater, failed
+
+logger = logging.getLogger(__name__)
+
+#: The part of the bound that is made free when it is reached.
+_ROOM: Final = 8
+#: A host is an IPv4 address, or so many leading bytes of an IPv6 address: its owner has all that follow.
+_V6_HOST_BYTES: Final = 8
+#: Who held so much, and holds a quarter of it, has freed what is worth giving back to the system.
+_PEAK_BYTES: Final = 64 * 1024 * 1024
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    #: The peer's end of it, "127.0.0.1:40312" or "[::1]:40312".
+    peer: str
+
+
+HolderT = TypeVar("HolderT", bound=Holder)
+
+
+class Shares(Generic[HolderT]):
+    """What holders have of BYTES_MAX; KIND says of what, in the log."""
+
+    def __init__(self, kind: str, bytes_max: int) -> None:
+        self._kind = kind
+        self.bytes_max = bytes_max
+        #: Bytes of all.
+        self.held = 0
+        #: What is left when room was made.
+        self.goal = bytes_max - bytes_max // _ROOM
+        self._of: dict[HolderT, int] = {}
+        self._is_making_room = False
+        self._was_over = False
+        self._peak = 0
+        #: Told when much was held and is no more.
+        self.released: Callable[[], None] = _ignore
+
+    @property
+    def free(self) -> int:
+        """Bytes that nobody holds; none where room has to be made."""
+        return max(0, self.bytes_max - self.held)
+
+    def hold(self, holder: HolderT, size: int) -> None:
+        """Note that HOLDER has SIZE bytes now."""
+        self.held += size - self._of.pop(holder, 0)
+        if size:
+            self._of[holder] = size
+        if self.held > self._peak:
+            self._peak = self.held
+        elif self._peak >= _PEAK_BYTES and self.held < self._peak // 4:
+            self._peak = self.held
+            self._was_over = False
+            self.released()
+
+    def make_room(self, burden: Callable[[HolderT], int], take: Callable[[HolderT], None]) -> None:
+        """Unless all is within the bound, have TAKE end what holders have, the greatest BURDEN (bytes × time) first.
+
+        TAKE ends no more than it takes to come down to `goal`.
+        """
+        if self.held <= self.bytes_max or self._is_making_room:
+            return
+        self._is_making_room = True
+        try:
+            holders = self._by_burden(burden)
+            if not self._was_over:
+                logger.warning(
+                    "peers hold too much kind=%s limit=%d holders=%d first=%s",
+                    self._kind,
+                    self.bytes_max,
+                    len(holders),
+                    holders[0].peer,
+                )
+            self._was_over = True
+            for holder in holders:
+                if self.held <= self.goal:
+                    break
+                take(holder)
+        finally:
+            self._is_making_room = False
+
+    def _by_burden(self, burden: Callable[[HolderT], int]) -> list[HolderT]:
+        """Return all holders: those of the host with the greatest burden first, and of a host the greatest first."""
+        burdens = {holder: (host_of(holder.peer), burden(holder)) for holder in self._of}
+        sums: Counter[str] = Counter()
+        for host, own in burdens.values():
+            sums[host] += own
+
+        def rank(holder: HolderT) -> tuple[int, int]:
+            host, own = burdens[holder]
+            return sums[host], own
+
+        return sorted(burdens, key=rank, reverse=True)
+
+
+def _ignore() -> None:
+    """Leave what was freed to the allocator."""
+
+
+def host_of(peer: str) -> str:
+    """Return who PEER, an address and a port, belongs to."""
+    address = peer.rpartition(":")[0]
+    if not address.startswith("["):
+        return address
+    try:
+        return ipaddress.IPv6Address(address.strip("[]")).packed[:_V6_HOST_BYTES].hex()
+    except ValueError:
+        return address
+
+
+class ServedMethod:
+    """A method as calls need it: what is asked of it a thousand times a second is looked up once."""
+
+    __slots__ = ("decode", "handler", "is_coroutine", "kind", "path")
+
+    def __init__(self, method: Method) -> None:
+        self.path = method.path
+        self.kind: Kind = method.kind
+        self.decode: Callable[[bytes], Message] = method.decode
+        self.handler: Callable[..., Any] = method.handler
+        self.is_coroutine = inspect.iscoroutinefunction(method.handler)
+
+
+class Served:
+    """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE says how errors travel.
+
+    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[MethodTable],
+        limits: Limits,
+        deadlines: Deadlines,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], Any],
+        page: Page | None = None,
+        describe: Describe = described,
+    ) -> None:
+        self._describe = describe
+        self.methods: dict[str, ServedMethod] = {}
+        for table in tables:
+            for method in table:
+                assert method.path not in self.methods, f"two tables serve {method.path}"
+                self.methods[method.path] = ServedMethod(method)
+        self.pages = None if page is None else PageCalls(page)
+        self.limits = limits
+        self.deadlines = deadlines
+        self.now_ms = now_ms
+        self.spawn = spawn
+        #: Bytes of requests that have begun and are not whole, or wait for their reader, on all connections, …
+        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server)
+        #: … and of answers that wait for their peers.
+        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server)
+        self.inflater = Inflater()
+        #: A stop has begun: streams are to end.
+        self.stopping = False
+
+    def failed(self, error: RpcError) -> bytes:
+        """Return the trailers of an answer that is ERROR."""
+        return failed(error, self._describe)
+
+    @property
+    def half_sent(self) -> int:
+        """Bytes of requests that are held."""
+        return self.requests.held
+
+
+class Waiter(Protocol):
+    """A stream that is not read while so much waits for the peer."""
+
+    def drain(self) -> None:
+        """Go on."""
+        ...
+
+
+class HeldAnswers:
+    """What waits for PEER on CONNECTION, and the streams that wait for it to be taken.
+
+    CUT_SHORT ends the answer on a stream with an error; BREAK_OFF ends a connection whose peer does not even read its
+    socket.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        served: Served,
+        peer: str,
+        cut_short: Callable[[int, RpcError], None],
+        break_off: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._served = served
+        self._cut_short = cut_short
+        self._break_off = break_off
+        self.peer = peer
+        #: Bytes, as they were last noted; those of them that have left the connection, and not this host.
+        self._held = 0
+        self._unsent = 0
+        #: A round ends when the peer has taken as much as waited at its beginning.
+        self._round_ms = 0
+        self._round_end = 0
+        self._waiting: dict[Waiter, None] = {}
+
+    def note(self, unsent: int, written: int) -> None:
+        """Note how much waits, UNSENT bytes on their way included, after WRITTEN bytes in all; make room if need be."""
+        held = self._connection.queued + unsent
+        if not held and not self._held:
+            return
+        if not self._held or written >= self._round_end:
+            self._round_ms, self._round_end = self._served.now_ms(), written + held
+        self._unsent = unsent
+        self._hold(held)
+        if self._waiting and not self.is_full:
+            waiting, self._waiting = self._waiting, {}
+            for stream in waiting:
+                stream.drain()
+        self._served.answers.make_room(HeldAnswers.burden, HeldAnswers.shed)
+
+    def _hold(self, held: int) -> None:
+        self._held = held
+        self._served.answers.hold(self, held)
+
+    @property
+    def is_full(self) -> bool:
+        """Does so much wait that nothing is to be made for the peer which can wait?"""
+        queued = self._connection.queued
+        return queued > 0 and (
+            queued >= self._served.answers.free
+            or queued * 2 >= self._served.limits.connection_queue_bytes_max
+        )
+
+    def wait(self, stream: Waiter) -> None:
+        """Have STREAM go on once it is not full any more."""
+        self._waiting[stream] = None
+
+    def forget(self, stream: Waiter) -> None:
+        """Know that STREAM, which may have waited, is over."""
+        self._waiting.pop(stream, None)
+
+    def drop(self) -> None:
+        """Let go of all: the connection is gone. Now, not when cycles of references are looked for."""
+        self._waiting.clear()
+        self._connection.drop()
+        self._hold(0)
+
+    # --- what is taken from it where all connections have too much
+
+    def burden(self) -> int:
+        """Return how much waits, times how long the peer has not taken as much."""
+        return self._held * (self._served.now_ms() - self._round_ms + 1)
+
+    def shed(self) -> None:
+        """End answers, the largest first, until all peers have room again; all of them where none is read."""
+        if self._unsent:
+            self._break_off()
+            self._hold(0)
+            return
+        answers = self._served.answers
+        for stream_id, queued in self._connection.queued_most():
+            if answers.held <= answers.goal:
+                break
+            self._cut_short(
+                stream_id, not_read(answers.held, answers.bytes_max, "queue_bytes_server")
+            )
+            self._hold(self._held - queued)

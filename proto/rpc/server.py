@@ -1,0 +1,282 @@
+"""A gRPC server on HTTP/2: plaintext, TLS and a plain page at one port.
+
+    server = Server([service(…)], limits=Limits())
+    port = await server.start("127.0.0.1", 0)
+    await server.stop(grace_s=2.0)
+
+`connection.py` is the protocol and `conversation.py` what gRPC adds to it, both without sockets and clocks;
+`server_link.py` is one connection's shell, and this is what connections share: the port, the certificate, deadlines,
+and an orderly stop.
+
+A connection beyond `Limits.connections_max` is closed at once. `stop` closes the port, has every connection
+announce its end (GOAWAY in two steps) and every receiver hear `on_end`; what is still open when the grace is over
+fails with Stopping. Not thread-safe: its event loop owns everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from itertools import islice
+from random import Random
+from typing import Any, Final
+
+from .deadlines import Deadlines
+from .errors import Describe, RpcError, described
+from .limits import ConnectionLimits, Limits
+from .listening import BACKLOG, listen
+from .methods import Certificate, ConnectionFigures, ConnectionTotals, MethodTable
+from .pages import Page
+from .served import Served
+from .server_link import ServerLink
+from .tls import server_context
+
+logger = logging.getLogger(__name__)
+
+#: What is read at once of a connection; of one that brings large bodies.
+READ_BYTES: Final = 32 * 1024
+LARGE_READ_BYTES: Final = 256 * 1024
+#: The share of a stop's grace that calls and streams have to end by themselves.
+_WIND_DOWN_SHARE: Final = 0.8
+#: How long a stop waits for peers to take what is left.
+_CLOSE_S: Final = 1.0
+#: How long after much was freed the system gets it back, and how often at most.
+_GIVE_BACK_MS: Final = 1_000
+#: Connections of one age do not all end together: they get up to this share less.
+_AGE_SPREAD: Final = 0.1
+
+
+class Server:
+    """One gRPC server over the methods of TABLES. Its event loop owns it."""
+
+    def __init__(
+        self,
+        tables: Iterable[MethodTable],
+        *,
+        limits: Limits | None = None,
+        certificate: Callable[[], Awaitable[Certificate]] | None = None,
+        page: Page | None = None,
+        random: Random | None = None,
+        describe: Describe = described,
+    ) -> None:
+        """CERTIFICATE returns what to show, and is asked at each handshake; without, there is no TLS.
+
+        PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2; without, they are refused.
+        """
+        self.limits = limits or Limits()
+        self.connection_limits = ConnectionLimits(
+            streams_max=self.limits.concurrent_streams_max,
+            field_list_bytes_max=self.limits.metadata_bytes_max,
+            stalled_ms=self.limits.stalled_ms,
+        )
+        self._certificate = certificate
+        self.is_secure = certificate is not None
+        self.page = page
+        self._random = random or Random()
+        self.deadlines = Deadlines(self._wake_at)
+        self.served = Served(
+            tables, self.limits, self.deadlines, self.now_ms, self.spawn, page, describe
+        )
+        self._is_giving_back = False
+        self.served.requests.released = self.served.answers.released = self._plan_to_give_back
+        #: What any connection reads goes here and is taken out at once.
+        self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
+        self.view = self.large_view[:READ_BYTES]
+        self._servers: list[asyncio.Server] = []
+        self._open: dict[int, ServerLink] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
+        self._shown: tuple[Certificate, ssl.SSLContext] | None = None
+        self._was_full = False
+        self._accepted = 0
+        self._refused = 0
+        self._closed: Counter[str] = Counter()
+
+    # --- a carrier
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen on HOST and PORT (0: any free one), serve, and return the port; raise CannotListen if that fails."""
+        assert not self._servers, "a carrier starts once"
+        self.loop = asyncio.get_running_loop()
+        sockets = listen(host, port)
+        bound: int = sockets[0].getsockname()[1]
+        for socket in sockets:
+            server = await self.loop.create_server(self._accept, sock=socket, backlog=BACKLOG)
+            self._servers.append(server)
+        return bound
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Refuse new calls, let open ones end within GRACE_S seconds, fail the rest, and close."""
+        if not self._servers:
+            return
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        self.served.stopping = True
+        for connection in list(self._open.values()):
+            connection.leave("stopped")
+            if connection.conversation is not None:
+                connection.conversation.wind_down()
+        await self._wait_closed(grace_s * _WIND_DOWN_SHARE)
+        for connection in list(self._open.values()):
+            connection.give_up("stopped")
+        await self._wait_closed(_CLOSE_S)
+        for connection in list(self._open.values()):
+            connection.abort("stopped")
+        await self._wait_closed(_CLOSE_S)
+        self.served.inflater.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _accept(self) -> ServerLink:
+        """Return what takes a new connection; without a number where there is no room."""
+        if len(self._open) >= self.limits.connections_max:
+            if not self._was_full:
+                logger.warning("connections refused limit=%d", self.limits.connections_max)
+            self._was_full = True
+            self._refused += 1
+            return ServerLink(self, 0)
+        self._was_full = False
+        self._accepted += 1
+        connection = self._open[self._accepted] = ServerLink(self, self._accepted)
+        return connection
+
+    async def _wait_closed(self, timeout_s: float) -> None:
+        """Return when no connection is open any more, or after TIMEOUT_S."""
+        if self._open and timeout_s > 0:
+            self._emptied = self.loop.create_future()
+            await asyncio.wait((self._emptied,), timeout=timeout_s)
+
+    # --- what connections ask
+
+    def now_ms(self) -> int:
+        """Return the loop's time."""
+        return int(self.loop.time() * 1000)
+
+    def closed(self, number: int, reason: str) -> None:
+        """Forget connection NUMBER, which is over for REASON."""
+        if self._open.pop(number, None) is not None:
+            self._closed[reason] += 1
+        if not self._open and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def age_ms(self) -> int:
+        """Return how old a connection that begins now may become; 0: as old as it wants."""
+        spread = 1 - self._random.random() * _AGE_SPREAD
+        return int(self.limits.connection_age_ms * spread)
+
+    async def tls_context(self) -> ssl.SSLContext | None:
+        """Return what a handshake that begins now shows; None, and a log line, if there is nothing."""
+        assert self._certificate is not None
+        try:
+            certificate = await self._certificate()
+            if self._shown is None or self._shown[0] is not certificate:
+                self._shown = certificate, server_context(certificate)
+        except (RpcError, ssl.SSLError, OSError) as error:
+            logger.warning("TLS not served reason=%s", error)
+            return None
+        return self._shown[1]
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run WORK as a task, which a stop cancels."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- memory
+
+    def _plan_to_give_back(self) -> None:
+        """Have the system get back, soon, what peers held and do so no more."""
+        if not self._is_giving_back:
+            self._is_giving_back = True
+            self.deadlines.add(self.now_ms() + _GIVE_BACK_MS, self._give_back)
+
+    def _give_back(self) -> None:
+        self._is_giving_back = False
+        self.loop.run_in_executor(None, _trim_heap)
+
+    # --- figures
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._open)
+
+    def connection_figures(self, first_id: int, limit: int) -> list[ConnectionFigures]:
+        """Return LIMIT open connections at most, by id, from FIRST_ID on."""
+        now_ms = self.now_ms()
+        found = (open_ for number, open_ in self._open.items() if number >= first_id)
+        return [connection.figures(now_ms) for connection in islice(found, limit)]
+
+    def connection_totals(self) -> ConnectionTotals:
+        """Return what became of all connections."""
+        return ConnectionTotals(
+            open=len(self._open),
+            accepted=self._accepted,
+            refused=self._refused,
+            closed=dict(self._closed),
+        )
+
+    # --- time
+
+    def _wake_at(self, due_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(due_ms / 1000, self._meet_deadlines)
+
+    def _meet_deadlines(self) -> None:
+        self._timer = None
+        # A timer may fire a little early, by the resolution of the clock.
+        for action in self.deadlines.take_due(self.now_ms() + 1):
+            try:
+                action()
+            except Exception:  # The edge: a bug costs one deadline.
+                logger.exception("deadline failed")
+        next_ms = self.deadlines.next_ms
+        if next_ms is not None:
+            self._wake_at(next_ms)
+
+
+def _trim_heap() -> None:
+    """Give freed memory back to the system: glibc keeps what lies below any block in use. 10 ms for 100 MiB.
+
+    Other C libraries have no such call, and no need of it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@asynccontextmanager
+async def serve(
+    *tables: MethodTable,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    limits: Limits | None = None,
+    certificate: Callable[[], Awaitable[Certificate]] | None = None,
+    page: Page | None = None,
+    describe: Describe = described,
+    grace_s: float = 2.0,
+) -> AsyncIterator[int]:
+    """Serve TABLES at HOST and PORT (0: any free one) inside the block, whose value is the port; then stop.
+
+    What is open then has GRACE_S seconds. The rest is `Server`'s. Raises CannotListen.
+    """
+    server = Server(tables, limits=limits, certificate=certificate, page=page, describe=describe)
+    bound = await server.start(host, port)
+    try:
+        yield bound
+    finally:
+        await server.stop(grace_s)

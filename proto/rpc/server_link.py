@@ -1,0 +1,489 @@
+"""One connection of a server: first byte, TLS, HTTP/2 or a plain HTTP request, and what may take how long.
+
+    0x16       a TLS handshake, and behind it one of the others
+    'P'        HTTP/2
+    'G', 'H'   a plain HTTP request: answered with the page that was handed in
+    else       closed
+
+What one read brings is handled at once, and all that it has to be answered leaves in one write. A peer that does
+not take what is written is not read from either. One that is silent is asked whether it is there (PING) and given up if
+it does not answer; nobody is given up who was not asked: where this side was held up, silence is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Coroutine
+from functools import partial
+from socket import IPPROTO_TCP, TCP_NODELAY
+from typing import Any, Final, Protocol
+
+from .connection import ServerConnection
+from .conversation import NO_CALLS, Conversation
+from .deadlines import Deadline, Deadlines
+from .events import PingAnswered
+from .limits import ConnectionLimits, Limits
+from .listening import address_of
+from .methods import ConnectionFigures
+from .pages import Page, in_http1
+from .served import Served
+from .tls import Wire
+
+logger = logging.getLogger(__name__)
+
+
+class Keepalive:
+    """Watches one connection: `heard` when anything came, `stop` at its end. PING asks the peer, GIVE_UP ends it."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        deadlines: Deadlines,
+        now_ms: Callable[[], int],
+        ping: Callable[[], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        self._limits = limits
+        self._deadlines = deadlines
+        self._now_ms = now_ms
+        self._ping = ping
+        self._give_up = give_up
+        self._heard_ms = now_ms()
+        #: The peer was asked, and nothing came since.
+        self._asked = False
+        self._next = self._look_in(limits.keepalive_ms)
+
+    def heard(self, now_ms: int) -> None:
+        """Note that something came at NOW_MS."""
+        self._heard_ms = now_ms
+        self._asked = False
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._next.cancel()
+
+    def _look_in(self, wait_ms: int) -> Deadline:
+        return self._deadlines.add(self._now_ms() + max(wait_ms, 1), self._look)
+
+    def _look(self) -> None:
+        limits = self._limits
+        silent_ms = self._now_ms() - self._heard_ms
+        if self._asked:
+            self._give_up()
+        elif silent_ms >= limits.keepalive_ms:
+            self._asked = True
+            self._ping()
+            self._next = self._look_in(limits.keepalive_timeout_ms)
+        else:
+            self._next = self._look_in(limits.keepalive_ms - silent_ms)
+
+
+class LinkOwner(Protocol):
+    """What all connections share. Its event loop, LOOP, owns it and them."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    connection_limits: ConnectionLimits
+    served: Served
+    deadlines: Deadlines
+    page: Page | None
+    #: Is there a certificate to show?
+    is_secure: bool
+    #: What any connection reads goes here and is taken out at once; VIEW is the beginning of LARGE_VIEW.
+    view: memoryview
+    large_view: memoryview
+
+    def now_ms(self) -> int:
+        """Return the loop's time."""
+        ...
+
+    def age_ms(self) -> int:
+        """Return how old a connection that begins now may become; 0: as old as it wants."""
+        ...
+
+    async def tls_context(self) -> ssl.SSLContext | None:
+        """Return what a handshake that begins now shows; None if there is nothing."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> Any:
+        """Run WORK as a task, which a stop cancels."""
+        ...
+
+    def closed(self, number: int, reason: str) -> None:
+        """Forget connection NUMBER, which is over for REASON."""
+        ...
+
+
+#: The first bytes, or a plain request's head, are there by then.
+FIRST_BYTES_MS: Final = 10_000
+#: What is left to write when the end has come has so long.
+LAST_BYTES_MS: Final = 10_000
+#: How often is looked for what takes too long, where anything may.
+CHECK_MS: Final = 1_000
+#: Between the two steps of an end, at most: calls that were under way to us arrive meanwhile.
+REFUSE_MS: Final = 1_000
+#: What may wait to be written before bodies wait elsewhere and the peer is not read.
+WRITE_BYTES: Final = 256 * 1024
+#: What a peer may send behind the end, which nobody looks at.
+_DISCARDED_BYTES_MAX: Final = 1024 * 1024
+#: From so many bytes an event on, more is read at once: large bodies come. Many small calls at once would keep the
+#: others waiting.
+LARGE_BYTES: Final = 2 * 1024
+_HEAD_BYTES_MAX: Final = 8 * 1024
+_HEAD_END: Final = b"\r\n\r\n"
+_TLS: Final = 0x16
+_HTTP2: Final = ord("P")
+_HTTP: Final = b"GH"
+_ALIVE: Final = b"alive?  "
+_LEAVING: Final = b"leaving "
+
+
+class ServerLink(asyncio.BufferedProtocol):
+    """A connection from its first byte to its last. The server's event loop owns it."""
+
+    def __init__(self, server: LinkOwner, number: int) -> None:
+        """NUMBER is its own; 0: there is no room for it."""
+        self._server, self._number = server, number
+        self._transport: Any = None
+        self._wire: Wire
+        self._take: Callable[[bytes], None] = self._on_first_bytes
+        self._first = b""
+        self._http2: ServerConnection | None = None
+        self.conversation: Conversation | None = None
+        self._is_handling = self._is_dirty = self._brings_much = False
+        self._limit: Deadline | None = None
+        self._check: Deadline | None = None
+        self._check_at_ms = 0
+        self._keepalive: Keepalive | None = None
+        self._age: Deadline | None = None
+        self._is_leaving = False
+        self._discarded = 0
+        self._leaving_because = ""
+        #: Why it is over, in a few words that are always the same.
+        self.end_reason = "closed by the peer"
+        self.peer = ""
+        self._opened_ms = 0
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._wire = Wire(transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        # asyncio does so only where a socket names its protocol. Without, small answers wait 40 ms for the peer.
+        self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
+        self.peer = address_of(host.removeprefix("::ffff:"), port)
+        self._opened_ms = self._server.now_ms()
+        if self._number:
+            self._limit_to(FIRST_BYTES_MS, "said nothing")
+        else:
+            self.abort("refused")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.large_view if self._brings_much else self._server.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._wire.bytes_read += nbytes
+        data = bytes(self._server.large_view[:nbytes])
+        try:
+            self._on_bytes(data)
+        except Exception:  # The edge: a bug, or what nobody thought of, costs its own connection.
+            logger.exception("connection failed peer=%s", self.peer)
+            self.abort("failed")
+
+    def pause_writing(self) -> None:
+        if self._http2 is not None:
+            self._http2.pause(True)
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._http2 is not None:
+            self._http2.pause(False)
+            self.flush()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for deadline in filter(None, (self._limit, self._check, self._age)):
+            deadline.cancel()
+        if self._keepalive is not None:
+            self._keepalive.stop()
+        if self.conversation is not None:
+            self.conversation.lost()
+        self._server.closed(self._number, self.end_reason)
+
+    # --- what comes
+
+    def _on_first_bytes(self, data: bytes) -> None:
+        self._first += data
+        kind = self._first[0]
+        if kind == _HTTP2:
+            self._speak_http2()
+        elif kind in _HTTP and self._server.page is not None:
+            self._take = self._on_page_head
+            first, self._first = self._first, b""
+            self._on_page_head(first)
+        elif kind == _TLS and not self._wire.is_secure and self._server.is_secure:
+            self._transport.pause_reading()
+            self._limit_to(self._server.limits.handshake_timeout_ms, "slow handshake")
+            self._server.spawn(self._secure())
+        else:
+            logger.debug("connection of no known kind first_byte=%d", kind)
+            self.abort("neither HTTP nor TLS")
+
+    async def _secure(self) -> None:
+        """Begin TLS, with a certificate that may have to be made first."""
+        context = await self._server.tls_context()
+        if context is None:
+            self.abort("no certificate")
+            return
+        self._wire.secure(context)
+        first, self._first = self._first, b""
+        self._on_bytes(first)
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _on_bytes(self, data: bytes) -> None:
+        try:
+            plain = self._wire.plain(data)
+        except ssl.SSLError as error:
+            logger.debug("TLS failed peer=%s reason=%s", self.peer, error.reason)
+            self.end_reason = "TLS failed"
+            self._transport.close()
+            return
+        if plain:
+            self._take(plain)
+
+    def _speak_http2(self) -> None:
+        server = self._server
+        now_ms = server.now_ms()
+        self._http2 = ServerConnection(server.connection_limits, now_ms)
+        self.conversation = Conversation(
+            self._http2, server.served, self.peer, self.touch, partial(self.abort, "not reading")
+        )
+        self._unlimit()
+        self._keepalive = Keepalive(
+            server.limits,
+            server.deadlines,
+            server.now_ms,
+            self._ping,
+            partial(self.abort, "silent"),
+        )
+        age_ms = server.age_ms()
+        if age_ms:
+            self._age = server.deadlines.add(now_ms + age_ms, self._grow_old)
+        self._take = self._on_http2
+        first, self._first = self._first, b""
+        self._on_http2(first)
+
+    def _on_http2(self, data: bytes) -> None:
+        assert self._http2 is not None
+        assert self.conversation is not None
+        assert self._keepalive is not None
+        now_ms = self._server.now_ms()
+        self._keepalive.heard(now_ms)
+        events = self._http2.receive(data, now_ms)
+        self._brings_much = len(data) > len(events) * LARGE_BYTES
+        self._is_handling = True
+        try:
+            self.conversation.handle(events, now_ms)
+        finally:
+            self._is_handling = False
+        if self._is_leaving and PingAnswered(_LEAVING) in events:
+            self._http2.refuse_new()
+        self.flush()
+        if self._check is None and self.conversation.needs_check:
+            self._look_later(now_ms)
+
+    # --- what leaves
+
+    def touch(self) -> None:
+        """Have what was answered leave: now if no other answer can follow, else with others in the loop's next turn."""
+        if self._is_handling:
+            return
+        assert self.conversation is not None
+        assert self._http2 is not None
+        if self.conversation.open_calls == 0 and self._http2.queued == 0:
+            self.flush()
+        elif not self._is_dirty:
+            self._is_dirty = True
+            self._server.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what there is to write."""
+        self._is_dirty = False
+        if self._is_lingering:
+            return
+        http2, conversation = self._http2, self.conversation
+        assert http2 is not None
+        assert conversation is not None
+        while not self._transport.is_closing():
+            data = http2.take()
+            if data:
+                self._wire.write(data)
+            events = http2.events()
+            if events:
+                conversation.handle(events, self._server.now_ms())
+            elif not http2.has_more:
+                break
+        unsent = self._wire.unsent if http2.is_paused else 0
+        conversation.answers.note(unsent, self._wire.bytes_written)
+        if http2.ended or (self._is_leaving and http2.is_done):
+            self._linger(http2.end_code.name.lower() if http2.ended else self._leaving_because)
+
+    # --- a plain HTTP request
+
+    def _on_page_head(self, data: bytes) -> None:
+        self._first += data
+        head, end, _ = self._first.partition(_HEAD_END)
+        if end:
+            self._transport.pause_reading()
+            self._server.spawn(self._answer(head))
+        elif len(self._first) > _HEAD_BYTES_MAX:
+            self.abort("head too large")
+
+    async def _answer(self, head: bytes) -> None:
+        page = self._server.page
+        assert page is not None
+        try:
+            self._wire.write(await in_http1(page, head))
+        except Exception:  # The edge: a bug of the page costs its own request.
+            logger.exception("page failed")
+            self.abort("failed")
+        else:
+            self._close()
+
+    # --- time
+
+    def _limit_to(self, wait_ms: int, reason: str) -> None:
+        """Break the connection off in WAIT_MS for REASON, unless it has gone on by then."""
+        self._unlimit()
+        server = self._server
+        self._limit = server.deadlines.add(server.now_ms() + wait_ms, partial(self.abort, reason))
+
+    def _unlimit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _look_later(self, now_ms: int) -> None:
+        self._check_at_ms = now_ms + CHECK_MS
+        self._check = self._server.deadlines.add(self._check_at_ms, self._look)
+
+    def _look(self) -> None:
+        """End what takes too long, and look again if anything still may."""
+        assert self.conversation is not None
+        now_ms = self._server.now_ms()
+        # Where this side was held up, what the peer has sent meanwhile is read first.
+        if now_ms - self._check_at_ms < CHECK_MS:
+            self.conversation.check(now_ms)
+            self.flush()
+        self._check = None
+        if self.conversation.needs_check and not self._transport.is_closing():
+            self._look_later(now_ms)
+
+    def _ping(self) -> None:
+        assert self._http2 is not None
+        self._http2.ping(_ALIVE)
+        self.flush()
+
+    # --- its end
+
+    def _grow_old(self) -> None:
+        self.leave("old")
+        server = self._server
+        grace_ms = server.limits.connection_age_grace_ms
+        self._limit = server.deadlines.add(server.now_ms() + grace_ms, self._wind_down)
+
+    def _wind_down(self) -> None:
+        """Have streams end that would go on for ever, and soon give up what is still there."""
+        assert self.conversation is not None
+        server = self._server
+        self._limit = server.deadlines.add(
+            server.now_ms() + LAST_BYTES_MS, partial(self.give_up, self._leaving_because)
+        )
+        self.conversation.wind_down()
+
+    def leave(self, reason: str) -> None:
+        """Have the peer come anew, for REASON: no new streams, and the end once those that are open are over."""
+        if self._http2 is None or self._is_lingering:
+            self.abort(reason)  # Nothing was asked yet, or all was said.
+            return
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        self._leaving_because = reason
+        self._http2.announce_end()
+        self._http2.ping(_LEAVING)
+        server = self._server
+        if self._age is not None:
+            self._age.cancel()
+        self._age = server.deadlines.add(server.now_ms() + REFUSE_MS, self._refuse_new)
+        self.flush()
+
+    def _refuse_new(self) -> None:
+        assert self._http2 is not None
+        self._http2.refuse_new()
+        self.flush()
+
+    def give_up(self, reason: str) -> None:
+        """End all calls now, tell the peer, and close, for REASON."""
+        if self._http2 is not None and self.conversation is not None:
+            self.conversation.give_up()
+            self._http2.refuse_new()
+            self.flush()
+            self._linger(reason)
+        else:
+            self.abort(reason)
+
+    def _linger(self, reason: str) -> None:
+        """Send no more, and close when the peer does: what it sent and nobody read would cost it what was written."""
+        if not self._is_lingering and not self._transport.is_closing():
+            self._take = self._discard
+            self._discarded = 0
+            self.end_reason = reason
+            self._limit_to(LAST_BYTES_MS, reason)
+            with contextlib.suppress(OSError):  # The peer may have gone.
+                self._transport.write_eof()
+
+    @property
+    def _is_lingering(self) -> bool:
+        """Is all said, and nothing that comes looked at?"""
+        return self._take == self._discard
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > _DISCARDED_BYTES_MAX:
+            self.abort(self.end_reason)
+
+    def _close(self) -> None:
+        """Close, once what was written has left."""
+        if not self._transport.is_closing():
+            self.end_reason = "answered"
+            self._limit_to(LAST_BYTES_MS, self.end_reason)
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close now, for REASON."""
+        self.end_reason = reason
+        self._transport.abort()
+
+    def figures(self, now_ms: int) -> ConnectionFigures:
+        """Return what is known of it at NOW_MS."""
+        http2, conversation = self._http2, self.conversation
+        calls = conversation.figures(now_ms) if conversation is not None else NO_CALLS
+        return ConnectionFigures(
+            id=self._number,
+            peer=self.peer,
+            secure=self._wire.is_secure,
+            age_ms=now_ms - self._opened_ms,
+            streams_open=http2.streams if http2 is not None else 0,
+            bytes_read=self._wire.bytes_read,
+            bytes_written=self._wire.bytes_written,
+            bytes_queued=http2.queued if http2 is not None else 0,
+            **calls,
+        )
