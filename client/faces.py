@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from ..proto.errors import PocketMQError
 from ..proto.facts import Facts
 from .signals import Signals
 
@@ -149,6 +148,6 @@ def _close_all() -> None:
         if process == os.getpid():
             try:
                 face._close_at_exit()
-            except PocketMQError as error:
-                facts = Facts(client=type(face).__name__, reason=error.message)
+            except Exception as error:  # The edge: the others are to be closed too.
+                facts = Facts(client=type(face).__name__, reason=repr(error))
                 logger.warning("client not closed well at exit %s", facts)

@@ -15,12 +15,14 @@ A message of a transaction becomes visible when its outcome is told (transaction
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from random import Random
 from typing import Any, Unpack, overload
 
 from ..proto.clock import SystemClock
+from ..proto.facts import Facts
 from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings, settled
 from .connections import GrpcConnections
@@ -36,6 +38,8 @@ from .producing.road import Road
 from .producing.transaction import Transaction, Verdict
 from .session import Session
 from .signals import Signals
+
+logger = logging.getLogger(__name__)
 
 
 class Producer(SignalledFace):
@@ -221,6 +225,12 @@ class Producer(SignalledFace):
     def flush(self) -> None:
         """Return once everything that was sent before has been acknowledged or has failed."""
         self._portal.run(self._sender.flush())
+
+    def _close_at_exit(self) -> None:
+        failed = self.metrics().messages_failed
+        super()._close_at_exit()
+        if count := self.metrics().messages_failed - failed:
+            logger.warning("messages not delivered at exit %s", Facts(count=count))
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""

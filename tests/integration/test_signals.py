@@ -243,6 +243,16 @@ for n in range(100):
         assert len(list(consumer.messages(timeout_ms=1_000))) == 100
 
 
+def test_what_cannot_be_delivered_at_exit_is_told() -> None:
+    code = BEGIN + 'Producer(ADDRESS, route_timeout_ms=100).send_nowait(Message(TOPIC, b"x"))'
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "T", "127.0.0.1:1"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == "messages not delivered at exit count=1\n"
+
+
 def test_a_listener_that_does_not_end_is_left_by_a_second_signal(
     topic: str, server: ServerProcess
 ) -> None:
