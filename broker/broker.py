@@ -220,10 +220,8 @@ class Broker:
     def _figures(self) -> Iterator[Figure]:
         assert self._running is not None, "asked while running"
         carrier = self._running.carrier
-        connections = (
-            carrier.connection_totals().open if isinstance(carrier, CountsConnections) else 0
-        )
-        return figures(self._running.parts, self._status(), connections)
+        totals = carrier.connection_totals() if isinstance(carrier, CountsConnections) else None
+        return figures(self._running.parts, self._status(), totals)
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""

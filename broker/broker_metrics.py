@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.rpc.methods import ConnectionTotals
 from .metrics_page import Figure
 from .parts import Parts
 
@@ -13,8 +14,10 @@ from .parts import Parts
 _GROUPS_MAX: Final = 100
 
 
-def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Iterator[Figure]:
-    """Yield the figures of a broker with PARTS and STATUS, with so many CONNECTIONS."""
+def figures(
+    parts: Parts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
+) -> Iterator[Figure]:
+    """Yield the figures of a broker with PARTS and STATUS, and of its CONNECTIONS; None: the carrier does not tell."""
     who = (
         ("broker", status.broker_name),
         ("cluster", status.cluster),
@@ -22,7 +25,8 @@ def figures(parts: Parts, status: pb.BrokerStatusReply, connections: int) -> Ite
     )
     yield Figure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
     yield from _process(status)
-    yield from _traffic(parts, connections)
+    yield from _traffic(parts)
+    yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
     yield from _tables(parts, status)
     yield from _store(parts, status)
     yield from _groups(parts)
@@ -60,7 +64,30 @@ def _process(status: pb.BrokerStatusReply) -> Iterator[Figure]:
     )
 
 
-def _traffic(parts: Parts, connections: int) -> Iterator[Figure]:
+def _connections(totals: ConnectionTotals) -> Iterator[Figure]:
+    """Yield what connections there are, and what they hold: zeros with grpcio, which does not tell."""
+    rows: list[tuple[str, str, float]] = [
+        (
+            "connections",
+            "Connections that are open; 0 with grpcio, which does not tell.",
+            totals.open,
+        ),
+        (
+            "held_request_bytes",
+            "Bytes of requests that are not whole; at most broker.held_bytes_max.",
+            totals.requests_held_bytes,
+        ),
+        (
+            "held_answer_bytes",
+            "Bytes of answers that are not read; at most broker.held_bytes_max.",
+            totals.answers_held_bytes,
+        ),
+    ]
+    for name, what, value in rows:
+        yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
+
+
+def _traffic(parts: Parts) -> Iterator[Figure]:
     sends, fetches = parts.sends.counts, parts.fetches
     rows: list[tuple[str, str, float]] = [
         ("sends", "Runs of messages that were sent and stored.", sends.stored),
@@ -85,11 +112,6 @@ def _traffic(parts: Parts, connections: int) -> Iterator[Figure]:
     for name, what, value in rows:
         yield Figure("counter", f"pocketmq_broker_{name}_total", what, value)
     rows = [
-        (
-            "connections",
-            "Connections that are open; 0 with grpcio, which does not tell.",
-            connections,
-        ),
         ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
         ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
     ]

@@ -349,6 +349,10 @@ class ConnectionTotals:
     refused: int
     #: How many ended why; the reasons are the carrier's words, few and fixed.
     closed: Mapping[str, int] = field(default_factory=dict)
+    #: Bytes of requests that are not whole, or wait for their reader.
+    requests_held_bytes: int = 0
+    #: Bytes of answers that their peers have not read.
+    answers_held_bytes: int = 0
 
 
 @runtime_checkable

@@ -227,6 +227,8 @@ class Server:
             accepted=self._accepted,
             refused=self._refused,
             closed=dict(self._closed),
+            requests_held_bytes=self.served.requests.held,
+            answers_held_bytes=self.served.answers.held,
         )
 
     # --- time

@@ -146,7 +146,18 @@ async def test_requests_that_are_half_sent_are_bounded_in_memory_and_do_not_keep
             await check_served(server)
         ended = [one for peer in peers for one in peer.answers.values() if one.ended]
         assert {answer.status for answer in ended} == {RESOURCE_EXHAUSTED}
+        assert HELD_MAX // 4 < await shown(server, "pocketmq_broker_held_request_bytes") <= HELD_MAX
     await check_given_back(server, before)
+    assert await shown(server, "pocketmq_broker_held_request_bytes") == 0
+
+
+async def shown(server: ServerProcess, name: str) -> float:
+    """Return what the page of metrics says of NAME."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+    page = (await reader.read()).decode()
+    writer.close()
+    return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
 async def test_a_crowd_of_connections_that_hold_a_little_each_does_not_keep_others_out(
