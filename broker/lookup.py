@@ -3,6 +3,9 @@
 The index knows hashes only, so every candidate is compared with what was asked for, newest first, some in each turn of
 the loop, until there is enough: keys of the same hash hide nothing. An id of 32 or 56 digits may be an
 offset id or a Java client's unique id: the first is tried first.
+
+Bounds: LOOKUPS_MAX look-ups by text go on at a time, each with one answer's bytes at most; WAITING_MAX wait for them,
+and one more is refused with Overloaded.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Final, Literal, TypeVar, cast
 
-from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
+from ..proto.errors import InvalidArgument, InvalidRecord, Overloaded, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from ..proto.record import Record, decode_record
@@ -23,6 +26,8 @@ T = TypeVar("T")
 #: Bytes of one answer: the newest that fit, at least one.
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _END_OF_TIME: Final = (1 << 63) - 1
+LOOKUPS_MAX: Final = 16
+WAITING_MAX: Final = 1_000
 
 
 class Lookups:
@@ -31,6 +36,8 @@ class Lookups:
     def __init__(self, topics: Topics, store: MessageStore) -> None:
         self._topics = topics
         self._store = store
+        self._places = asyncio.Semaphore(LOOKUPS_MAX)
+        self._asked = 0
 
     async def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
         """Return the records asked for, the newest ones, oldest first; `more` tells that there may be others.
@@ -72,6 +79,24 @@ class Lookups:
         self, request: pb.LookupRequest, text: str, kind: Literal["K", "T"]
     ) -> pb.LookupReply:
         _check_not_negative(request)
+        most = LOOKUPS_MAX + WAITING_MAX
+        if self._asked >= most:
+            raise Overloaded(
+                f"{self._asked} look-ups are under way or wait, the limit is {most}: try again later",
+                field="lookups",
+                limit=most,
+                value=self._asked,
+            )
+        self._asked += 1
+        try:
+            async with self._places:
+                return await self._search(request, text, kind)
+        finally:
+            self._asked -= 1
+
+    async def _search(
+        self, request: pb.LookupRequest, text: str, kind: Literal["K", "T"]
+    ) -> pb.LookupReply:
         most = self._store.config.lookup_results_max
         limit = min(request.max_messages or most, most)
         found: list[bytes] = []  # The newest first.

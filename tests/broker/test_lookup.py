@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from pocketmq.broker import lookup
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.lookup import Lookups
 from pocketmq.broker.topics import Topics
-from pocketmq.proto.errors import InvalidArgument, TopicNotFound
+from pocketmq.proto.errors import InvalidArgument, Overloaded, TopicNotFound
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import decode_record
@@ -136,6 +137,39 @@ def test_an_answer_is_bounded_in_bytes_but_brings_one_record(
     assert rig.ask(topic=TOPIC, key="k").more
     monkeypatch.setattr(lookup, "_ANSWER_BYTES", 1)
     assert rig.find(key="k") == [b"3" * 1000]
+
+
+async def test_so_many_look_ups_go_on_at_a_time_others_wait_and_more_are_refused(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.append(b"one", KEYS="k")
+    begun, go_on = [], asyncio.Event()
+    search = Lookups._search
+
+    async def slow(*arguments: Any) -> pb.LookupReply:
+        begun.append(1)
+        await go_on.wait()
+        return await search(*arguments)
+
+    monkeypatch.setattr(Lookups, "_search", slow)
+    monkeypatch.setattr(lookup, "WAITING_MAX", 20)
+    asked = [
+        asyncio.create_task(rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k")))
+        for _ in range(lookup.LOOKUPS_MAX + 20)
+    ]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(begun) == lookup.LOOKUPS_MAX
+    asked.pop().cancel()
+    await asyncio.sleep(0)
+    asked.append(asyncio.create_task(rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k"))))
+    await asyncio.sleep(0)
+
+    with pytest.raises(Overloaded, match="look-ups are under way"):
+        await rig.lookups.lookup(pb.LookupRequest(topic=TOPIC, key="k"))
+    go_on.set()
+
+    assert all(reply.records for reply in await asyncio.gather(*asked))
 
 
 def test_times_bound_a_search(rig: Rig) -> None:
