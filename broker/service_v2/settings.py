@@ -28,8 +28,7 @@ from .receiving import POLLING_MOST_MS
 
 LITE_TOPICS_MAX: Final = 2_000
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
-#: The attribute of a group that consumes the light topics of one topic.
-LITE_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
+#: The attribute of a group that says how many light topics one client may have.
 _LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
 _SEND_ATTEMPTS: Final = 3
 _SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)
@@ -45,7 +44,6 @@ _CONSUMERS: Final = frozenset(
         v2.LITE_SIMPLE_CONSUMER,
     }
 )
-_LITE: Final = frozenset({v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER})
 
 
 class SettingsRules:
@@ -91,19 +89,9 @@ class SettingsRules:
             for topic in settings.publishing.topics:
                 topic_name(topic)
         else:
-            self._check_subscription(settings)
-
-    def _check_subscription(self, settings: v2.Settings) -> None:
-        group = self._group(group_name(settings.subscription.group))
-        for entry in settings.subscription.subscriptions:
-            topic_name(entry.topic)
-        if settings.client_type in _LITE and LITE_TOPIC_ATTRIBUTE not in group.attributes:
-            raise InvalidArgument(
-                f"group {group.name!r} has no light topics: set its attribute {LITE_TOPIC_ATTRIBUTE}, or use another"
-                " type of consumer",
-                field="client_type",
-                value=_type_name(settings.client_type),
-            )
+            group_name(settings.subscription.group)
+            for entry in settings.subscription.subscriptions:
+                topic_name(entry.topic)
 
     def answer(self, settings: v2.Settings, measurements: v2.Endpoints | None) -> v2.Settings:
         """Return what a client with SETTINGS keeps to; MEASUREMENTS: where it sends some, None if it does not."""

@@ -20,8 +20,8 @@ from .connected import OWN, PRODUCER, Connected, cases, consumer
 #: Where Apache's proxy in local mode refuses, and ours does not: groups are made when they first receive, pull
 #: consumers are served.
 BETTER = {"telemetry-09", "telemetry-13"}
-#: A light simple consumer of a group with light topics is welcome as well.
-LIGHT = {"telemetry-11"}
+#: Light consumers are welcome, whatever their group: they hear at their first subscription that they are not served.
+LIGHT = {"telemetry-11", "telemetry-12"}
 
 
 @pytest.fixture

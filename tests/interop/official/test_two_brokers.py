@@ -93,7 +93,7 @@ async def stored(admin: AsyncAdmin, topic: str) -> dict[str, int]:
 
 async def sent_at_last(driver: Driver, body: str) -> str:
     """Send BODY, again and again if it fails; return it."""
-    end_s = time.monotonic() + 40
+    end_s = time.monotonic() + 90
     while True:
         try:
             await driver("send", client="p", topic="orders", body=body)
@@ -186,9 +186,12 @@ async def test_transactions_and_recalls_find_their_broker(
 async def test_the_loss_of_either_broker_stops_nobody(
     language: str, killed: str, pair: Pair, tmp_path: Path
 ) -> None:
+    # Go's waits for what it cannot reach until it has another route: it has to have somebody else to ask for one.
+    listed = "ab" if language == "go" else "a"
+    endpoints = ";".join(pair.addresses[name] for name in listed)
     async with (
         AsyncAdmin(pair.nameserver) as admin,
-        dialling(language, pair.addresses["a"], tmp_path / "log") as driver,
+        dialling(language, endpoints, tmp_path / "log") as driver,
     ):
         await admin.create_topic("orders", queues=2)
         await admin.create_group("push")

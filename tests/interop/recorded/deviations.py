@@ -79,6 +79,7 @@ DEVIATIONS: Final[dict[str, list[tuple[str, ...]]]] = {
     ],
     "more types of client": [
         ("telemetry-09 telemetry-11", "grpc status: INTERNAL → OK", "settings: comes"),
+        ("telemetry-12", "grpc status: INVALID_ARGUMENT → OK", "settings: comes"),
     ],
     "an unknown topic is TOPIC_NOT_FOUND": [
         (
