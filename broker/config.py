@@ -65,7 +65,7 @@ class BrokerConfig:
     #: Queues that a topic may have.
     topic_queues_max: int = 1024
     topics_max: int = 10_000
-    #: Queues of all topics together: each costs some 1.5 KB of memory and its share of a start.
+    #: Queues of all topics together: each costs some 2 KB of memory and its share of a start.
     queues_max: int = 100_000
     groups_max: int = 10_000
 

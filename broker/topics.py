@@ -291,7 +291,7 @@ class Topics:
         if more > 0 and self._queues + more > limit:
             raise Overloaded(
                 f"topic {topic.name!r} needs {more:,} more queues, the broker has {self._queues:,} and the limit is"
-                f" {limit:,}: give it fewer, delete topics, or raise broker.queues_max (1.5 KB of memory a queue)",
+                f" {limit:,}: give it fewer, delete topics, or raise broker.queues_max (2 KB of memory a queue)",
                 field="queues",
                 value=self._queues + more,
                 limit=limit,

@@ -190,8 +190,14 @@ class ConsumeQueues:
         if min_log_offset == self._cleaned_from:
             return 0
         self._cleaned_from = min_log_offset
-        self._touch_all()
-        return sum(one.delete_expired(min_log_offset) for one in self)
+        count = 0
+        for one in self:
+            if len(one.files.files) > 1:
+                count += one.delete_expired(min_log_offset)
+                self._touched[one] = None
+            else:
+                one.correct_min_offset(min_log_offset)
+        return count
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of TOPIC with their files."""
