@@ -10,7 +10,8 @@ from ..proto.rpc.methods import ConnectionTotals
 from .metrics_page import Figure
 from .parts import Parts
 
-#: Groups, with a topic each, of which is told what they skipped.
+#: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
+_TOPICS_MAX: Final = 100
 _GROUPS_MAX: Final = 100
 
 
@@ -29,7 +30,23 @@ def figures(
     yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
     yield from _tables(parts, status)
     yield from _store(parts, status)
+    yield from _topics(parts)
     yield from _groups(parts)
+
+
+def _topics(parts: Parts) -> Iterator[Figure]:
+    """Yield what producers sent, of the topics that got most."""
+    counts = parts.sends.counts.by_topic
+    most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
+    for field, name, what in (
+        ("messages", "sent_messages", "Messages that were sent to a topic and stored."),
+        ("bytes", "sent_bytes", "Bytes of their records."),
+        ("failed", "sends_failed", "Runs of messages that were refused, or not stored in time."),
+    ):
+        for topic in sorted(most):
+            value = getattr(counts[topic], field)
+            labels = (("topic", topic),)
+            yield Figure("counter", f"pocketmq_topic_{name}_total", what, value, labels)
 
 
 def _groups(parts: Parts) -> Iterator[Figure]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from random import Random
 
@@ -263,6 +263,7 @@ def assemble(
         service_v2=ServiceV2(()),
         client_metrics=ClientMetrics(wall.now_ms),
     )
+    topics.on_change.append(partial(_forget_deleted, topics, parts.sends))
     parts.service_v2 = _service_v2(parts, config, unix_ms, wall.unix_ms)
     if isinstance(clock, VirtualClock) and wall is not clock:
         parts.awaited = _awaited(clock, parts, appends)
@@ -284,6 +285,11 @@ def _awaited(clock: VirtualClock, parts: Parts, appends: Appends) -> Awaited:
     parts.fetches.on_fetch = awaited.fetching
     parts.pops.on_receive = awaited.receiving
     return awaited
+
+
+def _forget_deleted(topics: Topics, sends: Sends, name: str) -> None:
+    if topics.find(name) is None:
+        sends.counts.forget(name)
 
 
 def _service_v2(

@@ -106,7 +106,7 @@ class Sends:
             logger.debug(
                 "send refused topic=%s queue=%d reason=%s", run.topic, run.queue, error.message
             )
-            self.counts.failed += 1
+            self.counts.refused(run.topic)
             done(pb.ProduceReply(run_id=run.run_id, error=to_wire(error)))
             return
         self._enter(send)
@@ -397,10 +397,7 @@ class Sends:
         self._waiting -= send.to_disk
         if error is None:
             send.reply.durability = pb.DISK if send.to_disk else pb.MEMORY
-            self.counts.stored += 1
-            self.counts.messages += send.count
-        else:
-            self.counts.failed += 1
+        self.counts.answered(send, stored=error is None)
         tell(done, send.reply, error)
 
 

@@ -6,7 +6,8 @@ And what sends need and tell: those who keep what waits, and how many there were
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -52,13 +53,58 @@ class Waits:
     check_room: Callable[[int], None]
 
 
+#: Topics that are counted; beyond it the one that was first sent to is forgotten.
+_TOPICS_COUNTED_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class TopicSends:
+    """What was sent to one topic: runs that were answered, stored or not; of the former messages, bytes, the last."""
+
+    stored: int = 0
+    messages: int = 0
+    bytes: int = 0
+    failed: int = 0
+    last_ms: int = 0
+
+
 @dataclass(slots=True)
 class SendCounts:
-    """Numbers that only grow: runs that were answered, stored or not, and the messages of the former."""
+    """Numbers that only grow: runs that were answered, stored or not, and the messages of the former; by topic, too."""
 
     stored: int = 0
     messages: int = 0
     failed: int = 0
+    by_topic: dict[str, TopicSends] = field(default_factory=dict)
+
+    def answered(self, send: Sending, *, stored: bool) -> None:
+        """Count SEND, which was answered."""
+        topic = self.by_topic.get(send.topic)
+        if topic is None:
+            if len(self.by_topic) >= _TOPICS_COUNTED_MAX:
+                del self.by_topic[next(iter(self.by_topic))]
+            topic = self.by_topic[send.topic] = TopicSends()
+        if not stored:
+            self.failed += 1
+            topic.failed += 1
+            return
+        count = send.count
+        self.stored += 1
+        self.messages += count
+        topic.stored += 1
+        topic.messages += count
+        topic.bytes += send.size
+        topic.last_ms = send.reply.store_timestamp_ms
+
+    def refused(self, topic: str) -> None:
+        """Count a run that was refused before it was one of TOPIC, which there may not be."""
+        self.failed += 1
+        if topic in self.by_topic:
+            self.by_topic[topic].failed += 1
+
+    def forget(self, topic: str) -> None:
+        """Forget TOPIC, which was deleted."""
+        self.by_topic.pop(topic, None)
 
 
 class Sending:
@@ -100,6 +146,11 @@ class Sending:
         self._sent = admitted.run
         self._as_sent = admitted.as_sent
         self._now_ms = now_ms
+
+    @property
+    def topic(self) -> str:
+        """Return where it was sent to."""
+        return self._sent.topic
 
     @property
     def size(self) -> int:

@@ -23,6 +23,7 @@ from .offsets import Offsets
 from .pop.pops import Pops
 from .retry_policy import intervals_of
 from .send import Sends
+from .sending import SendCounts, TopicSends
 from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics
 
@@ -107,7 +108,9 @@ class BrokerService:
                     pb.DeleteTopicRequest, pb.DeleteTopicReply, changes.delete_topic
                 ),
                 "DescribeTopic": unary(
-                    pb.DescribeTopicRequest, pb.DescribeTopicReply, self.describe_topic
+                    pb.DescribeTopicRequest,
+                    pb.DescribeTopicReply,
+                    lambda request, call: self.describe_topic(request, sends.counts),
                 ),
                 "ListTopics": unary(pb.BrokerTopicsRequest, pb.BrokerTopicsReply, self.list_topics),
                 "CreateGroup": unary(pb.CreateGroupRequest, pb.GroupReply, changes.create_group),
@@ -259,12 +262,22 @@ class BrokerService:
 
     # --- topics and groups
 
-    def describe_topic(self, request: pb.DescribeTopicRequest, call: Call) -> pb.DescribeTopicReply:
-        """Answer how a topic is made, and where each of its queues begins and ends."""
+    def describe_topic(
+        self, request: pb.DescribeTopicRequest, counts: SendCounts
+    ) -> pb.DescribeTopicReply:
+        """Answer how a topic is made, where each of its queues begins and ends, and what was sent to it by COUNTS."""
         topic = self._topics.get(request.topic)
+        sent = counts.by_topic.get(topic.name, TopicSends())
         return pb.DescribeTopicReply(
             topic=topic_message(topic),
             queues=[self._bounds(topic.name, queue) for queue in range(topic.read_queues)],
+            sent=pb.TopicSent(
+                messages=sent.messages,
+                bytes=sent.bytes,
+                runs=sent.stored,
+                failed_runs=sent.failed,
+                last_ms=sent.last_ms,
+            ),
         )
 
     def list_topics(self, request: pb.BrokerTopicsRequest, call: Call) -> pb.BrokerTopicsReply:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         GroupPosition,
         QueueDescription,
         TopicDescription,
+        TopicSent,
     )
     from .administration.group_report import (
         GroupMember,
@@ -99,6 +100,7 @@ __all__ = [
     "QueueDescription",
     "GroupDescription",
     "GroupPosition",
+    "TopicSent",
     "BrokerDescription",
     "GroupReport",
     "GroupMember",
@@ -120,6 +122,7 @@ _MODULES = {
     "BrokerDescription": "administration.descriptions",
     "GroupDescription": "administration.descriptions",
     "GroupPosition": "administration.descriptions",
+    "TopicSent": "administration.descriptions",
     "QueueDescription": "administration.descriptions",
     "TopicDescription": "administration.descriptions",
     "GroupMember": "administration.group_report",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from ..client import Admin, QueueDescription, TopicDescription
+from ..client import Admin, QueueDescription, TopicDescription, TopicSent
 from ..proto.errors import TopicExists
 from .options import json_option, nameserver_option
 from .output import instant, print_json, print_pairs, print_table
@@ -113,7 +114,10 @@ def describe(name: str, *, as_json: bool, nameserver: str) -> None:
     with Admin(nameserver) as admin:
         one = admin.describe_topic(name)
     if as_json:
-        print_json(_document(one) | {"queues": list(map(_queue_document, one.queues))})
+        sent = None if one.sent is None else asdict(one.sent)
+        print_json(
+            _document(one) | {"queues": list(map(_queue_document, one.queues)), "sent": sent}
+        )
         return
     _print(one)
     click.echo()
@@ -162,7 +166,16 @@ def _print(one: TopicDescription) -> None:
             "queues": f"{one.write_queues} to write, {one.read_queues} to read, on each broker",
             "messages": f"{sum(item.message_count for item in one.queues):,}",
         }
+        | ({"sent": _sent(one.sent)} if one.sent is not None else {})
         | dict(one.attributes)
+    )
+
+
+def _sent(sent: TopicSent) -> str:
+    last = f", the last at {instant(sent.last_ms)}" if sent.last_ms else ""
+    failed = f", {sent.failed:,} runs failed" if sent.failed else ""
+    return (
+        f"{sent.messages:,} messages, {sent.bytes:,} bytes since the brokers started{last}{failed}"
     )
 
 

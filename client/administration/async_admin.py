@@ -199,7 +199,8 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
             for broker, reply in replies.items()
             for offsets in reply.queues
         ]
-        return topic_description(next(iter(replies.values())).topic, replies, queues)
+        sent = [reply.sent for reply in replies.values()]
+        return topic_description(next(iter(replies.values())).topic, replies, queues, sent)
 
     # ------------------------------------------------------------ messages and brokers
 

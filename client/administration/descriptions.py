@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -27,6 +27,19 @@ class QueueDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSent:
+    """What producers sent to a topic since its brokers started."""
+
+    messages: int
+    #: Of their records.
+    bytes: int
+    #: Runs that were refused, or not stored in time.
+    failed: int
+    #: When the last message was stored; 0: none was.
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
     """A topic as the first of its brokers has it, and its queues on all of them."""
 
@@ -42,6 +55,8 @@ class TopicDescription:
     attributes: Mapping[str, str] = field(default_factory=dict)
     brokers: tuple[str, ...] = ()
     queues: tuple[QueueDescription, ...] = ()
+    #: What producers sent since the brokers started: None where that was not asked for.
+    sent: TopicSent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +123,12 @@ class BrokerDescription:
 
 
 def topic_description(
-    config: pb.TopicConfig, brokers: Iterable[str], queues: Iterable[QueueDescription]
+    config: pb.TopicConfig,
+    brokers: Iterable[str],
+    queues: Iterable[QueueDescription],
+    sent: Sequence[pb.TopicSent] = (),
 ) -> TopicDescription:
-    """Return the description of the topic with CONFIG on BROKERS."""
+    """Return the description of the topic with CONFIG on BROKERS; SENT: to each of them."""
     return TopicDescription(
         name=config.name,
         read_queues=config.read_queues,
@@ -121,6 +139,14 @@ def topic_description(
         attributes=dict(config.attributes),
         brokers=tuple(brokers),
         queues=tuple(queues),
+        sent=TopicSent(
+            messages=sum(one.messages for one in sent),
+            bytes=sum(one.bytes for one in sent),
+            failed=sum(one.failed_runs for one in sent),
+            last_ms=max(one.last_ms for one in sent),
+        )
+        if sent
+        else None,
     )
 
 

@@ -413,12 +413,28 @@ class DescribeTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class DescribeTopicReply(_message.Message):
-    __slots__ = ("topic", "queues")
+    __slots__ = ("topic", "queues", "sent")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
     topic: TopicConfig
     queues: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
-    def __init__(self, topic: _Optional[_Union[TopicConfig, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+    sent: TopicSent
+    def __init__(self, topic: _Optional[_Union[TopicConfig, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., sent: _Optional[_Union[TopicSent, _Mapping]] = ...) -> None: ...
+
+class TopicSent(_message.Message):
+    __slots__ = ("messages", "bytes", "runs", "failed_runs", "last_ms")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_RUNS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    bytes: int
+    runs: int
+    failed_runs: int
+    last_ms: int
+    def __init__(self, messages: _Optional[int] = ..., bytes: _Optional[int] = ..., runs: _Optional[int] = ..., failed_runs: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
 
 class BrokerTopicsRequest(_message.Message):
     __slots__ = ("include_system",)

@@ -141,6 +141,21 @@ async def test_a_bad_run_among_good_ones_costs_only_itself(rig: Rig) -> None:
     assert bodies_of(rig.store, TOPIC, 0) == [b"a", b"c"]
 
 
+async def test_what_was_sent_is_counted_by_topic(rig: Rig) -> None:
+    good, unknown = run_of([b"a", b"b"]), run_of([b"a"], topic="Nobody")
+    await rig.send(good, run_of([b"b"], queue=3), unknown)
+    await rig.send(good)
+
+    counts = rig.sends.counts
+    assert (counts.stored, counts.messages, counts.failed) == (2, 4, 2)
+    assert list(counts.by_topic) == [TOPIC], "names that somebody makes up are not kept"
+    topic = counts.by_topic[TOPIC]
+    assert (topic.stored, topic.messages, topic.bytes) == (2, 4, 2 * len(good.records))
+    assert topic.last_ms == rig.replies[-1].store_timestamp_ms
+    counts.forget(TOPIC)
+    assert not counts.by_topic
+
+
 async def test_a_bug_in_the_store_is_answered(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,3 +135,18 @@ def test_what_cannot_be_described_or_set_is_said(call: Shell) -> None:
     assert (one["queue"], one["to"], one["dry_run"]) == (1, 0, False)
     (described,) = call("group", "describe", "idle", "--interval", "0s", "--json").documents
     assert described["subscription_check"] == "warn"
+
+
+def test_what_was_sent_to_a_topic_is_described(call: Shell) -> None:
+    call("topic", "create", "Counted", "--queues", "1")
+    call("send", "Counted", "one")
+    call("send", "Counted", "two")
+
+    (described,) = call("topic", "describe", "Counted", "--json").documents
+    shown = call("topic", "describe", "Counted").out
+
+    assert described["sent"]["messages"] == 2
+    assert described["sent"]["failed"] == 0
+    assert described["sent"]["last_ms"] > 0
+    assert "2 messages, " in shown
+    assert "since the brokers started, the last at " in shown

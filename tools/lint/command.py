@@ -170,6 +170,7 @@ class _Asked:
                         broker=broker,
                         permission=topic.permission,
                         read_queues=topic.read_queues,
+                        write_queues=topic.write_queues,
                         messages=held[name],
                     )
                 )
@@ -245,6 +246,7 @@ class _Asked:
                     broker=broker,
                     permission=described.permission,
                     read_queues=described.read_queues,
+                    write_queues=described.write_queues,
                     messages=held,
                 )
                 yield from of_topic(shape)

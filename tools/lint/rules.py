@@ -79,12 +79,13 @@ class QueueMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """A topic of a broker, and how many messages each of its queues holds."""
+    """A topic of a broker, and how many messages each of its queues holds, as far as that is known."""
 
     name: str
     broker: str
     permission: int
     read_queues: int
+    write_queues: int
     messages: Mapping[int, int]
 
 
@@ -176,13 +177,20 @@ def of_messages(found: QueueMessages, broker: str, *, is_fifo: bool) -> Iterator
 
 
 def of_topic(topic: TopicShape) -> Iterator[Mistake]:
-    """Yield which queues of TOPIC hold messages that nobody may read."""
+    """Yield which queues of TOPIC hold, or get, messages that nobody may read."""
     held = {queue: count for queue, count in topic.messages.items() if count}
     if not topic.permission & _READ:
         hidden, why = held, "the topic is not readable: give it the permission to read"
     else:
         hidden = {queue: count for queue, count in held.items() if queue >= topic.read_queues}
         why = f"it has {topic.read_queues} read queues: give it more (`pocketmq topic update --read-queues`)"
+    if topic.write_queues > topic.read_queues and not hidden:
+        yield Mistake(
+            rule="unreadable",
+            topic=topic.name,
+            broker=topic.broker,
+            text=f"{topic.write_queues} queues are written to, and {why}",
+        )
     if hidden:
         count = sum(hidden.values())
         queues = ", ".join(map(str, sorted(hidden)[:_TOLD_MAX])) + (

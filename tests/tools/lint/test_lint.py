@@ -272,9 +272,21 @@ def test_who_reads_for_a_group(shape: GroupShape, rules: list[str]) -> None:
 
 
 def test_a_topic_that_is_not_readable_holds_what_nobody_may_read() -> None:
-    shape = TopicShape(name="T", broker="b", permission=2, read_queues=4, messages={0: 3, 1: 0})
+    shape = TopicShape(
+        name="T", broker="b", permission=2, read_queues=4, write_queues=4, messages={0: 3, 1: 0}
+    )
 
     assert [finding.count for finding in of_topic(shape)] == [3]
+
+
+def test_queues_that_are_written_and_not_read_are_told_without_knowing_what_they_hold() -> None:
+    shape = TopicShape(
+        name="T", broker="b", permission=6, read_queues=2, write_queues=4, messages={0: 3, 1: 0}
+    )
+
+    (found,) = of_topic(shape)
+
+    assert found.text.startswith("4 queues are written to, and it has 2 read queues")
 
 
 def test_one_filter_in_many_queues_is_one() -> None:
