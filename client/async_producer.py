@@ -54,7 +54,7 @@ class AsyncProducer(AsyncSignalledFace):
             random or Random(),
         )
         self._road = Road(self.config, session, checker)
-        self.signals = Signals()
+        self._signals = Signals()
         self._sender = self._road.sender
         self._plain_bytes = self._road.intake.plain_bytes
 

@@ -80,7 +80,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
         self._reading = Reading(check_group(group), self.config, self._session, self._cursor)
         self._steering = Steering(self._reading)
         self._retrying = Retrying(self._reading)
-        self.signals = Signals(self._finish)
+        self._signals = Signals(self._finish)
         self._waits = False
 
     async def start(self) -> None:
@@ -112,7 +112,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
 
     async def messages(self, timeout_ms: int | None = None) -> AsyncIterator[ReceivedMessage]:
         """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
-        cursor, signals = self._cursor, self.signals
+        cursor, signals = self._cursor, self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
             while signals.told is None:
                 for message in cursor.rest():
@@ -137,9 +137,9 @@ class AsyncPullConsumer(AsyncSignalledFace):
 
     def _check_signals(self) -> None:
         """Raise what was put off until the application came for more; what it was handed is finished."""
-        if self.signals.told is not None:
+        if self._signals.told is not None:
             self._cursor.finish()
-            self.signals.check()
+            self._signals.check()
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         return self.messages()
@@ -147,7 +147,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
     async def _next_batch(self, timeout_ms: int | None) -> bool:
         self._waits = True
         try:
-            if self.signals.told is not None:
+            if self._signals.told is not None:
                 return False
             while isinstance(taken := await self.take(timeout_ms), Rebalanced):
                 await self._tell(taken)

@@ -60,11 +60,11 @@ class AsyncStartedFace(AsyncFace):
 class AsyncSignalledFace(AsyncStartedFace):
     """A client for coroutines, whose `async with` block SIGTERM ends."""
 
-    signals: Signals
+    _signals: Signals
 
     async def __aenter__(self) -> Self:
         await self.start()
-        self.signals.enter()
+        self._signals.enter()
         return self
 
     async def __aexit__(
@@ -73,7 +73,7 @@ class AsyncSignalledFace(AsyncStartedFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self.signals.leaving():
+        with self._signals.leaving():
             await self._leave(error)
 
 
@@ -110,7 +110,7 @@ class Face(Block):
 class SignalledFace(Face):
     """A client for ordinary threads, whose `with` block SIGTERM ends, and which closes at the latest at exit."""
 
-    signals: Signals
+    _signals: Signals
 
     def _opened(self) -> None:
         """Have it closed at exit, if nobody does so before."""
@@ -124,7 +124,7 @@ class SignalledFace(Face):
         self._leave(SystemExit())
 
     def __enter__(self) -> Self:
-        self.signals.enter()
+        self._signals.enter()
         return self
 
     def __exit__(
@@ -133,7 +133,7 @@ class SignalledFace(Face):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self.signals.leaving():
+        with self._signals.leaving():
             self._leave(error)
 
 

@@ -60,7 +60,7 @@ class Producer(SignalledFace):
         """
         self.config = settled(ProducerConfig, nameservers, settings)
         check_checker(checker, self.config.group)
-        self.signals = Signals()
+        self._signals = Signals()
         self._portal = Portal.hold()
         self._closed = False
         self._road = self._portal.run(self._start(checker))

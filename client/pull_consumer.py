@@ -69,7 +69,7 @@ class PullConsumer(SignalledFace):
         self._core = core
         self._cursor = core.cursor
         self._closed = False
-        self.signals = Signals(self._finish)
+        self._signals = Signals(self._finish)
         self._waits = False
         self._portal = Portal.hold()
         try:
@@ -106,7 +106,7 @@ class PullConsumer(SignalledFace):
 
     def messages(self, timeout_ms: int | None = None) -> Iterator[ReceivedMessage]:
         """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
-        cursor, signals = self._cursor, self.signals
+        cursor, signals = self._cursor, self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
             while signals.told is None:
                 for message in cursor.rest():
@@ -131,9 +131,9 @@ class PullConsumer(SignalledFace):
 
     def _check_signals(self) -> None:
         """Raise what was put off until the application came for more; what it was handed is finished."""
-        if self.signals.told is not None:
+        if self._signals.told is not None:
             self._cursor.finish()
-            self.signals.check()
+            self._signals.check()
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self.messages()
@@ -141,7 +141,7 @@ class PullConsumer(SignalledFace):
     def _next_batch(self, timeout_ms: int | None) -> bool:
         self._waits = True  # First: a signal behind the look at it ends the waiting.
         try:
-            if self.signals.told is not None:
+            if self._signals.told is not None:
                 return False
             while isinstance(taken := self._run(self._core.take(timeout_ms)), Rebalanced):
                 try:

@@ -121,7 +121,7 @@ class AsyncPushConsumer(AsyncSignalledFace):
         self._connections = connections
         self._random = random or Random()
         self._pushing: Pushing | None = None
-        self.signals = Signals(self._stop_waiting)
+        self._signals = Signals(self._stop_waiting)
         self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
@@ -145,7 +145,7 @@ class AsyncPushConsumer(AsyncSignalledFace):
         pushing = self._started()
         self._waits = True
         try:
-            with self.signals.returning():
+            with self._signals.returning():
                 await pushing.until_ended()
         finally:
             self._waits = False
@@ -199,7 +199,7 @@ class PushConsumer(SignalledFace):
         self._portal: Portal | None = None
         self._pushing: Pushing | None = None
         self._closed = False
-        self.signals = Signals(self._stop_waiting)
+        self._signals = Signals(self._stop_waiting)
         self._waits = False
 
     def listener(self, function: AnyListener) -> AnyListener:
@@ -240,7 +240,7 @@ class PushConsumer(SignalledFace):
             return
         self._waits = True
         try:
-            with self.signals.returning():
+            with self._signals.returning():
                 portal.run(pushing.until_ended())
         finally:
             self._waits = False
