@@ -238,7 +238,7 @@ class ClientLink(asyncio.BufferedProtocol):
                 self._handle(events)
             elif not http2.has_more:
                 break
-        if http2.ended or (http2.is_leaving and not self._calls):
+        if http2.ended or (http2.is_going_away and not self._calls):
             transport.close()
 
     # --- calls
@@ -246,7 +246,7 @@ class ClientLink(asyncio.BufferedProtocol):
     @property
     def is_usable(self) -> bool:
         """May calls begin here?"""
-        return not (self._told_leaving or self._http2.is_leaving or self._transport.is_closing())
+        return not (self._told_leaving or self._http2.is_going_away or self._transport.is_closing())
 
     def begin(self, call: ClientCall) -> None:
         """Begin CALL, or have it wait until the server takes one more."""

@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar
 
 from . import floods
 from .events import (
-    CallsGivenUp,
+    CallsReset,
     ClientEvent,
     ConnectionEnded,
     DataReceived,
@@ -54,8 +54,8 @@ from .frames import (
     ConnectionFault,
     ErrorCode,
     frame,
-    go_away,
-    reset,
+    goaway,
+    rst_stream,
     settings,
     window_update,
 )
@@ -172,7 +172,7 @@ class Connection(ABC, Generic[EventT, IncomingT]):
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             self._outgoing.forget(stream)
-            self._outgoing.write(reset(stream_id, code))
+            self._outgoing.write(rst_stream(stream_id, code))
             self._table.add_reset(stream_id)
 
     def hold(self, stream_id: int) -> None:
@@ -186,7 +186,7 @@ class Connection(ABC, Generic[EventT, IncomingT]):
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held = False
-            self._incoming.give_back(stream)
+            self._incoming.open_window(stream)
 
     def earn(self) -> None:
         """Count a message that came: it was of use."""
@@ -204,7 +204,7 @@ class Connection(ABC, Generic[EventT, IncomingT]):
             return
         self.ended = True
         self.end_code = code
-        self._outgoing.write(go_away(self._last_of_peer(), code, reason))
+        self._outgoing.write(goaway(self._last_of_peer(), code, reason))
         for stream in self._streams.values():
             self._outgoing.forget(stream)
             self._events.append(StreamReset(stream.id, code, by_peer=False))
@@ -247,11 +247,11 @@ class ServerConnection(Connection[Event, Incoming]):
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
         """Take DATA, which came at NOW_MS, and return what it tells; nothing of streams that it begins and resets."""
         told = super().receive(data, now_ms)
-        stale, given_up = self._incoming.stale, self._incoming.given_up
+        stale, reset_by_peer = self._incoming.stale, self._incoming.reset_by_peer
         if stale:
             told = [event for event in told if getattr(event, "stream_id", 0) not in stale]
-        if given_up:
-            told.insert(0, CallsGivenUp(tuple(given_up)))
+        if reset_by_peer:
+            told.insert(0, CallsReset(tuple(reset_by_peer)))
         return told
 
     # --- what takes too long
@@ -322,16 +322,16 @@ class ServerConnection(Connection[Event, Incoming]):
 
     # --- its end
 
-    def announce_end(self) -> None:
+    def announce_goaway(self) -> None:
         """Tell the peer to open no more streams here; those that are under way to us are still served."""
         self._is_leaving = True
-        self._outgoing.write(go_away(STREAM_MASK, ErrorCode.NO_ERROR))
+        self._outgoing.write(goaway(STREAM_MASK, ErrorCode.NO_ERROR))
 
-    def refuse_new(self) -> None:
-        """Serve no further streams: a second or so after `announce_end`, so that none is lost."""
+    def goaway(self) -> None:
+        """Serve no further streams: a second or so after `announce_goaway`, so that none is lost."""
         if self._incoming.last_served is None:
             self._incoming.last_served = self._table.last_id
-            self._outgoing.write(go_away(self._table.last_id, ErrorCode.NO_ERROR))
+            self._outgoing.write(goaway(self._table.last_id, ErrorCode.NO_ERROR))
 
     @property
     def is_done(self) -> bool:
@@ -350,7 +350,7 @@ class ServerConnection(Connection[Event, Incoming]):
         del self._streams[stream.id]
         if not stream.ended_by_peer:
             if not self._is_leaving:
-                self._outgoing.write(reset(stream.id, ErrorCode.NO_ERROR))
+                self._outgoing.write(rst_stream(stream.id, ErrorCode.NO_ERROR))
             self._table.add_reset(stream.id)
 
 
@@ -379,7 +379,7 @@ class ClientConnection(Connection[ClientEvent, ClientIncoming]):
         return self._incoming.is_ready
 
     @property
-    def is_leaving(self) -> bool:
+    def is_going_away(self) -> bool:
         """Are there to be no new streams: the server said so, it is over, or all numbers are used?"""
         return (
             self.ended or self._incoming.answered_up_to is not None or self._next_id > STREAM_MASK
@@ -390,7 +390,7 @@ class ClientConnection(Connection[ClientEvent, ClientIncoming]):
         """Would the server take one more stream now?"""
         return (
             self.is_ready
-            and not self.is_leaving
+            and not self.is_going_away
             and len(self._streams) < self._incoming.streams_max
         )
 
@@ -434,7 +434,7 @@ class ClientConnection(Connection[ClientEvent, ClientIncoming]):
         assert isinstance(stream, ClientStream)
         self._outgoing.forget(stream)
         if not stream.sent:
-            self._outgoing.write(reset(stream_id, ErrorCode.NO_ERROR))
+            self._outgoing.write(rst_stream(stream_id, ErrorCode.NO_ERROR))
 
     def _written(self, stream: Stream) -> None:
         assert isinstance(stream, ClientStream)

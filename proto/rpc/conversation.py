@@ -23,7 +23,7 @@ from typing import Any, Final
 from .connection import ServerConnection
 from .errors import DeadlineExceeded, ResourceExhausted, RpcError, Unimplemented
 from .events import (
-    CallsGivenUp,
+    CallsReset,
     ConnectionEnded,
     DataReceived,
     Drained,
@@ -87,7 +87,7 @@ class Conversation:
             RequestTooLarge: self._on_too_large,
             DataReceived: self._on_data,
             StreamReset: self._on_reset,
-            CallsGivenUp: self._on_given_up,
+            CallsReset: self._on_calls_reset,
             Drained: self._on_drained,
             PingAnswered: _ignore,
             ConnectionEnded: _ignore,
@@ -190,7 +190,7 @@ class Conversation:
             self.failed += 1
             call.break_off()
 
-    def _on_given_up(self, event: CallsGivenUp) -> None:
+    def _on_calls_reset(self, event: CallsReset) -> None:
         """Break calls off before the rest of their requests has them served; streams still get their messages."""
         for stream_id in event.stream_ids:
             if isinstance(self._calls.get(stream_id), ServerUnaryCall):

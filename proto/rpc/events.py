@@ -115,7 +115,7 @@ class StreamReset(NamedTuple):
     by_peer: bool
 
 
-class CallsGivenUp(NamedTuple):
+class CallsReset(NamedTuple):
     """Told first of what was read: the peer resets these streams further on. What comes between need not be served."""
 
     stream_ids: tuple[int, ...]
@@ -145,7 +145,7 @@ Event: TypeAlias = (
     | RequestTooLarge
     | DataReceived
     | StreamReset
-    | CallsGivenUp
+    | CallsReset
     | Drained
     | PingAnswered
     | ConnectionEnded

@@ -90,12 +90,12 @@ def window_update(stream_id: int, size: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream_id, WORD.pack(size))
 
 
-def reset(stream_id: int, code: int) -> bytes:
+def rst_stream(stream_id: int, code: int) -> bytes:
     """Return the frame that ends STREAM_ID with CODE."""
     return frame(RST_STREAM, 0, stream_id, WORD.pack(code))
 
 
-def go_away(last_stream_id: int, code: int, reason: str = "") -> bytes:
+def goaway(last_stream_id: int, code: int, reason: str = "") -> bytes:
     """Return the frame that ends the connection: streams above LAST_STREAM_ID were not looked at."""
     return frame(GOAWAY, 0, 0, WORD.pack(last_stream_id) + WORD.pack(code) + reason.encode())
 

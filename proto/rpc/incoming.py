@@ -54,7 +54,7 @@ from .frames import (
     check_dependency,
     frame,
     read_settings,
-    reset,
+    rst_stream,
     window_update,
     without_padding,
 )
@@ -104,7 +104,7 @@ class Incoming:
         #: … which resets these of them, …
         self.stale: set[int] = set()
         #: … and these that were begun before.
-        self.given_up: list[int] = []
+        self.reset_by_peer: list[int] = []
         self._half_since_ms = budget.now_ms
         self._half_count = 0
         #: No stream above this is served any more.
@@ -126,8 +126,8 @@ class Incoming:
         """Take DATA, which came at NOW_MS; raise ConnectionFault, or Exhausted."""
         self._budget.now_ms = now_ms
         self._read_from = self._table.last_id
-        if self.stale or self.given_up:
-            self.stale, self.given_up = set(), []
+        if self.stale or self.reset_by_peer:
+            self.stale, self.reset_by_peer = set(), []
         blocks, handlers = self._blocks, self._handlers
         for kind, flags, stream_id, payload in self._reader.read(data):
             if not self._has_settings and (kind != SETTINGS or flags & ACK):
@@ -189,7 +189,7 @@ class Incoming:
                 self._budget.charge(floods.IDLE_FRAME)
             stream.uncredited += size
             if not stream.held:
-                self.give_back(stream)
+                self.open_window(stream)
         self._tell(DataReceived(stream_id, payload, ended))
 
     def _take_credit(self, size: int) -> None:
@@ -203,7 +203,7 @@ class Incoming:
             self._credit += self._uncredited
             self._uncredited = 0
 
-    def give_back(self, stream: Stream) -> None:
+    def open_window(self, stream: Stream) -> None:
         """Open the window of STREAM again, once that is worth a frame."""
         if stream.uncredited * 2 >= self._limits.stream_window and not stream.ended_by_peer:
             self._outgoing.write(window_update(stream.id, stream.uncredited))
@@ -321,14 +321,14 @@ class Incoming:
             self.stale.add(stream_id)
             self._stale_calls.charge(1)
         else:
-            self.given_up.append(stream_id)
+            self.reset_by_peer.append(stream_id)
             self._tell(StreamReset(stream_id, WORD.unpack(payload)[0], True))
 
     def _end_stream(self, mistake: StreamFault) -> None:
         """Break a stream off that the peer made a mistake on."""
         stream_id = mistake.stream_id
         self._budget.charge(mistake.cost)
-        self._outgoing.write(reset(stream_id, mistake.code))
+        self._outgoing.write(rst_stream(stream_id, mistake.code))
         self._table.add_reset(stream_id)
         stream = self._streams.pop(stream_id, None)
         if stream is not None:

@@ -120,7 +120,7 @@ class Server:
             server.close()
         self.served.stopping = True
         for connection in list(self._open.values()):
-            connection.leave("stopped")
+            connection.goaway("stopped")
             if connection.conversation is not None:
                 connection.conversation.wind_down()
         await self._wait_closed(grace_s * _WIND_DOWN_SHARE)

@@ -294,7 +294,7 @@ class ServerLink(asyncio.BufferedProtocol):
         finally:
             self._is_handling = False
         if self._is_leaving and PingAnswered(_LEAVING) in events:
-            self._http2.refuse_new()
+            self._http2.goaway()
         self.flush()
         if self._check is None and self.conversation.needs_check:
             self._look_later(now_ms)
@@ -394,7 +394,7 @@ class ServerLink(asyncio.BufferedProtocol):
     # --- its end
 
     def _grow_old(self) -> None:
-        self.leave("old")
+        self.goaway("old")
         server = self._server
         grace_ms = server.limits.connection_age_grace_ms
         self._limit = server.deadlines.add(server.now_ms() + grace_ms, self._wind_down)
@@ -408,7 +408,7 @@ class ServerLink(asyncio.BufferedProtocol):
         )
         self.conversation.wind_down()
 
-    def leave(self, reason: str) -> None:
+    def goaway(self, reason: str) -> None:
         """Have the peer come anew, for REASON: no new streams, and the end once those that are open are over."""
         if self._http2 is None or self._is_lingering:
             self.abort(reason)  # Nothing was asked yet, or all was said.
@@ -417,7 +417,7 @@ class ServerLink(asyncio.BufferedProtocol):
             return
         self._is_leaving = True
         self._leaving_because = reason
-        self._http2.announce_end()
+        self._http2.announce_goaway()
         self._http2.ping(_LEAVING)
         server = self._server
         if self._age is not None:
@@ -427,14 +427,14 @@ class ServerLink(asyncio.BufferedProtocol):
 
     def _refuse_new(self) -> None:
         assert self._http2 is not None
-        self._http2.refuse_new()
+        self._http2.goaway()
         self.flush()
 
     def give_up(self, reason: str) -> None:
         """End all calls now, tell the peer, and close, for REASON."""
         if self._http2 is not None and self.conversation is not None:
             self.conversation.give_up()
-            self._http2.refuse_new()
+            self._http2.goaway()
             self.flush()
             self._linger(reason)
         else:

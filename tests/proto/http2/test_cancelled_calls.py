@@ -10,7 +10,7 @@ import pytest
 from pocketmq.proto.rpc import floods
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.events import (
-    CallsGivenUp,
+    CallsReset,
     ConnectionEnded,
     DataReceived,
     Event,
@@ -85,7 +85,7 @@ def test_what_is_under_way_behind_a_reset_costs_its_stream_and_is_answered_once(
         frames.headers(stream, client.fields(), end=True),
     )
 
-    assert [type(event) for event in told] == [CallsGivenUp, StreamReset]
+    assert [type(event) for event in told] == [CallsReset, StreamReset]
     assert late == []
     assert [(found.type, found.stream, found.code) for found in client.heard()] == [
         (Type.RST_STREAM, stream, Code.STREAM_CLOSED)
@@ -173,7 +173,7 @@ def test_that_a_stream_is_given_up_is_told_before_the_rest_of_its_request() -> N
     told = client.say(frames.data(stream, BODY, end=True), frames.reset(stream))
 
     assert told == [
-        CallsGivenUp((stream,)),
+        CallsReset((stream,)),
         DataReceived(stream, BODY, True),
         StreamReset(stream, Code.CANCEL, True),
     ]

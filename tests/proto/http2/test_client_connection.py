@@ -242,7 +242,7 @@ def test_no_more_streams_are_opened_than_the_server_takes() -> None:
     assert server.connection.can_open
     stream = server.connection.open(FIELDS, b"x")
     assert not server.connection.can_open
-    assert not server.connection.is_leaving
+    assert not server.connection.is_going_away
 
     server.say(server.head(stream), server.trailers(stream))
 
@@ -269,7 +269,7 @@ def test_a_farewell_keeps_what_the_server_still_answers() -> None:
         GoAwayReceived(one, 0, "old"),
         StreamReset(two, ErrorCode.REFUSED_STREAM, True),
     ]
-    assert server.connection.is_leaving
+    assert server.connection.is_going_away
     assert server.say(server.head(one), server.trailers(one))[-1] == TrailersReceived(one, GOOD)
 
 
@@ -382,7 +382,7 @@ def test_a_mistake_of_the_connection_ends_it_and_says_why(mistake: str) -> None:
     assert type(told[-1]) is ConnectionEnded
     assert any(type(event) is StreamReset for event in told)
     assert server.heard()[-1].type == Type.GOAWAY
-    assert server.connection.is_leaving
+    assert server.connection.is_going_away
     assert server.say(frames.ping()) == []
 
 
