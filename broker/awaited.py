@@ -79,7 +79,7 @@ class Awaited:
         self._pushed_s: dict[tuple[str, str], float] = {}
         #: What simple consumers were given in this move, by handle: its group and topic.
         self._lent: dict[str, tuple[str, str]] = {}
-        self._moving = False
+        self._moving = self._is_over = False
         self._given_up: set[tuple[Hashable, ...]] = set()
 
     def start(self) -> None:
@@ -89,7 +89,8 @@ class Awaited:
         self._clock.after_move.append(self._end)
 
     def stop(self) -> None:
-        """Keep it no more."""
+        """Keep it no more: a move that waits goes on."""
+        self._is_over = True
         if self.settle in self._clock.before_leaving:
             self._clock.before_move.remove(self._begin)
             self._clock.before_leaving.remove(self.settle)
@@ -161,6 +162,8 @@ class Awaited:
         while before:
             waited = True
             await asyncio.sleep(_LOOK_S)
+            if self._is_over:
+                break
             now = self._open()
             if now != before:
                 before, since_s = now, _now_s()

@@ -81,6 +81,12 @@ class Neighbours:
             return None
         return known.queues
 
+    def forget(self, topic: str) -> None:
+        """Have the next question for TOPIC asked: it has changed here, and perhaps elsewhere."""
+        known = self._known.get(topic)
+        if known is not None:
+            self._known[topic] = known._replace(asked_ms=self._now_ms() - FRESH_MS)
+
     def ask(self, topic: str, tell: Tell) -> None:
         """Ask for TOPIC, and TELL what is known of it then."""
         asking = self._asking.get(topic)

@@ -234,6 +234,7 @@ def assemble(
     sees_all = config.v2_cluster and not config.v2_endpoints
     servers = config.nameservers if sees_all else ()
     neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
+    topics.on_change.append(neighbours.forget)
     clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops)
     coordination.official = clients.subscriptions.of_group
     coordination.keep_apart(pops)

@@ -136,6 +136,17 @@ async def test_a_topic_that_only_another_broker_has_is_found_there(cluster: Clus
     assert nowhere.status.code == v2.TOPIC_NOT_FOUND
 
 
+async def test_a_topic_that_was_asked_for_before_it_was_made_is_known_on_all_at_once(
+    cluster: Cluster,
+) -> None:
+    a, _ = await cluster.broker("a"), await cluster.broker("b")
+    assert (await route(a, "orders")).status.code == v2.TOPIC_NOT_FOUND
+
+    await cluster.topic("orders", queues=1)
+
+    assert set(brokers_in(await route(a, "orders"))) == {"a", "b"}
+
+
 async def test_of_an_access_point_with_both_brokers_each_is_named_its_own(
     cluster: Cluster,
 ) -> None:

@@ -49,6 +49,8 @@ class Program:
     survives_resets: bool = True
     #: Go's simple consumer drops what an acknowledgement was answered.
     tells_refused_acks: bool = True
+    #: Node.js' producer sends no more to a broker that has failed it once, while there is another.
+    comes_back: bool = True
 
     @property
     def source(self) -> Path:
@@ -148,6 +150,7 @@ PROGRAMS: Final = {
             _build_node,
             lambda folder: ["node", f"{folder}/program.js"],
             takes_4_mib=False,
+            comes_back=False,
         ),
         Program(
             "go",
