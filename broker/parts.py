@@ -132,7 +132,7 @@ class Parts:
         self.offsets.start(self.saver, self.store.call_owner)
         self.accounts.start(self.saver, self.store.call_owner)
         self.store.rely_on(self.topics.kept.when_safe)
-        self.producers.start()
+        self.producers.start(self.saver)
         self.transactions.start()
         self.delays.start()
         self.coordination.start()

@@ -21,7 +21,9 @@ So nothing is ever dropped that is not in the store. Not thread-safe: the event 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -31,6 +33,8 @@ from ...proto.clock import Clock, ahead_ms, past_instant
 from ...proto.errors import PocketMQError, StoreFull
 from ...proto.instant import format_instant
 from ...proto.record_run import Longs
+from ...store.disk import Disk
+from ...store.flush import Flusher, FlushJob
 from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
 from ...store.run import Appended, Run
@@ -41,7 +45,7 @@ from .numbers import RunNumbers, each_has_its_own
 from .places import Places, places_of
 from .sequence import Stored
 from .sequences import Numbered, Sequences
-from .snapshot import Snapshot, decoded, encoded, log_tail
+from .snapshot import Snapshot, decoded, encoded, log_tail, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +76,7 @@ class Producers:
         self._saved_version = -1
         self._saved_ms = 0
         self._saving = False
+        self._saver = Flusher("not started: works at once")
         self._crowded_out = 0
         self._scanned_bytes = 0
 
@@ -129,8 +134,9 @@ class Producers:
 
     # --- start and stop
 
-    def start(self) -> None:
-        """Find again what producers have stored."""
+    def start(self, saver: Flusher | None = None) -> None:
+        """Find again what producers have stored; write snapshots by SAVER (None: at once), until it has stopped."""
+        self._saver = saver or self._saver
         store = self._store
         begin, complete = 0, store.min_log_offset == 0
         snapshot = self._load()
@@ -218,42 +224,46 @@ class Producers:
         if self._saving or self._store.health.failure is not None:
             return
         self._saving = True
-        version, data, end = self._taken()
+        version, end, snapshot = self._taken()
 
         def flushed(error: PocketMQError | None) -> None:
+            if error is None:
+                self._saver.submit(FlushJob([snapshot], written))
+            else:
+                self._saving = False
+
+        def written(error: PocketMQError | None) -> None:
+            self._store.call_owner(lambda: saved(error))
+
+        def saved(error: PocketMQError | None) -> None:
             self._saving = False
             if error is None:
-                self._write(version, data, end)
+                self._saved_version, self._saved_end = version, end
+            else:  # Then the next start reads more of the log.
+                logger.warning("producers not saved reason=%s", error.message)
 
         self._store.request_sync(end, flushed)
 
-    def _taken(self) -> tuple[int, bytes, int]:
-        """Return the present state, as it is written: its version, the file, and up to where in the log it tells."""
+    def _taken(self) -> tuple[int, int, _Saving]:
+        """Return the present state: its version, up to where in the log it tells, and its saving."""
         end = self._store.max_log_offset
         tail = log_tail(self._store.log, end) or 0
         self._saved_ms = self._clock.now_ms()
-        return (
-            self.sequences.version,
-            encoded(end, tail, self.sequences.items(), ahead_ms(self._clock)),
-            end,
-        )
-
-    def _write(self, version: int, data: bytes, end: int) -> None:
-        disk = self._store.disk
-        try:
-            disk.make_folders(self._store.config.own_folder)
-            disk.write_atomically(self._path, data)
-        except StoreFull as error:  # Then the next start reads more of the log.
-            logger.warning("producers not saved reason=%s", error.message)
-            return
-        self._saved_version, self._saved_end = version, end
+        rows = rows_of(self.sequences.items(), ahead_ms(self._clock))
+        text = partial(encoded, end, tail, rows)
+        return self.sequences.version, end, _Saving(self._store.disk, self._path, text)
 
     async def close(self) -> None:
         """Save at a clean stop: everything that was appended goes to the device first. Raises what that raises."""
         if self._store.health.failure is None and self._is_news:
-            version, data, end = self._taken()
+            version, end, snapshot = self._taken()
             await synced(self._store, end)
-            self._write(version, data, end)
+            try:
+                snapshot.sync()
+            except StoreFull as error:  # Then the next start reads more of the log.
+                logger.warning("producers not saved reason=%s", error.message)
+            else:
+                self._saved_version, self._saved_end = version, end
 
     @property
     def _is_news(self) -> bool:
@@ -271,6 +281,19 @@ class Producers:
             if unknown is None
             else {"logOffset": unknown[0], "time": format_instant(unknown[1])},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """The writing of a snapshot to PATH, as something that a flusher does."""
+
+    disk: Disk
+    path: str
+    text: Callable[[], bytes]
+
+    def sync(self) -> None:
+        self.disk.make_folders(os.path.dirname(self.path))
+        self.disk.write_atomically(self.path, self.text())
 
 
 def _stored(run: Numbered, parts: Sequence[Part], appended: Sequence[Appended]) -> Stored:

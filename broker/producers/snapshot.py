@@ -52,12 +52,26 @@ def log_tail(log: CommitLog, end: int) -> int | None:
     return zlib.crc32(file.view[max(0, at - TAIL_BYTES) : at])
 
 
-def encoded(
-    log_end: int, tail: int, sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0
-) -> bytes:
-    """Return the file that says so."""
-    rows = [_row(key, sequence, ahead_ms) for key, sequence in sequences]
-    body = json.dumps(rows, separators=(",", ":")).encode()
+def rows_of(sequences: Iterable[tuple[Key, Sequence]], ahead_ms: int = 0) -> list[list[Any]]:
+    """Return SEQUENCES as they are now, for `encoded`: some 8 ms for 10,000."""
+    return [
+        [
+            *key,
+            sequence.epoch,
+            sequence.known_from,
+            sequence.next,
+            sequence.missing,
+            sequence.runs,
+            sequence.end_offset,
+            sequence.used_ms + ahead_ms,
+        ]
+        for key, sequence in sequences
+    ]
+
+
+def encoded(log_end: int, tail: int, rows: Iterable[list[Any]]) -> bytes:
+    """Return the file that says so; ROWS are what `rows_of` returned. Any thread may do that."""
+    body = ",".join([_text(row) for row in rows]).join("[]").encode()
     head = {"version": _VERSION, "logEnd": log_end, "tail": tail, "crc": zlib.crc32(body)}
     return json.dumps(head).encode() + b"\n" + body
 
@@ -75,18 +89,9 @@ def decoded(data: bytes) -> Snapshot | None:
         return None
 
 
-def _row(key: Key, sequence: Sequence, ahead_ms: int) -> list[Any]:
-    runs = [_run(stored) for stored in sequence.runs]
-    return [
-        *key,
-        sequence.epoch,
-        sequence.known_from,
-        sequence.next,
-        sequence.missing,
-        runs,
-        sequence.end_offset,
-        sequence.used_ms + ahead_ms,
-    ]
+def _text(row: list[Any]) -> str:
+    *values, runs, end_offset, used_ms = row
+    return json.dumps([*values, [*map(_run, runs)], end_offset, used_ms], separators=(",", ":"))
 
 
 def _run(stored: Stored) -> list[Any]:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.producers import producers as module
+from pocketmq.broker.producers.snapshot import decoded
 from pocketmq.proto.errors import ProducerUnknown, StoreFull
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 
 from ...numbered import bodies, numbered_run
-from ...runs import bodies_of, make_run, open_store
+from ...runs import Device, bodies_of, make_run, open_store
 from ..sending import TOPIC, Rig
 
 
@@ -273,6 +274,29 @@ async def test_without_a_snapshot_not_all_of_a_long_log_is_read(
         assert isinstance(await rig.refusal(numbered_run(bodies(0, 3), 0)), ProducerUnknown)
 
 
+async def test_a_snapshot_is_written_by_the_thread_that_saves_as_of_when_it_was_taken(
+    tmp_path: Path,
+) -> None:
+    async with life(tmp_path, kill=True) as rig:
+        saver = Device()
+        rig.producers._saver = saver
+        await rig.send(numbered_run(bodies(0, 3), 0))
+        end = rig.store.max_log_offset
+        rig.producers.save()
+        path = Path(rig.store.config.own_folder) / "producers.json"
+        assert not path.exists()
+        await rig.send(numbered_run(bodies(3, 3), 3))
+
+        saver.do_next()
+
+        snapshot = decoded(path.read_bytes())
+        assert snapshot is not None
+        assert snapshot.log_end == end
+        assert [sequence.next for _, sequence in snapshot.sequences] == [3]
+        rig.producers.save()
+        assert len(saver.jobs) == 1
+
+
 async def test_a_full_disk_only_makes_the_next_start_read_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,7 +306,7 @@ async def test_a_full_disk_only_makes_the_next_start_read_more(
         rig.disk.fail_create = lambda path: full if path.endswith("producers.json") else None
         rig.producers.save()
 
-    assert "producers not saved reason=no room" in caplog.text
+    assert "producers not saved reason=not synced: no room" in caplog.text
     async with life(tmp_path) as rig:
         assert rig.producers.to_json()["scannedBytes"] == rig.store.max_log_offset
         assert await repeated(rig, numbered_run(bodies(18, 3), 18)) == (3, 18)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pocketmq.broker.producers.sequence import Sequence, Stored
-from pocketmq.broker.producers.snapshot import decoded, encoded, log_tail
+from pocketmq.broker.producers.snapshot import decoded, encoded, log_tail, rows_of
 
 from ...runs import make_run, open_store
 
@@ -25,9 +25,8 @@ def sequence() -> Sequence:
 
 
 def test_what_was_written_is_read_again() -> None:
-    data = encoded(
-        9_000, 77, [((7, "T", 3), sequence()), (((1 << 63) - 1, "ü", 0), Sequence(0, 1))]
-    )
+    there = [((7, "T", 3), sequence()), (((1 << 63) - 1, "ü", 0), Sequence(0, 1))]
+    data = encoded(9_000, 77, rows_of(there))
 
     snapshot = decoded(data)
 
@@ -40,16 +39,16 @@ def test_what_was_written_is_read_again() -> None:
         assert getattr(found, name) == getattr(wanted, name)
     assert found.runs[0] == wanted.runs[0]
     assert found.runs[1].intervals() == wanted.runs[1].intervals()
-    assert encoded(9_000, 77, snapshot.sequences) == data
+    assert encoded(9_000, 77, rows_of(snapshot.sequences)) == data
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, -1])
 def test_a_cut_file_is_not_believed(cut: int) -> None:
-    assert decoded(encoded(1, 2, [((7, "T", 3), sequence())])[:cut]) is None
+    assert decoded(encoded(1, 2, rows_of([((7, "T", 3), sequence())]))[:cut]) is None
 
 
 def test_a_changed_file_is_not_believed() -> None:
-    data = bytearray(encoded(1, 2, [((7, "T", 3), sequence())]))
+    data = bytearray(encoded(1, 2, rows_of([((7, "T", 3), sequence())])))
     data[-30] ^= 1
 
     assert decoded(bytes(data)) is None
