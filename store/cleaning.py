@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .disk import write_error
 from .health import Health
 from .parts import StoreParts
 from .retention import decide, kept_back
@@ -38,10 +39,11 @@ class Cleaner:
     def clean(self, now_ms: int, needed_from: Callable[[], int | None]) -> Cleaned:
         """Do one round: decide by age and usage, delete, and refuse or take writes again.
 
-        NEEDED_FROM tells the lowest log offset of a message that waits for something; None if none does.
+        NEEDED_FROM tells the lowest log offset of a message that waits for something; None if none does. Raises
+        StoreError: then what is not deleted yet is so in a later round.
         """
         used = self._used_percent()
-        changed = [self._disk.modified_ms(file.path) for file in self._log.files.files]
+        changed = self._changed_ms()
         decision = decide(self._config, now_ms, changed, used)
         self._health.set_full(self._full_reason(used) if decision.refuse_writes else None)
         if decision.delete_files:
@@ -58,6 +60,13 @@ class Cleaner:
                 },
             )
         return self._follow(gone)
+
+    def _changed_ms(self) -> list[int]:
+        """Return when each file of the log was written to last."""
+        try:
+            return [self._disk.modified_ms(file.path) for file in self._log.files.files]
+        except OSError as error:
+            raise write_error(error, "look at files of", self._config.log_folder) from error
 
     def _used_percent(self) -> int:
         """Return the usage of the log's or the queues' file system, whichever is fuller."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, FilesExhausted, StoreError
-from .disk import Buffer, Disk, Mapping
+from .disk import Buffer, Disk, Mapping, write_error
 
 NAME_DIGITS = 20
 
@@ -83,7 +83,10 @@ class MappedFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return SIZE bytes at AT. DiskFailure if somebody cut the file, or the device cannot read them."""
-        found = self.mapping.read(at, size)
+        try:
+            found = self.mapping.read(at, size)
+        except OSError as error:
+            raise write_error(error, "read", self.path) from error
         if len(found) < size:
             self.mapping.check()
             raise DiskFailure(

@@ -174,15 +174,18 @@ class LoadedSlot:
         self.markers, self.unread = rows[markers], rows[~markers]
         return True
 
-    def next_markers(self, limit: int) -> Rows:
-        """Take the next recalls, LIMIT at most, off what is to be read."""
-        rows, self.markers = self.markers[:limit], self.markers[limit:]
-        return rows
+    def pass_markers(self, count: int) -> None:
+        """Take the next COUNT recalls, which were read, off what is to be read."""
+        self.markers = self.markers[count:]
 
     def next_unread(self, limit: int) -> Rows:
         """Take the next messages, LIMIT at most, off what is to be read."""
         rows, self.unread = self.unread[:limit], self.unread[limit:]
         return rows
+
+    def give_back(self, rows: Rows) -> None:
+        """Put ROWS, which were taken last and could not be read, back in front of what is to be read."""
+        self.unread = np.concatenate((rows, self.unread))
 
     # --- what waits
 

@@ -87,9 +87,24 @@ class SlotLoader:
         self._precision_ms = store.timers.precision_ms
 
     def load(self, slots: Sequence[LoadedSlot]) -> None:
-        """Read one page of SLOTS, which are being loaded: the first ones first."""
-        room, room_bytes = PAGE_MESSAGES, PAGE_BYTES
+        """Read one page of SLOTS, which are being loaded: the first ones first.
+
+        Raises what the store raises: then nothing was taken off what is to be read.
+        """
         pages: list[tuple[LoadedSlot, Rows]] = []
+        try:
+            self._choose(slots, pages)
+            self._read_messages(pages)
+        except BaseException:
+            for slot, rows in pages:
+                slot.give_back(rows)
+            raise
+        for slot, _ in pages:
+            slot.ready |= not slot.is_loading
+
+    def _choose(self, slots: Sequence[LoadedSlot], pages: list[tuple[LoadedSlot, Rows]]) -> None:
+        """Take what is read next off SLOTS, and put it into PAGES; recalls are read here."""
+        room, room_bytes = PAGE_MESSAGES, PAGE_BYTES
         for slot in slots:
             if room <= 0 or not slot.follow(PAGE_MESSAGES):
                 break
@@ -108,9 +123,6 @@ class SlotLoader:
             room_bytes -= int(rows["size"].sum(dtype=np.int64))
             if slot.is_loading:
                 break
-        self._read_messages(pages)
-        for slot, _ in pages:
-            slot.ready |= not slot.is_loading
 
     def read(self, rows: Rows) -> tuple[bytes, TimedRecords, Rows]:
         """Return the records of ROWS that are there, and which rows these are."""
@@ -123,21 +135,23 @@ class SlotLoader:
     def _read_markers(self, slot: LoadedSlot) -> int:
         """Read a page of recalls of SLOT, and take out what they mean of what is in memory; return how many."""
         sizes = slot.markers["size"][:PAGE_MESSAGES]
-        rows = slot.next_markers(max(fitting(sizes, PAGE_BYTES), 1))
+        rows = slot.markers[: max(fitting(sizes, PAGE_BYTES), 1)]
         _, records, _ = self.read(rows)
-        slot.recalls.update(records.topic_counts(records.recalls().astype(np.int64)))
         keys = set(records.recall_keys()) - slot.keys
-        slot.keys |= keys
         if keys and slot.in_memory:
             hashes = {one for key in keys for one in unique_hashes_of(key)}
-            self._take_out(slot, slot.with_hashes(hashes))
+            self._take_out(slot, slot.with_hashes(hashes), keys)
+        # All was read: nothing of it is done twice.
+        slot.keys |= keys
+        slot.recalls.update(records.topic_counts(records.recalls().astype(np.int64)))
+        slot.pass_markers(len(rows))
         return len(rows)
 
-    def _take_out(self, slot: LoadedSlot, candidates: Rows) -> None:
-        """Take those of CANDIDATES out of SLOT that its recalls mean."""
+    def _take_out(self, slot: LoadedSlot, candidates: Rows, keys: set[bytes]) -> None:
+        """Take those of CANDIDATES out of SLOT that recalls of KEYS mean."""
         for begin in range(0, len(candidates), PAGE_MESSAGES):
             _, records, rows = self.read(candidates[begin : begin + PAGE_MESSAGES])
-            hit = records.recalled(slot.keys)
+            hit = records.recalled(keys)
             slot.recalled.update(records.topic_counts(hit.astype(np.int64)))
             slot.remove(rows["position"][hit])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import struct
@@ -678,3 +679,21 @@ def test_a_deleted_topic_has_no_queues_and_begins_anew(store: MessageStore) -> N
 
     assert store.queue_names() == []
     assert store.append(make_run("T", 0, BODIES[:1])).first_queue_offset == 0
+
+
+def test_retention_says_what_it_cannot_look_at_and_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(disk: OsDisk, path: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = open_store(tmp_path)
+    store.append(make_run("T", 0, [b"one"]))
+    with monkeypatch.context() as patched:
+        patched.setattr(OsDisk, "modified_ms", broken)
+        with pytest.raises(DiskFailure, match=r"look at files of .*commitlog"):
+            store.clean()
+
+    assert store.clean().log_files == 0
+    store.append(make_run("T", 0, [b"two"]))
+    store.close()

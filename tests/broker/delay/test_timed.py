@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pocketmq.broker.delay.deliveries import Deliveries
 from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock
+from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.config import StoreConfig
@@ -262,6 +263,34 @@ async def test_a_recall_before_its_message_counts_as_in_apache(delays: Delays) -
 
 
 # --- far ones
+
+
+@pytest.mark.parametrize(
+    "error", [StoreFull("no descriptor"), MemoryError()], ids=["full", "memory"]
+)
+@pytest.mark.parametrize("failing", range(5))
+async def test_what_cannot_be_read_for_a_moment_is_delivered_and_recalled_all_the_same(
+    delays: Delays, failing: int, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, calls = MessageStore.read_records, count()
+
+    def read_or_fail(store: MessageStore, *arguments: Any) -> Any:
+        if next(calls) == failing:
+            raise error
+        return read(store, *arguments)
+
+    monkeypatch.setattr(MessageStore, "read_records", read_or_fail)
+    for name in "abc":
+        delays.send(name.encode(), 9_900, UNIQ_KEY=f"ID{name}")
+    delays.send(b"d", 4_500)
+    await delays.clock.advance(8_500)
+    delays.recall("IDb", 9_900)
+    delays.send(b"e", 9_950)
+    await delays.clock.advance(20_000)
+
+    assert next(calls) > failing
+    assert sorted(body for _, body in delays.delivered()) == [b"a", b"c", b"d", b"e"]
+    assert delays.timed.waiting == 0
 
 
 async def test_far_ones_roll_and_fire_exactly(delays: Delays) -> None:

@@ -143,7 +143,8 @@ class MessageRows:
             rows = np.flatnonzero(wrong).tolist()
             yield from self.damaged([_refused(path, wanted, row, why) for row in rows])
             wanted = wanted.take(~wrong)
-        for first in range(0, len(wanted), self._rows_max):
+        first = 0
+        while first < len(wanted):
             columns = wanted.take(slice(first, first + self._rows_max))
             refused: list[Damage] = []
 
@@ -154,7 +155,8 @@ class MessageRows:
             ) -> None:
                 refused += [_refused(path, columns, row, why) for row, why in rows]
 
-            batch = self._columns.batch(found.data, columns, refuse)
+            batch, count = self._columns.leading(found.data, columns, refuse)
+            first += count
             yield from self.damaged(refused)
             if batch.num_rows:
                 yield batch

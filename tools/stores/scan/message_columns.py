@@ -48,6 +48,10 @@ _HOST_V4_BYTES: Final = 8
 _HOST_V6_BYTES: Final = _HOST_V4_BYTES + HOST_V6_EXTRA
 
 
+#: Bytes of bodies that are decompressed for one batch: a few records may come to gigabytes.
+BODIES_MAX: Final = 64 << 20
+
+
 class MessageColumns:
     """Makes batches with the columns of SCHEMA (one of `schemas.projected("messages", …)`) of BROKER's records."""
 
@@ -71,11 +75,28 @@ class MessageColumns:
         A body that cannot be decompressed is told to REFUSE with its row, and left out; without REFUSE it raises
         CorruptRecord. NotServed, where LZ4 or ZSTD is not installed, is raised in any case.
         """
+        return self.leading(data, columns, refuse, bodies_max=None)[0]
+
+    def leading(
+        self,
+        data: Bytes,
+        columns: RunColumns,
+        refuse: Callable[[list[Refused]], None] | None = None,
+        *,
+        bodies_max: int | None = BODIES_MAX,
+    ) -> tuple[pyarrow.RecordBatch, int]:
+        """Return likewise the leading ones of COLUMNS, and how many were looked at: at least one.
+
+        Once what was decompressed of them has BODIES_MAX bytes (None: no limit), the others are left for the next.
+        """
         if not len(columns):
-            return arrow().RecordBatch.from_pylist([], schema=self.schema)
+            return arrow().RecordBatch.from_pylist([], schema=self.schema), 0
         bodies: list[bytes | None] | None = None
+        count = len(columns)
         if self._decompress and (columns.sys_flag & SYS_COMPRESSED).any():
-            bodies, refused = _decompressed(data, columns)
+            bodies, refused = _decompressed(data, columns, bodies_max)
+            count = len(bodies)
+            columns = columns.take(slice(0, count))
             if refused:
                 if refuse is None:
                     row, why = refused[0]
@@ -89,18 +110,25 @@ class MessageColumns:
                 bodies = [body for body in bodies if body is not None]
         rows = _Rows(data, columns, bodies, self._broker, self._nothing)
         arrays = [_MAKERS[name](rows) for name in self.schema.names]
-        return arrow().RecordBatch.from_arrays(arrays, schema=self.schema)
+        return arrow().RecordBatch.from_arrays(arrays, schema=self.schema), count
 
 
-def _decompressed(data: Bytes, columns: RunColumns) -> tuple[list[bytes | None], list[Refused]]:
-    """Return the bodies, None for what cannot be decompressed, and why those cannot."""
+def _decompressed(
+    data: Bytes, columns: RunColumns, size_max: int | None
+) -> tuple[list[bytes | None], list[Refused]]:
+    """Return the bodies, None for what cannot be decompressed, and why those cannot; up to SIZE_MAX bytes and one."""
     bodies: list[bytes | None] = []
+    size = 0
     refused: list[Refused] = []
     ends = (columns.body_start + columns.body_size).tolist()
     places = zip(columns.body_start.tolist(), ends, columns.sys_flag.tolist(), strict=True)
     for row, (start, end, sys_flag) in enumerate(places):
+        if size_max is not None and size >= size_max:
+            break
         try:
-            bodies.append(decompress_body(data[start:end].tobytes(), sys_flag))
+            body = decompress_body(data[start:end].tobytes(), sys_flag)
+            bodies.append(body)
+            size += len(body)
         except (CorruptRecord, InvalidArgument) as error:
             bodies.append(None)
             refused.append((row, error.message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,6 @@ def test_more_names_than_bits_are_still_told_apart() -> None:
 
 
 def test_a_compressed_body_is_shown_as_sent_or_as_stored() -> None:
-    import zlib
-
     packed = zlib.compress(b"text" * 50)
     records = [a_record(body=b"plain"), a_record(body=packed, sys_flag=SYS_COMPRESSED)]
 
@@ -117,6 +116,21 @@ def test_a_body_that_cannot_be_decompressed_is_an_error_or_left_out() -> None:
     assert [row for row, _ in refused] == [0]
     with pytest.raises(CorruptRecord, match="compressed body"):
         made.batch(array, columns)
+
+
+def test_what_is_decompressed_at_a_time_is_bounded() -> None:
+    packed = zlib.compress(bytes(1000))
+    data = a_record(body=packed, sys_flag=SYS_COMPRESSED) * 5
+    columns = parse_run(data, walk(data)[0])
+    made = MessageColumns(projected("messages", ["body"]), "b")
+    counts = []
+    while len(columns):
+        batch, count = made.leading(np.frombuffer(data, np.uint8), columns, bodies_max=1_500)
+        assert batch.num_rows == count
+        counts.append(count)
+        columns = columns.take(slice(count, None))
+
+    assert counts == [2, 2, 1]
 
 
 def test_a_message_without_an_id_of_its_own_has_the_offset_id() -> None:
