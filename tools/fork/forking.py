@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ...broker.accounts.accounts import FILE as ACCOUNTS
 from ...store.apache.settings import ApacheSettings
 from ...store.commit_log import CommitLog
 from ...store.copies import sync_tree
@@ -107,11 +108,16 @@ class _Forking:
         disk = OverlayDisk()
         running = disk.exists(os.path.join(self._source, "abort"))
         copied = Copied()
-        copy_small_files(self._source, self._target, copied, without=[_WHEEL])
+        copy_small_files(self._source, self._target, copied, without=[_WHEEL, ACCOUNTS])
         cut = find_cut(disk, os.path.join(self._source, "commitlog"), self._time_ms)
         rows = CutRows(OsDisk(), self._source, self._target, self._settings, cut.log_offset)
         rows.copy(copied)
         rows.copy_others(copied)
+        accounts = os.path.join(self._source, ACCOUNTS)
+        if cut.is_end and os.path.exists(
+            accounts
+        ):  # Else they tell of messages that are not there.
+            copied.copy(accounts, os.path.join(self._target, ACCOUNTS))
         forked = Forked(cut, running, copied=copied)
         self._copy_timers(forked)
         self._open(forked)

@@ -209,6 +209,28 @@ def test_committed_offsets_are_cut_back_to_the_end(tmp_path: Path) -> None:
     assert found["records"] == wanted
 
 
+@pytest.mark.parametrize("is_end", [True, False])
+def test_what_groups_skipped_is_told_by_a_fork_of_the_end_alone(
+    tmp_path: Path, is_end: bool
+) -> None:
+    store = recorded_store("consumption", tmp_path / "store")
+    accounts = store / "pocketmq/accounts.jsonl"
+    accounts.parent.mkdir()
+    accounts.write_text('{"group":"g","topic":"t","queue":0}\n')
+    times = sorted(
+        record["storeTimestamp"] for record in describe(store, settings("consumption"))["records"]
+    )
+
+    forked(
+        store,
+        tmp_path / "fork",
+        times[-1] if is_end else times[len(times) // 2],
+        settings("consumption"),
+    )
+
+    assert (tmp_path / "fork/pocketmq/accounts.jsonl").exists() == is_end
+
+
 def test_what_waits_for_its_time_waits_again_in_the_fork(tmp_path: Path) -> None:
     store = recorded_store("delays", tmp_path / "store")
     given = settings("delays")
