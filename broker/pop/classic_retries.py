@@ -15,8 +15,7 @@ from ...proto.properties import RETRY_TOPIC
 from ...proto.record import property_value
 from .asked import Asked
 from .changes import FoundQueue
-from .entries import Entry, PopQueue
-from .lanes import Lane
+from .entries import Entry, Lane, PopQueue
 from .parts import PopParts, Rules
 from .table import Table, exhausted, times_of
 

@@ -1,14 +1,13 @@
-"""Messages that a group has begun with, and not finished: one entry each, by queue and offset."""
+"""Messages that a group has begun with, and not finished: one entry each, with its lane and its lease."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
 
+from ..timing_wheel import Timer
 from .changes import PopKey
-
-if TYPE_CHECKING:
-    from .lanes import Lane
-    from .leases import Lease
 
 #: So many steps are made one by one before the lowest entry is searched for.
 _STEPS_MAX: Final = 256
@@ -73,3 +72,42 @@ class PopQueue:
         assert self.low <= self.next_offset
         assert all(self.low <= offset < self.next_offset for offset in self.entries)
         assert self.low == min(self.entries, default=self.next_offset)
+
+
+class Lease:
+    """The lease of ENTRIES; it is over once it has no live one."""
+
+    __slots__ = ("attempt_id", "deadline_ms", "ends_ms", "entries", "live", "owner", "timer")
+
+    def __init__(self, entries: Sequence[Entry], deadline_ms: int, owner: str) -> None:
+        self.entries = entries
+        self.live = len(entries)
+        self.deadline_ms = deadline_ms
+        self.owner = owner
+        #: When it ends however long its owner lives; 0: it does not renew.
+        self.ends_ms = 0
+        self.attempt_id = ""
+        self.timer: Timer | None = None
+
+
+class Lane:
+    """One message group of one queue."""
+
+    __slots__ = ("batch", "held", "label", "turn")
+
+    def __init__(self, label: bytes) -> None:
+        self.label = label
+        self.batch: list[Entry] = []
+        self.held: deque[Entry] = deque()
+        #: The receive that has taken from it last: it may take more.
+        self.turn = 0
+
+    @property
+    def is_leased(self) -> bool:
+        """Is anything of the batch still somebody's?"""
+        return any(entry.lease is not None for entry in self.batch)
+
+    def take_back(self) -> None:
+        """Hold the batch again, in front: it comes again."""
+        self.held.extendleft(reversed(self.batch))
+        self.batch.clear()

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from .changes import Change, Finished, Found, FoundQueue, InFlight, Looked, Moved, PopKey
-from .entries import Entry, PopQueue
-from .leases import Lease
+from .entries import Entry, Lease, PopQueue
 from .parts import PopParts
 
 logger = logging.getLogger(__name__)

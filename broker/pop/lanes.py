@@ -10,12 +10,11 @@ to the front of what is held, from the first that is not acknowledged on.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from typing import Final
 
 from ...proto.properties import SHARDING_KEY
 from ...proto.record import property_value
-from .entries import Entry
+from .entries import Entry, Lane
 
 _SHARDING_KEY: Final = SHARDING_KEY.encode()
 
@@ -23,29 +22,6 @@ _SHARDING_KEY: Final = SHARDING_KEY.encode()
 def message_group(record: bytes) -> bytes:
     """Return the message group of RECORD; empty if it has none: all those of a queue keep their order too."""
     return property_value(record, _SHARDING_KEY)
-
-
-class Lane:
-    """One message group of one queue."""
-
-    __slots__ = ("batch", "held", "label", "turn")
-
-    def __init__(self, label: bytes) -> None:
-        self.label = label
-        self.batch: list[Entry] = []
-        self.held: deque[Entry] = deque()
-        #: The receive that has taken from it last: it may take more.
-        self.turn = 0
-
-    @property
-    def is_leased(self) -> bool:
-        """Is anything of the batch still somebody's?"""
-        return any(entry.lease is not None for entry in self.batch)
-
-    def take_back(self) -> None:
-        """Hold the batch again, in front: it comes again."""
-        self.held.extendleft(reversed(self.batch))
-        self.batch.clear()
 
 
 class Lanes:

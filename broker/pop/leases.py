@@ -15,9 +15,8 @@ from typing import Final
 
 from ...proto.clock import past_instant
 from ..timers import Timers
-from ..timing_wheel import Timer
 from .changes import ClockMark
-from .entries import Entry
+from .entries import Entry, Lease
 
 #: How long a lease that renews outlasts the last word of its owner.
 RENEWED_MS: Final = 60_000
@@ -25,22 +24,6 @@ RENEWED_MS: Final = 60_000
 RENEWED_MAX_MS: Final = 3 * 3_600_000
 #: How long after its owner has gone.
 _GONE_MS: Final = 1_000
-
-
-class Lease:
-    """The lease of ENTRIES; it is over once it has no live one."""
-
-    __slots__ = ("attempt_id", "deadline_ms", "ends_ms", "entries", "live", "owner", "timer")
-
-    def __init__(self, entries: Sequence[Entry], deadline_ms: int, owner: str) -> None:
-        self.entries = entries
-        self.live = len(entries)
-        self.deadline_ms = deadline_ms
-        self.owner = owner
-        #: When it ends however long its owner lives; 0: it does not renew.
-        self.ends_ms = 0
-        self.attempt_id = ""
-        self.timer: Timer | None = None
 
 
 class Leases:

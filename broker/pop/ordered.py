@@ -15,8 +15,8 @@ from typing import Final
 
 from .asked import Asked
 from .changes import Finished, FoundQueue
-from .entries import Entry, PopQueue
-from .lanes import Lane, Lanes, message_group
+from .entries import Entry, Lane, PopQueue
+from .lanes import Lanes, message_group
 from .parts import PopParts, Rules, Taken
 from .table import Table, exhausted
 
