@@ -80,8 +80,8 @@ class Ledger:
     complaints: list[str] = field(default_factory=list)
     #: A life that did not end well, behind which messages may come again.
     unclean: bool = False
-    #: A store that failed: what fired in its last seconds may fire again, as after a power cut.
-    failed: bool = False
+    #: Lives that ended badly, or with a store that failed: what fired in the last seconds of each may fire again.
+    bad_ends: int = 0
 
 
 class _Switchboard:
@@ -190,8 +190,9 @@ class _Life:
     async def stop(self) -> None:
         told, health = len(self.ledger.told), self.store.health
         await self.attempt("stop", self.broker.stop())
-        self.ledger.unclean |= len(self.ledger.told) > told
-        self.ledger.failed |= health.failure is not None
+        is_unclean = len(self.ledger.told) > told
+        self.ledger.unclean |= is_unclean
+        self.ledger.bad_ends += is_unclean or health.failure is not None
 
     # --- what clients do
 
@@ -444,9 +445,9 @@ def _check_queues(life: _Life, promised: set[str], found: Counter[str]) -> None:
         ledger.complaints.append(f"{name} was refused, and is delivered")
     for name in sorted(ledger.gone & found.keys()):
         ledger.complaints.append(f"{name} was taken back, and is delivered")
-    fired_again = {"level", "timed"} if ledger.unclean or ledger.failed else set()
     for name, count in found.items():
-        if count > 1 + (name in fired_again):
+        again = ledger.bad_ends if name in ("level", "timed", "recalled") else 0
+        if count > 1 + again:
             ledger.complaints.append(f"{name} is there {count} times")
     for name in sorted(ledger.dead - _dead_letters(life)):
         ledger.complaints.append(f"the dead letter {name} is lost")
