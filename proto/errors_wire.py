@@ -91,10 +91,10 @@ def ours(error: rpc.RpcError) -> PocketMQError:
     return _OF_SERVER.get(type(error), PocketMQError)(error.message, **error.details)
 
 
-def failure_of(error: rpc.RpcError) -> rpc.Failure:
+def failure_of(error: rpc.RpcError) -> rpc.RpcFailure:
     """Return ERROR as a call carries it: its status, its sentence, and itself in the trailing metadata."""
     wire = to_wire(ours(error))
-    return rpc.Failure(error.status, wire.message, ((ERROR_KEY, wire.SerializeToString()),))
+    return rpc.RpcFailure(error.status, wire.message, ((ERROR_KEY, wire.SerializeToString()),))
 
 
 def to_wire(error: PocketMQError) -> Error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .channel import Http2Channel, connect
     from .channels import EOF, CallFailed, Channel, ChannelClosed, StatusCode, StreamCall
-    from .errors import Describe, Failure, RpcError
+    from .errors import Describe, RpcError, RpcFailure
     from .limits import ChannelLimits, ConnectionLimits, Limits
     from .methods import (
         LATER,
@@ -65,7 +65,7 @@ __all__ = [
     "service",
     "unary",
     "Describe",
-    "Failure",
+    "RpcFailure",
     "RpcError",
     "EOF",
     "CallFailed",
@@ -89,7 +89,7 @@ _MODULES = {
     "StatusCode": "channels",
     "StreamCall": "channels",
     "Describe": "errors",
-    "Failure": "errors",
+    "RpcFailure": "errors",
     "RpcError": "errors",
     "ChannelLimits": "limits",
     "ConnectionLimits": "limits",

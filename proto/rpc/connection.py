@@ -18,7 +18,7 @@ over when its answer is whole: what it has not sent of its request by then is dr
 Bounds, of which the peer is told: streams open at once, the size of a frame and of a list of fields, and how much
 of a body may be under way. What came of a body is given back at once (WINDOW_UPDATE) unless its stream is held
 (`hold`), so that a connection buffers here one frame, one block of fields, and what waits to be written; how much of
-that there may be is up to whoever writes (`queued_of`, `tell_below`). `floods.Budget` bounds nonsense, `check` what
+that there may be is up to whoever writes (`queued_of`, `tell_below`). `floods.py` bounds nonsense, `check` what
 takes too long.
 """
 
@@ -62,13 +62,13 @@ from .frames import (
 from .hpack import Field, FieldEncoder
 from .incoming import ClientIncoming, Incoming
 from .limits import ConnectionLimits
-from .streams import ClientStream, Outgoing, Stream, StreamTable
+from .streams import ClientStream, Http2Stream, Outgoing, StreamTable
 
 EventT = TypeVar("EventT")
 IncomingT = TypeVar("IncomingT", bound=Incoming)
 
 
-class Connection(ABC, Generic[EventT, IncomingT]):
+class Http2Connection(ABC, Generic[EventT, IncomingT]):
     """One end, from its first byte on. Its owner says the time. What is said of streams that are over is dropped."""
 
     #: The half that reads, which whoever derives from this makes.
@@ -76,7 +76,7 @@ class Connection(ABC, Generic[EventT, IncomingT]):
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
         self._limits = limits
-        self._budget = floods.Budget(now_ms)
+        self._budget = floods.FloodBudget(now_ms)
         self._table = StreamTable()
         self._streams = self._table.open
         self._events: list[Any] = []
@@ -227,14 +227,14 @@ class Connection(ABC, Generic[EventT, IncomingT]):
         self._events.append(event)
 
     @abstractmethod
-    def _written(self, stream: Stream) -> None:
+    def _written(self, stream: Http2Stream) -> None:
         """Know that all has left that this end says on STREAM."""
 
-    def _drained(self, stream: Stream) -> None:
+    def _drained(self, stream: Http2Stream) -> None:
         self._events.append(Drained(stream.id))
 
 
-class ServerConnection(Connection[Event, Incoming]):
+class ServerConnection(Http2Connection[Event, Incoming]):
     """One connection, from its preface on. Its owner says the time."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
@@ -341,7 +341,7 @@ class ServerConnection(Connection[Event, Incoming]):
     def _last_of_peer(self) -> int:
         return self._table.last_id
 
-    def _written(self, stream: Stream) -> None:
+    def _written(self, stream: Http2Stream) -> None:
         """Forget STREAM, whose answer is written; a peer that still sends is told to stop.
 
         Not where the connection is about to end, which tells as much: tonic's streams, read on behind an error as
@@ -358,7 +358,7 @@ class ServerConnection(Connection[Event, Incoming]):
 _UNINDEXED = ("grpc-timeout",)
 
 
-class ClientConnection(Connection[ClientEvent, ClientIncoming]):
+class ClientConnection(Http2Connection[ClientEvent, ClientIncoming]):
     """One connection, from its preface on. Its owner says the time."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: int) -> None:
@@ -436,6 +436,6 @@ class ClientConnection(Connection[ClientEvent, ClientIncoming]):
         if not stream.sent:
             self._outgoing.write(rst_stream(stream_id, ErrorCode.NO_ERROR))
 
-    def _written(self, stream: Stream) -> None:
+    def _written(self, stream: Http2Stream) -> None:
         assert isinstance(stream, ClientStream)
         stream.sent = True

@@ -38,7 +38,7 @@ from .frames import ErrorCode
 from .methods import Kind
 from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
 from .served import HeldAnswers, Served
-from .server_calls import Asked, ServerUnaryCall
+from .server_calls import RequestedCall, ServerUnaryCall
 from .server_streams import ServerStreamCall
 
 OpenCall = ServerUnaryCall | ServerStreamCall
@@ -133,11 +133,11 @@ class Conversation:
         if due_ms is not None and time_ms == 0:
             self._refuse(stream_id, self.too_late(request.path))
             return
-        self._begin(Asked(self, stream_id, method, headers, due_ms), compressed)
+        self._begin(RequestedCall(self, stream_id, method, headers, due_ms), compressed)
         if ended:
             self._on_data(DataReceived(stream_id, b"", True))
 
-    def _begin(self, asked: Asked, compressed: bool) -> None:
+    def _begin(self, asked: RequestedCall, compressed: bool) -> None:
         """Open the call or stream ASKED for, whose messages may be COMPRESSED."""
         size_max = self.served.limits.receive_bytes_max
         call: OpenCall

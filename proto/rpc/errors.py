@@ -81,7 +81,7 @@ class CannotListen(RpcError):
     status = "FAILED_PRECONDITION"
 
 
-class Failure(NamedTuple):
+class RpcFailure(NamedTuple):
     """An error as it travels: a gRPC status, a sentence, and further metadata; values of keys in "-bin" are bytes."""
 
     status: str
@@ -90,12 +90,12 @@ class Failure(NamedTuple):
 
 
 #: Returns how an error travels.
-Describe: TypeAlias = Callable[[RpcError], Failure]
+Describe: TypeAlias = Callable[[RpcError], RpcFailure]
 
 
-def described(error: RpcError) -> Failure:
+def described(error: RpcError) -> RpcFailure:
     """Return ERROR with its status and its sentence, and nothing else."""
-    return Failure(error.status, error.message)
+    return RpcFailure(error.status, error.message)
 
 
 def internal_error(path: str, bug: BaseException) -> InternalError:

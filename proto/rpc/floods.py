@@ -54,7 +54,7 @@ class Exhausted(Exception):
     """The budget is spent; the text says by what."""
 
 
-class Budget:
+class FloodBudget:
     """What a connection may still spend. Its owner says the time before it charges.
 
     It begins with AT_ONCE, and time gives back PER_SECOND, up to AT_ONCE again. SPENT_BY is what spends it, in words.

@@ -214,7 +214,7 @@ def without_padding(payload: bytes) -> bytes:
 _PRIORITY_BYTES: Final = 5
 
 
-class Block(NamedTuple):
+class FieldBlock(NamedTuple):
     """A whole block of fields. ENDS: nothing follows on its stream; DEPENDS_ON: a stream, by its priority."""
 
     stream_id: int
@@ -228,7 +228,7 @@ class FieldBlocks:
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._first: Block | None = None
+        self._first: FieldBlock | None = None
         self._rest = bytearray()
 
     @property
@@ -236,7 +236,7 @@ class FieldBlocks:
         """Has a block begun that is not whole? Then nothing but its rest may come."""
         return self._first is not None
 
-    def begin(self, flags: int, stream_id: int, payload: bytes) -> Block | None:
+    def begin(self, flags: int, stream_id: int, payload: bytes) -> FieldBlock | None:
         """Return the block of a HEADERS frame, if it is whole."""
         if stream_id == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS without a stream")
@@ -248,14 +248,14 @@ class FieldBlocks:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without its priority")
             depends_on = WORD.unpack_from(payload)[0] & STREAM_MASK
             payload = payload[_PRIORITY_BYTES:]
-        block = Block(stream_id, payload, flags & END_STREAM != 0, depends_on)
+        block = FieldBlock(stream_id, payload, flags & END_STREAM != 0, depends_on)
         if flags & END_HEADERS:
             return block
         self._first = block
         self._gather(payload)
         return None
 
-    def go_on(self, flags: int, stream_id: int, payload: bytes) -> Block | None:
+    def go_on(self, flags: int, stream_id: int, payload: bytes) -> FieldBlock | None:
         """Return the block that a CONTINUATION frame completes, if it does."""
         first = self._first
         if first is None or stream_id != first.stream_id:

@@ -45,9 +45,9 @@ from .frames import (
     WINDOW_MAX,
     WINDOW_UPDATE,
     WORD,
-    Block,
     ConnectionFault,
     ErrorCode,
+    FieldBlock,
     FieldBlocks,
     FrameReader,
     StreamFault,
@@ -60,7 +60,7 @@ from .frames import (
 )
 from .hpack import CompressionError, FieldDecoder, FieldEncoder, FieldList
 from .limits import ConnectionLimits
-from .streams import ClientStream, Outgoing, Stream, StreamTable
+from .streams import ClientStream, Http2Stream, Outgoing, StreamTable
 
 _SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
 _PING_BYTES: Final = 8
@@ -77,7 +77,7 @@ class Incoming:
         limits: ConnectionLimits,
         table: StreamTable,
         outgoing: Outgoing,
-        budget: floods.Budget,
+        budget: floods.FloodBudget,
         tell: Callable[[Any], None],
     ) -> None:
         self._limits = limits
@@ -93,7 +93,7 @@ class Incoming:
         self._credit = limits.connection_window
         self._uncredited = 0
         self._has_settings = False
-        self._stale_calls = floods.Budget(
+        self._stale_calls = floods.FloodBudget(
             budget.now_ms,
             floods.STALE_CALLS,
             floods.STALE_CALLS_PER_SECOND,
@@ -203,14 +203,14 @@ class Incoming:
             self._credit += self._uncredited
             self._uncredited = 0
 
-    def open_window(self, stream: Stream) -> None:
+    def open_window(self, stream: Http2Stream) -> None:
         """Open the window of STREAM again, once that is worth a frame."""
         if stream.uncredited * 2 >= self._limits.stream_window and not stream.ended_by_peer:
             self._outgoing.write(window_update(stream.id, stream.uncredited))
             stream.credit += stream.uncredited
             stream.uncredited = 0
 
-    def _count_declared(self, stream: Stream, size: int, *, ended: bool) -> None:
+    def _count_declared(self, stream: Http2Stream, size: int, *, ended: bool) -> None:
         """Hold the body against its content-length."""
         assert stream.declared is not None
         stream.received += size
@@ -232,7 +232,7 @@ class Incoming:
         if block is not None:
             self._on_block(block)
 
-    def _on_block(self, block: Block) -> None:
+    def _on_block(self, block: FieldBlock) -> None:
         try:
             # Whatever becomes of the stream: the table that the next block refers to changes with this one.
             found = self._decoder.decode(block.data)
@@ -242,7 +242,7 @@ class Incoming:
             self._budget.charge(len(block.data) >> floods.TOO_LARGE_SHIFT)
         self._on_fields(block, found)
 
-    def _on_fields(self, block: Block, found: FieldList) -> None:
+    def _on_fields(self, block: FieldBlock, found: FieldList) -> None:
         """Take what BLOCK says: a request's head, or its trailers."""
         stream_id = block.stream_id
         stream = self._streams.get(stream_id)
@@ -262,12 +262,12 @@ class Incoming:
             )
         self._open(block, found)
 
-    def _open(self, block: Block, found: FieldList) -> None:
+    def _open(self, block: FieldBlock, found: FieldList) -> None:
         """Begin the stream of a request with the fields FOUND in BLOCK."""
         stream_id = block.stream_id
         if found.flaw is not None:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, found.flaw)
-        stream = Stream(stream_id, self._outgoing.initial_window, self._limits.stream_window)
+        stream = Http2Stream(stream_id, self._outgoing.initial_window, self._limits.stream_window)
         stream.ended_by_peer = block.ends
         if found.too_large:
             self._streams[stream_id] = stream
@@ -283,7 +283,7 @@ class Incoming:
         self._streams[stream_id] = stream
         self._tell(RequestReceived(stream_id, request, block.ends))
 
-    def _on_trailers(self, stream: Stream, block: Block, found: FieldList) -> None:
+    def _on_trailers(self, stream: Http2Stream, block: FieldBlock, found: FieldList) -> None:
         """End the body of STREAM with the fields FOUND in BLOCK, which nobody asks for."""
         check_dependency(stream.id, block.depends_on)
         if stream.ended_by_peer:
@@ -447,7 +447,7 @@ class ClientIncoming(Incoming):
         limits: ConnectionLimits,
         table: StreamTable,
         outgoing: Outgoing,
-        budget: floods.Budget,
+        budget: floods.FloodBudget,
         tell: Callable[[Any], None],
         encoder: FieldEncoder,
     ) -> None:
@@ -479,7 +479,7 @@ class ClientIncoming(Incoming):
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "DATA before the head")
         super()._on_data(flags, stream_id, payload)
 
-    def _on_fields(self, block: Block, found: FieldList) -> None:
+    def _on_fields(self, block: FieldBlock, found: FieldList) -> None:
         stream_id = block.stream_id
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -498,7 +498,7 @@ class ClientIncoming(Incoming):
         except Malformed as error:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
 
-    def _on_head(self, stream: ClientStream, block: Block, found: FieldList) -> None:
+    def _on_head(self, stream: ClientStream, block: FieldBlock, found: FieldList) -> None:
         status = read_status(found.fields)
         if status < _FINAL:
             if block.ends:
@@ -509,7 +509,7 @@ class ClientIncoming(Incoming):
         stream.ended_by_peer = block.ends
         self._tell(ResponseReceived(stream.id, status, found.fields[1:], block.ends))
 
-    def _on_answers_end(self, stream: ClientStream, block: Block, found: FieldList) -> None:
+    def _on_answers_end(self, stream: ClientStream, block: FieldBlock, found: FieldList) -> None:
         if not block.ends:
             raise Malformed("trailers that do not end the stream")
         check_trailers(found.fields)

@@ -4,8 +4,9 @@ A port belongs to one server: SO_REUSEPORT is off, so that a second one fails to
 server can start again at once where connections of the last one still die.
 
 Connections take descriptors, of which a process has only so many: `connections_fitting` says how many it may have so
-that its files keep the other half. Where there is none for a connection that waits to be accepted (`Listener`), it is
-accepted with a spare one, told why and closed: otherwise it would wait for ever, and wake the event loop for ever.
+that its files keep the other half. Where there is none for a connection that waits to be accepted (`ListeningSocket`),
+it is accepted with a spare one, told why and closed: otherwise it would wait for ever, and wake the event loop for
+ever.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def check_bindable(host: str, port: int) -> None:
     _listen_on(_places(host, port)[0], host, port).close()
 
 
-def listen(host: str, port: int) -> list[Listener]:
+def listen(host: str, port: int) -> list[ListeningSocket]:
     """Return sockets that listen on PORT (0: any free one, the same for all) at every address of HOST.
 
     Raises CannotListen if one of them cannot be had.
@@ -77,7 +78,7 @@ def listen(host: str, port: int) -> list[Listener]:
     _check_port(host, port)
     if host in _WILDCARDS and socket.has_dualstack_ipv6():
         return [_listen_everywhere(host, port)]
-    found: list[Listener] = []
+    found: list[ListeningSocket] = []
     with contextlib.ExitStack() as on_error:
         for place in _places(host, port):
             if found:
@@ -88,7 +89,7 @@ def listen(host: str, port: int) -> list[Listener]:
     return found
 
 
-class Listener(socket.socket):
+class ListeningSocket(socket.socket):
     """A socket that listens, and refuses what it has no descriptor for."""
 
     #: What was refused for want of a descriptor; told of when it begins, and again at each doubling.
@@ -96,7 +97,7 @@ class Listener(socket.socket):
     _spare = -1
 
     @classmethod
-    def of(cls, plain: socket.socket) -> Listener:
+    def of(cls, plain: socket.socket) -> ListeningSocket:
         """Return PLAIN, which is no more after this, as a listener."""
         listener = cls(plain.family, plain.type, plain.proto, plain.detach())
         listener._take_spare()
@@ -182,17 +183,17 @@ def _places(host: str, port: int) -> list[_Place]:
     return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
 
 
-def _listen_on(place: _Place, host: str, port: int) -> Listener:
+def _listen_on(place: _Place, host: str, port: int) -> ListeningSocket:
     family, where = place
     try:
-        return Listener.of(socket.create_server(where, family=family, backlog=BACKLOG))
+        return ListeningSocket.of(socket.create_server(where, family=family, backlog=BACKLOG))
     except OSError as error:
         raise cannot_listen(host, port, _reason(error)) from error
 
 
-def _listen_everywhere(host: str, port: int) -> Listener:
+def _listen_everywhere(host: str, port: int) -> ListeningSocket:
     try:
-        return Listener.of(
+        return ListeningSocket.of(
             socket.create_server(
                 ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
             )

@@ -77,7 +77,7 @@ class Peer(Protocol):
         ...
 
 
-class Asked(NamedTuple):
+class RequestedCall(NamedTuple):
     """A call as its headers tell of it. DUE_MS: when its caller gives up, by the server's clock; None: never."""
 
     conversation: Peer
@@ -91,7 +91,7 @@ class RequestContext:
     """Mixed into call and stream: who asks, with which metadata, until when, and what is to follow a good answer."""
 
     __slots__ = ()
-    _asked: Asked
+    _asked: RequestedCall
     _deadline: Deadline | None
     _trailing: list[tuple[str, str]]
 
@@ -146,7 +146,7 @@ class ServerUnaryCall(RequestContext, Call):
         "_trailing",
     )
 
-    def __init__(self, asked: Asked, reader: MessageReader | None) -> None:
+    def __init__(self, asked: RequestedCall, reader: MessageReader | None) -> None:
         """READER: messages may be compressed; None: they are not."""
         super().__init__()
         self._asked = asked

@@ -14,7 +14,7 @@ from .deadlines import Deadline
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
 from .methods import Kind, Receiver, Stream
 from .protocol import HEAD, Inflation, MessageReader, not_one, with_prefix
-from .server_calls import Asked, RequestContext
+from .server_calls import RequestContext, RequestedCall
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ServerStreamCall(RequestContext, Stream):
         "_waiting_bytes",
     )
 
-    def __init__(self, asked: Asked, reader: MessageReader) -> None:
+    def __init__(self, asked: RequestedCall, reader: MessageReader) -> None:
         super().__init__()
         self._asked = asked
         self._conversation = asked.conversation

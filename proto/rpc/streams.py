@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from . import floods
-from .floods import ANSWER, DATA_SENT_SHIFT, MESSAGE, Budget
+from .floods import ANSWER, DATA_SENT_SHIFT, MESSAGE, FloodBudget
 from .frames import (
     DATA,
     DEFAULT_FRAME_SIZE,
@@ -30,7 +30,7 @@ from .frames import (
 )
 
 
-class Stream:
+class Http2Stream:
     """A stream that a peer has opened and that is not over. A connection owns it."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Stream:
         self.stalled_ms: int | None = None
 
 
-class ClientStream(Stream):
+class ClientStream(Http2Stream):
     """A stream that this side has opened and whose answer is not whole."""
 
     __slots__ = ("answered", "sent")
@@ -106,7 +106,7 @@ class StreamTable:
     """Streams by number; a peer opens them with odd numbers that grow."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Stream] = {}
+        self.open: dict[int, Http2Stream] = {}
         #: The highest number that was used.
         self.last_id = 0
         #: By their place in the row.
@@ -171,7 +171,10 @@ class Outgoing:
     """What a connection writes. WRITTEN is told of streams whose end was; DRAINED of those with room again."""
 
     def __init__(
-        self, budget: Budget, written: Callable[[Stream], None], drained: Callable[[Stream], None]
+        self,
+        budget: FloodBudget,
+        written: Callable[[Http2Stream], None],
+        drained: Callable[[Http2Stream], None],
     ) -> None:
         self._budget = budget
         self._written = written
@@ -186,7 +189,7 @@ class Outgoing:
         self.paused = False
         self._frames: list[bytes | memoryview] = []
         self._bodies = 0
-        self._waiting: deque[Stream] = deque()
+        self._waiting: deque[Http2Stream] = deque()
 
     # --- frames
 
@@ -204,7 +207,7 @@ class Outgoing:
 
     # --- answers
 
-    def answer(self, stream: Stream, head: bytes, body: bytes, end: bytes) -> None:
+    def answer(self, stream: Http2Stream, head: bytes, body: bytes, end: bytes) -> None:
         """Write a whole answer: the block HEAD, BODY and the block END of trailers."""
         size = len(body)
         if not self._fits(stream, size) or max(len(head), len(end)) > self.frame_size:
@@ -230,14 +233,14 @@ class Outgoing:
         )
         self._written(stream)
 
-    def headers(self, stream: Stream, block: bytes, *, ends: bool) -> None:
+    def headers(self, stream: Http2Stream, block: bytes, *, ends: bool) -> None:
         """Write the field BLOCK, the first of an answer; ENDS: there is nothing else of it."""
         self._frames.append(header_frames(stream.id, block, self.frame_size, ends=ends))
         if ends:
             stream.ending = True
             self._written(stream)
 
-    def body(self, stream: Stream, data: bytes) -> None:
+    def body(self, stream: Http2Stream, data: bytes) -> None:
         """Write DATA, or have it wait."""
         if self._fits(stream, len(data)):
             self._budget.earn(MESSAGE)
@@ -248,7 +251,7 @@ class Outgoing:
         self.queued += len(data)
         self.wake(stream)
 
-    def last(self, stream: Stream, data: bytes) -> None:
+    def last(self, stream: Http2Stream, data: bytes) -> None:
         """Write DATA, which ends a body without trailers, or have it wait."""
         stream.ending = True
         if self._fits(stream, len(data)):
@@ -258,7 +261,7 @@ class Outgoing:
         else:
             self.body(stream, data)
 
-    def finish(self, stream: Stream, block: bytes | None) -> None:
+    def finish(self, stream: Http2Stream, block: bytes | None) -> None:
         """End the answer with the BLOCK of trailers, or without, once its body has left."""
         stream.ending = True
         stream.end_block = block
@@ -266,7 +269,7 @@ class Outgoing:
             return
         self._write_end(stream)
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         """Drop what waits of STREAM, which is over."""
         self.queued -= stream.queued
         stream.queued = 0
@@ -274,7 +277,7 @@ class Outgoing:
 
     # --- windows
 
-    def wake(self, stream: Stream) -> None:
+    def wake(self, stream: Http2Stream) -> None:
         """Have STREAM take part in the round if it has something to write and a window."""
         if stream.outbox and stream.window > 0 and not stream.is_waiting:
             stream.is_waiting = True
@@ -295,7 +298,7 @@ class Outgoing:
         """Would `take` write more, were it asked again?"""
         return bool(self._waiting) and self.window > 0 and not self.paused
 
-    def _fits(self, stream: Stream, size: int) -> bool:
+    def _fits(self, stream: Http2Stream, size: int) -> bool:
         return (
             size <= stream.window
             and size <= self.window
@@ -305,7 +308,7 @@ class Outgoing:
             and self._bodies < OUTPUT_BYTES
         )
 
-    def _write_piece(self, stream: Stream) -> None:
+    def _write_piece(self, stream: Http2Stream) -> None:
         data = stream.outbox.popleft()
         room = min(stream.window, self.window, self.frame_size)
         if len(data) > room:
@@ -327,7 +330,7 @@ class Outgoing:
             stream.tell_below = 0
             self._drained(stream)
 
-    def _write_data(self, stream: Stream, data: bytes | memoryview, flags: int) -> None:
+    def _write_data(self, stream: Http2Stream, data: bytes | memoryview, flags: int) -> None:
         size = len(data)
         stream.window -= size
         stream.stalled_ms = None
@@ -337,7 +340,7 @@ class Outgoing:
         self._frames.append(data)
         self._budget.earn(size >> DATA_SENT_SHIFT)
 
-    def _write_end(self, stream: Stream) -> None:
+    def _write_end(self, stream: Http2Stream) -> None:
         if stream.end_block is None:
             self._frames.append(HEAD.pack(0, 0, DATA, END_STREAM, stream.id))
         else:

@@ -17,7 +17,7 @@ from pocketmq.proto.rpc.conversation import Conversation
 from pocketmq.proto.rpc.protocol import MessageReader
 from pocketmq.proto.rpc.server_calls import ServerUnaryCall
 from pocketmq.proto.rpc.server_streams import ServerStreamCall
-from pocketmq.proto.rpc.streams import Stream
+from pocketmq.proto.rpc.streams import Http2Stream
 
 from ..carriers.echo import REPLY, RUN, EchoService
 from .peer import Peer
@@ -26,7 +26,7 @@ from .peer import Peer
 _OWNED: Final = (
     ServerConnection,
     Conversation,
-    Stream,
+    Http2Stream,
     ServerUnaryCall,
     ServerStreamCall,
     MessageReader,
