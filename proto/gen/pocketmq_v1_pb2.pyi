@@ -1197,7 +1197,7 @@ class ConnectionFigures(_message.Message):
     def __init__(self, id: _Optional[int] = ..., peer: _Optional[str] = ..., secure: _Optional[bool] = ..., age_ms: _Optional[int] = ..., streams_open: _Optional[int] = ..., calls_begun: _Optional[int] = ..., calls_succeeded: _Optional[int] = ..., calls_failed: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_written: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., user_agent: _Optional[str] = ..., last_path: _Optional[str] = ..., last_call_age_ms: _Optional[int] = ...) -> None: ...
 
 class ConnectionTotals(_message.Message):
-    __slots__ = ("open", "accepted", "refused", "closed")
+    __slots__ = ("open", "accepted", "refused", "closed", "requests_held_bytes", "answers_held_bytes")
     class ClosedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1209,11 +1209,15 @@ class ConnectionTotals(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     open: int
     accepted: int
     refused: int
     closed: _containers.ScalarMap[str, int]
-    def __init__(self, open: _Optional[int] = ..., accepted: _Optional[int] = ..., refused: _Optional[int] = ..., closed: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    requests_held_bytes: int
+    answers_held_bytes: int
+    def __init__(self, open: _Optional[int] = ..., accepted: _Optional[int] = ..., refused: _Optional[int] = ..., closed: _Optional[_Mapping[str, int]] = ..., requests_held_bytes: _Optional[int] = ..., answers_held_bytes: _Optional[int] = ...) -> None: ...
 
 class ConnectionListReply(_message.Message):
     __slots__ = ("connections", "next_id", "totals")

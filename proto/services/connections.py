@@ -71,6 +71,8 @@ def _totals(totals: ConnectionTotals) -> pb.ConnectionTotals:
         accepted=totals.accepted,
         refused=totals.refused,
         closed=dict(totals.closed),
+        requests_held_bytes=totals.requests_held_bytes,
+        answers_held_bytes=totals.answers_held_bytes,
     )
 
 
