@@ -197,7 +197,7 @@ class Awaited:
         read = {(group, topic) for group, topics in groups for topic in topics}
         for group, key, lease in coordination.held():
             read.add((group, retry_topic(group)))
-            place = (group, *key)
+            place = group, key.topic, key.queue
             committed = self._committed(group, key)
             token, end = self._fetched.get(place, (0, 0))
             is_fetching = self._waiting.get(place) == lease.token
@@ -222,7 +222,7 @@ class Awaited:
     def _committed(self, group: str, key: QueueKey) -> int:
         """Return up to where GROUP has finished KEY: what it committed, and what it sent back behind that."""
         offset = self._offsets.committed(key.topic, group, key.queue) or 0
-        returned = self._returned.get((group, *key))
+        returned = self._returned.get((group, key.topic, key.queue))
         while returned and offset in returned:
             offset += 1
         return offset

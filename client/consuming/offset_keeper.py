@@ -99,8 +99,9 @@ class RegularCommits:
             self._hurries = False
 
     async def _commit(self) -> None:
+        offsets = self._finished()
         try:
-            await self._keeper.commit(offsets := self._finished())
+            await self._keeper.commit(offsets)
         except PocketMQError as error:
             queues = ", ".join(map(str, sorted(offsets)[:_QUEUES_NAMED]))
             logger.warning(

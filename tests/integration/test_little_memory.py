@@ -72,7 +72,9 @@ def test_a_server_at_its_limit_fails_calls_lives_and_keeps_what_it_acknowledged(
         for reader in readers:
             reader.join()
 
-        resource.prlimit(server.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        resource.prlimit(
+            server.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        )
         producer.send("T", b"afterwards")
         sent.add(b"afterwards")
         assert read(server, "after", len(sent), within_s=60) >= sent

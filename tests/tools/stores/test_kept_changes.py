@@ -28,9 +28,9 @@ def killed(tmp_path: Path) -> str:
     root = tmp_path / "store"
     store = open_store(root)
     store.append(make_run("new", 0, [b"one"]))
-    topics, groups = (
-        KeptTable(StateFile(OsDisk(), str(root), name), form, lambda: NOW_MS)
-        for name, form in (("topics.json", TOPICS), ("subscriptionGroup.json", GROUPS))
+    topics = KeptTable(StateFile(OsDisk(), str(root), "topics.json"), TOPICS, lambda: NOW_MS)
+    groups = KeptTable(
+        StateFile(OsDisk(), str(root), "subscriptionGroup.json"), GROUPS, lambda: NOW_MS
     )
     for name in ("gone", "old"):
         topics.put(name, TopicConfig(name=name, read_queues=4, write_queues=4))
