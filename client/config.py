@@ -16,7 +16,7 @@ from ..proto.errors import ConfigError, InvalidName
 from ..proto.record import BODY_BYTES_MAX
 from ..proto.topics import check_group
 from .allocation import Strategy, strategy_named
-from .name_servers import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
+from .name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
 from .producing.compression import Compression, check_compression
 from .producing.interceptors import check_interceptors
 from .producing.queue_choice import QueueChoice, QueueChoiceName, check_queue_choice

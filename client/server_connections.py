@@ -19,7 +19,7 @@ from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from .config import ClientConfig, settled
 from .connections import Connections, GrpcConnections
 from .faces import AsyncFace
-from .name_servers import parse_addresses
+from .name_server_addresses import parse_addresses
 from .routes import master_addresses
 from .session import Session
 

@@ -16,7 +16,8 @@ from ..proto.errors import PocketMQError, RouteNotFound
 from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
 from .connections import Connections
-from .name_servers import NameServers, parse_addresses
+from .name_server_addresses import parse_addresses
+from .name_servers import NameServers
 from .routes import Route, Routes
 from .tasks import Tasks
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ..proto.duration import parse_duration
 from ..proto.errors import Disconnected, InvalidArgument
 from ..proto.rpc.connection import ClientConnection
@@ -27,7 +28,7 @@ from ..proto.rpc.events import (
     TrailersReceived,
 )
 from ..proto.rpc.limits import ConnectionLimits
-from .options import DEFAULT_NAMESERVER, json_option
+from .options import json_option
 
 DEFAULT_BROKER: Final = "127.0.0.1:8081"
 _READ_BYTES: Final = 65_536
@@ -77,7 +78,7 @@ def health(
     if not timeout_ms:
         raise click.UsageError(f"--timeout {timeout}: it is 1ms at least.")
     if not (nameservers or brokers):
-        nameservers, brokers = (DEFAULT_NAMESERVER,), (DEFAULT_BROKER,)
+        nameservers, brokers = (DEFAULT_NAME_SERVERS,), (DEFAULT_BROKER,)
     asked = [("name server", address, "") for address in nameservers]
     asked += [("broker", address, "writable" if writable else "") for address in brokers]
     all_serve = True

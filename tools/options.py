@@ -8,14 +8,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from ..client.name_servers import NAMESERVER_VARIABLE
+from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
 from .stores.recoveries import RECOVERIES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 #: How the line begins by which a server says that it serves; a JSON object follows.
 READY: Final = "ready "
 
@@ -26,7 +25,7 @@ def nameserver_option(function: Function) -> Function:
         "--nameserver",
         metavar="HOST:PORT[,…]",
         envvar=NAMESERVER_VARIABLE,
-        default=DEFAULT_NAMESERVER,
+        default=DEFAULT_NAME_SERVERS,
         show_default=True,
         show_envvar=True,
         help="Name servers to ask.",

@@ -30,13 +30,14 @@ import click
 from click.core import ParameterSource
 
 from .. import __version__
+from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
 from .allocator import keep_freed_memory
 from .collector import Collector
 from .log_lines import configure_logging
-from .options import DEFAULT_NAMESERVER, READY, nameserver_option
+from .options import READY, nameserver_option
 from .settings import Settings, load_settings, sample
 
 if TYPE_CHECKING:  # A name server needs no broker, nor store.
@@ -345,7 +346,7 @@ def _line_to_copy(ready: dict[str, Any]) -> str:
     if "nameserver" not in ready:
         return "pocketmq cluster"
     place = ready["nameserver"]
-    option = "" if place == DEFAULT_NAMESERVER else f"--nameserver {place} "
+    option = "" if place == DEFAULT_NAME_SERVERS else f"--nameserver {place} "
     if "broker" not in ready:
         return f"pocketmq broker {option}".rstrip()
     return f"pocketmq send {option}Hello 'first message'"

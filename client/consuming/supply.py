@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
-from ..name_servers import parse_addresses
+from ..name_server_addresses import parse_addresses
 from ..session import local_host
 from .assigned_queues import AssignedQueues
 from .commits import Commits

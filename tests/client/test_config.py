@@ -13,7 +13,7 @@ from pocketmq.client.config import (
     ProducerConfig,
     ProducerSettings,
 )
-from pocketmq.client.name_servers import parse_addresses
+from pocketmq.client.name_server_addresses import parse_addresses
 from pocketmq.client.pushing.config import PushConfig, PushSettings
 from pocketmq.proto.errors import ConfigError
 

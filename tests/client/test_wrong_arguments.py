@@ -17,7 +17,7 @@ from pocketmq.client import (
     PullConsumer,
     PushConsumer,
 )
-from pocketmq.client.name_servers import NAMESERVER_VARIABLE
+from pocketmq.client.name_server_addresses import NAMESERVER_VARIABLE
 from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
 
 producer: Any = Producer

@@ -18,12 +18,11 @@ import click
 from click.core import ParameterSource
 
 from ...client import Admin
-from ...client.name_servers import NAMESERVER_VARIABLE
+from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import StoreRefused
 from ...store.open_files import allow_many_files
 from ..options import (
-    DEFAULT_NAMESERVER,
     TakesStores,
     broker_name_option,
     broker_settings,
@@ -55,7 +54,7 @@ _WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Ver
     metavar="HOST:PORT[,…]",
     envvar=NAMESERVER_VARIABLE,
     show_envvar=True,
-    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAMESERVER}]",
+    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
 )
 @click.option("--group", metavar="PATTERN", help="Only these groups (G*, one*).")
 @click.option("--topic", metavar="PATTERN", help="Only these topics.")
@@ -130,7 +129,7 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
     since = given.pop("since")
     return _Asked(
         stores=stores,
-        nameserver=given.pop("nameserver") or DEFAULT_NAMESERVER,
+        nameserver=given.pop("nameserver") or DEFAULT_NAME_SERVERS,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
         since=None if since is None else Snapshot.parse(Path(since).read_text("utf-8")),

@@ -16,14 +16,13 @@ import click
 from ...broker.accounts.account import EVERY, Account, SkippedBy
 from ...broker.accounts.accounts import AccountKey, accounts_in
 from ...client import Admin, GroupReport
-from ...client.name_servers import NAMESERVER_VARIABLE
+from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ...proto.clock import SystemClock
 from ...proto.errors import GroupNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from ...store.open_files import allow_many_files
 from ..lag.cold import store_rows
 from ..options import (
-    DEFAULT_NAMESERVER,
     TakesStores,
     broker_settings,
     broker_settings_option,
@@ -61,7 +60,7 @@ _FOUND: Final = 1
     metavar="HOST:PORT[,…]",
     envvar=NAMESERVER_VARIABLE,
     show_envvar=True,
-    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAMESERVER}]",
+    help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
 )
 @click.option("--topic", metavar="PATTERN", default="*", help="Only these topics (orders*).")
 @click.option("--group", metavar="PATTERN", default="*", help="Only these groups.")
@@ -97,7 +96,7 @@ def lint(
             for one in asked.of_store(place)
         ]
     else:
-        with Admin(nameserver or DEFAULT_NAMESERVER) as admin:
+        with Admin(nameserver or DEFAULT_NAME_SERVERS) as admin:
             findings = list(asked.of_cluster(admin))
     if as_json:
         for finding in findings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ....client.name_servers import DEFAULT_NAME_SERVERS, parse_addresses
+from ....client.name_server_addresses import DEFAULT_NAME_SERVERS, parse_addresses
 from ....proto.errors import ConfigError
 from .option_reader import OptionReader
 
