@@ -33,6 +33,7 @@ def page_faults(*, keep: bool) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option"
 )

@@ -76,6 +76,7 @@ def test_an_archive_that_is_not_what_it_should_be_is_fetched_again(
     assert data.archive(at=archive).read_bytes() == sound
 
 
+@pytest.mark.processes
 def test_a_registry_that_cannot_be_reached_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

