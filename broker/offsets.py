@@ -7,6 +7,11 @@ would skip: whoever has a group go back by its administrator's will answers when
 A save costs the owner's thread a copy of what changed since the last one. The thread that writes has the text of all
 the rest from the last time.
 
+A commit may bring a text (Kafka's commit metadata). The file is Apache's and has no room for it: it lies in the group's
+account (accounts/) with the offset that it came with, and goes as soon as the group stands elsewhere, also at a start.
+The two files are saved one after the other: a kill may lose a text alone, or bring back one that this offset had a few
+seconds before; another offset never has it.
+
 Not thread-safe: the event loop owns it.
 """
 
@@ -28,6 +33,7 @@ from ..store.state_tables import (
     parse_consumer_offsets,
     topics_of_groups,
 )
+from .accounts.accounts import Accounts
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +47,11 @@ _SEPARATOR: Final = "@"
 
 
 class Offsets:
-    """Offsets by topic, group and queue, over FILE."""
+    """Offsets by topic, group and queue, over FILE; texts that came with them are in ACCOUNTS."""
 
-    def __init__(self, file: StateFile, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, file: StateFile, now_ms: Callable[[], int], accounts: Accounts | None = None
+    ) -> None:
         self._file = file
         self._now_ms = now_ms
         loaded = file.load(parse_consumer_offsets)
@@ -53,6 +61,10 @@ class Offsets:
         self._version: DataVersion = table.version
         self._offsets = _Table(table.offsets)
         self._pull_offsets = _Table(table.pull_offsets)
+        self._accounts = Accounts() if accounts is None else accounts
+        for group, topic, queue in list(self._accounts.annotated):
+            stands_at = self.committed(topic, group, queue)
+            self._accounts.stand((group, topic, queue), stands_at)
         self._commits = 0
         self._dirty = False
         #: What is to be saved once the log is on the device.
@@ -67,9 +79,18 @@ class Offsets:
         self._saver = saver
         self._call_owner = call_owner
 
-    def commit(self, topic: str, group: str, queue: int, offset: int) -> None:
-        """Note that GROUP has finished everything below OFFSET of QUEUE; going back is allowed."""
+    def commit(
+        self, topic: str, group: str, queue: int, offset: int, metadata: str | None = None
+    ) -> None:
+        """Note that GROUP has finished everything below OFFSET of QUEUE; going back is allowed.
+
+        METADATA goes with OFFSET ("": nothing does); None leaves to it what it has.
+        """
         self._offsets.put(_key(topic, group), queue, offset)
+        if metadata is not None:
+            self._accounts.annotate((group, topic, queue), offset, metadata)
+        elif self._accounts.annotated:
+            self._accounts.stand((group, topic, queue), offset)
         self._dirty = True
         self._commits += 1
         if self._commits % _COMMITS_PER_VERSION == 0:
@@ -78,6 +99,11 @@ class Offsets:
     def committed(self, topic: str, group: str, queue: int) -> int | None:
         """Return the next offset of QUEUE for GROUP; None if it never committed."""
         return self._offsets.entries.get(_key(topic, group), {}).get(queue)
+
+    def metadata(self, topic: str, group: str, queue: int) -> str:
+        """Return the text that goes with what GROUP has committed of QUEUE; "": none does."""
+        found = self._accounts.metadata((group, topic, queue))
+        return "" if found is None else found[1]
 
     def of_group(self, group: str) -> list[tuple[str, int, int]]:
         """Return (topic, queue, offset) of everything that GROUP committed, sorted."""

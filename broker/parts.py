@@ -213,11 +213,11 @@ def assemble(
     unix_ms = clock.unix_ms
     topics = Topics(state_file("topics.json"), config, unix_ms)
     groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
-    offsets = Offsets(state_file("consumerOffset.json"), unix_ms)
+    accounts = Accounts(wall.unix_ms, AccountFile(store.disk, store.config.path))
+    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts)
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
-    accounts = Accounts(wall.unix_ms, AccountFile(store.disk, store.config.path))
     filters = Filters(wall_timers, wall, accounts)
     appends = Appends(store, purgatory.notify)
     fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from ..proto.commit_metadata import check_metadata
 from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import decode_record
@@ -142,6 +143,8 @@ class BrokerService:
                     limit=high,
                     value=one.offset,
                 )
+            if one.metadata:
+                check_metadata(one.metadata)
         if not request.force:
             self._pops.check_not_popped(request.group)
             self._coordination.fence.check_commit(request.group, request.offsets)
@@ -150,7 +153,8 @@ class BrokerService:
         if is_move:
             self._note_moves(request, call)
         for one in request.offsets:
-            self._offsets.commit(one.topic, request.group, one.queue, one.offset)
+            text = one.metadata if one.HasField("metadata") else None
+            self._offsets.commit(one.topic, request.group, one.queue, one.offset, text)
         if request.force:
             # Who held the queues goes on from here as well: it has to ask for them anew.
             keys = [(one.topic, one.queue) for one in request.offsets]
@@ -206,6 +210,9 @@ class BrokerService:
                 for topic, queue, offset in self._offsets.of_group(request.group)
                 if self._topics.has_queue(topic, queue)
             ]
+        for one in offsets:
+            if text := self._offsets.metadata(one.topic, request.group, one.queue):
+                one.metadata = text
         if request.with_times:
             self._add_unread(offsets)
             self._add_lent(request.group, offsets)

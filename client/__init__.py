@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .async_pull_consumer import AsyncPullConsumer
     from .clock import AsyncClocks, BrokerClock
     from .consuming.counts import Counts
+    from .consuming.offsets import OffsetAndMetadata
     from .consuming.pulling import Pulled
     from .consuming.sending_back import SentBack
     from .draft import Draft
@@ -91,6 +92,7 @@ __all__ = [
     "Sql",
     "SentBack",
     "Pulled",
+    "OffsetAndMetadata",
     "Queue",
     "Admin",
     "AsyncAdmin",
@@ -137,6 +139,7 @@ _MODULES = {
     "AsyncClocks": "clock",
     "BrokerClock": "clock",
     "Counts": "consuming.counts",
+    "OffsetAndMetadata": "consuming.offsets",
     "Pulled": "consuming.pulling",
     "SentBack": "consuming.sending_back",
     "Draft": "draft",

@@ -16,7 +16,7 @@ from ..proto.topics import check_group
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections, GrpcConnections
 from .consuming.counts import Counts
-from .consuming.offsets import Batch, Cursor
+from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
 from .consuming.poll_watch import watch_polls
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
 from .consuming.pulling import Pull, Pulled, pull_once
@@ -267,8 +267,8 @@ class AsyncPullConsumer(AsyncSignalledFace):
         """Return the offset of the next message of QUEUE that will be handed out."""
         return await self._steering.position(queue, self._cursor.behind())
 
-    async def committed(self, queue: Queue) -> int | None:
-        """Return the offset that the group has committed of QUEUE; None: none."""
+    async def committed(self, queue: Queue) -> OffsetAndMetadata | None:
+        """Return the offset that the group has committed of QUEUE, and the text that goes with it; None: nothing."""
         return await self._steering.committed(queue)
 
     async def seek(self, queue: Queue, offset: int) -> None:
@@ -304,8 +304,14 @@ class AsyncPullConsumer(AsyncSignalledFace):
         self._reading.check_open()
         await self._reading.commit(self._cursor.finish())
 
-    async def commit_sync(self, offsets: Mapping[Queue, int] | None = None) -> None:
-        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`."""
+    async def commit_sync(
+        self, offsets: Mapping[Queue, int | tuple[int, str]] | None = None
+    ) -> None:
+        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`.
+
+        With (offset, metadata) the broker keeps that text, 1,024 bytes of UTF-8 at most, as long as the group stands
+        there; "" takes it away. Raises InvalidArgument for a longer one, or for any if the consumer broadcasts.
+        """
         if offsets is None:
             await self.commit()
         else:
@@ -314,7 +320,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
     async def commit_async(
         self,
         callback: CommitCallback | None = None,
-        offsets: Mapping[Queue, int] | None = None,
+        offsets: Mapping[Queue, int | tuple[int, str]] | None = None,
     ) -> None:
         """Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the event loop."""
         self._reading.check_open()

@@ -30,6 +30,7 @@ from typing import Any, TypeVar, Unpack
 from .async_pull_consumer import AsyncPullConsumer, CommitCallback, tell
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .consuming.counts import Counts
+from .consuming.offsets import OffsetAndMetadata
 from .consuming.prefetch import Rebalanced
 from .consuming.pulling import Pulled
 from .consuming.sending_back import SentBack
@@ -217,8 +218,8 @@ class PullConsumer(SignalledFace):
         """Return the offset of the next message of QUEUE that will be handed out."""
         return self._run(self._core.position(queue))
 
-    def committed(self, queue: Queue) -> int | None:
-        """Return the offset that the group has committed of QUEUE; None: none."""
+    def committed(self, queue: Queue) -> OffsetAndMetadata | None:
+        """Return the offset that the group has committed of QUEUE, and the text that goes with it; None: nothing."""
         return self._run(self._core.committed(queue))
 
     def seek(self, queue: Queue, offset: int) -> None:
@@ -253,14 +254,18 @@ class PullConsumer(SignalledFace):
         """Finish what was handed out, and have the brokers keep how far the group is."""
         self._run(self._core.commit())
 
-    def commit_sync(self, offsets: Mapping[Queue, int] | None = None) -> None:
-        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`."""
+    def commit_sync(self, offsets: Mapping[Queue, int | tuple[int, str]] | None = None) -> None:
+        """Commit OFFSETS, of the next message of each queue; None: what was handed out is finished, as in `commit`.
+
+        With (offset, metadata) the broker keeps that text, 1,024 bytes of UTF-8 at most, as long as the group stands
+        there; "" takes it away. Raises InvalidArgument for a longer one, or for any if the consumer broadcasts.
+        """
         self._run(self._core.commit_sync(offsets))
 
     def commit_async(
         self,
         callback: CommitCallback | None = None,
-        offsets: Mapping[Queue, int] | None = None,
+        offsets: Mapping[Queue, int | tuple[int, str]] | None = None,
     ) -> None:
         """Do as `commit_sync`, and do not wait for it; CALLBACK hears what became of it, on the client's own thread."""
         self._run(self._core.commit_async(callback, offsets))

@@ -51,6 +51,10 @@ def describe(
     if found.queues:
         click.echo()
         print_table(_QUEUE_TITLES, [_queue_row(one) for one in found.queues])
+    texts = [_text_row(one) for one in found.queues if one.metadata]
+    if texts:
+        click.echo()
+        print_table(["topic", "broker", "queue", "offset", "committed with"], texts)
     _print_accounts(found.queues)
 
 
@@ -112,6 +116,7 @@ def document(found: GroupReport) -> dict[str, Any]:
             _place(one.queue)
             | {
                 "offset": one.offset if one.offset >= 0 else None,
+                "metadata": one.metadata or None,
                 "min_offset": one.min_offset,
                 "max_offset": one.max_offset,
                 "lag": one.lag,
@@ -237,6 +242,12 @@ def _queue_row(one: GroupQueue) -> list[object]:
         one.lost_count,
         holder,
     ]
+
+
+def _text_row(one: GroupQueue) -> list[object]:
+    # What a consumer wrote must not steer a terminal.
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in one.metadata)
+    return [*one.queue, one.offset, text]
 
 
 def _age(age_ms: int) -> str:

@@ -4,6 +4,7 @@
     looks     which filter looked at which offsets, for those who want to know what became of one message
     lost      messages that were damaged, or gone with a file
     moves     where administrators had the group go on
+    metadata  the text that was committed with the group's offset
 
 Messages may be looked at twice, after a rebalance for instance. Each is counted once: it is known up to where it was
 counted, and only what lies behind that counts. What another filter looks at again (a consumer that begins where the
@@ -95,6 +96,8 @@ class Account:
     #: From which offset on which filter looked, rising.
     looks: list[tuple[int, Filtering]] = field(default_factory=list)
     moves: list[MovedBy] = field(default_factory=list)
+    #: The committed offset that came with a text, and the text; None: the last one came without.
+    metadata: tuple[int, str] | None = None
 
     @property
     def skipped_count(self) -> int:
@@ -201,6 +204,7 @@ class Account:
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON."""
+        metadata = {} if self.metadata is None else {"metadata": list(self.metadata)}
         return {
             "countedTo": self.counted_to,
             "lookedTo": self.looked_to,
@@ -211,11 +215,16 @@ class Account:
             ],
             "looks": [[begin, *name] for begin, name in self.looks],
             "moves": [[one.at_ms, one.who, one.before, one.after] for one in self.moves],
+            **metadata,
         }
 
     @classmethod
     def from_json(cls, document: Any) -> Account:
         """Return the account in DOCUMENT; ValueError, LookupError or TypeError for what is none."""
+        metadata = document.get("metadata")
+        if metadata is not None:
+            offset, text = metadata
+            metadata = (int(offset), str(text))
         return cls(
             counted_to=int(document["countedTo"]),
             looked_to=int(document["lookedTo"]),
@@ -234,6 +243,7 @@ class Account:
                 MovedBy(int(at_ms), str(who), None if before is None else int(before), int(after))
                 for at_ms, who, before, after in document["moves"]
             ],
+            metadata=metadata,
         )
 
 

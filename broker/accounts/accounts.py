@@ -4,7 +4,9 @@
 
 A save costs the event loop a copy of what changed; the thread that writes has the text of the rest from the last time.
 A kill loses what was noted since the last save, a move never (its answer waits); the folder may be deleted: then
-accounts begin anew. The event loop owns it.
+accounts begin anew. The text that a consumer committed with an offset (Kafka's commit metadata) lies here as well, with
+that offset, since `consumerOffset.json` is Apache's: it goes when the group's offset changes (see offsets.py). The
+event loop owns it.
 
 Bounds: ACCOUNTS_MAX accounts; beyond it the one that was touched longest ago is forgotten.
 """
@@ -55,6 +57,8 @@ class Accounts:
         self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
         if file is not None:
             self._accounts.update(file.load(limit))
+        #: Whose account has a text that was committed with an offset.
+        self.annotated = {key for key, one in self._accounts.items() if one.metadata is not None}
         #: In the order of their changes.
         self._changed: dict[AccountKey, None] = {}
         self._saver = Flusher("not started: works at once")
@@ -100,6 +104,32 @@ class Accounts:
         if before != after:
             self._of(key).move(MovedBy(self._now_ms(), who, before, after))
 
+    def annotate(self, key: AccountKey, offset: int, text: str) -> None:
+        """Note that the group of KEY committed OFFSET with TEXT, in place of any other; "": with none."""
+        if text:
+            self._of(key).metadata = (offset, text)
+            self.annotated.add(key)
+        elif key in self.annotated:
+            self._strip(key)
+
+    def metadata(self, key: AccountKey) -> tuple[int, str] | None:
+        """Return the offset of KEY that was committed with a text, and the text."""
+        return self._accounts[key].metadata if key in self.annotated else None
+
+    def stand(self, key: AccountKey, offset: int | None) -> None:
+        """Note that the group of KEY stands at OFFSET (None: it has none): a text of another one goes."""
+        found = self.metadata(key)
+        if found is not None and found[0] != offset:
+            self._strip(key)
+
+    def _strip(self, key: AccountKey) -> None:
+        self.annotated.discard(key)
+        account = self._accounts[key]
+        account.metadata = None
+        if account == Account():
+            del self._accounts[key]
+        self._touch(key)
+
     def _of(self, key: AccountKey, queue_end: int | None = None) -> Account:
         account = self._accounts.get(key)
         if account is None or (queue_end is not None and account.counted_to > queue_end):
@@ -110,11 +140,13 @@ class Accounts:
                 else Account(lost=account.lost, skipped=account.skipped)
             )
             account = self._accounts[key] = anew
+            self.annotated.discard(key)
         self._touch(key)
         self._accounts.move_to_end(key)
         if len(self._accounts) > self._limit:
             oldest, _ = self._accounts.popitem(last=False)
             self._touch(oldest)
+            self.annotated.discard(oldest)
         return account
 
     def _touch(self, key: AccountKey) -> None:
@@ -132,6 +164,7 @@ class Accounts:
     def _forget(self, matches: Callable[[AccountKey], bool]) -> None:
         for key in [key for key in self._accounts if matches(key)]:
             del self._accounts[key]
+            self.annotated.discard(key)
             self._touch(key)
 
     # --- telling

@@ -69,6 +69,8 @@ class GroupQueue:
     queue: Queue
     #: The next offset to consume; −1: never committed.
     offset: int
+    #: The text that a consumer committed with it; "": none.
+    metadata: str = ""
     min_offset: int
     max_offset: int
     #: Since when the oldest unread message has lain there; 0: all are read.
@@ -175,6 +177,8 @@ class Look:
     #: By broker, by the asker's clock.
     at_ms: Mapping[str, int]
     committed: Mapping[Queue, int]
+    #: Of queues whose offset has one.
+    metadata: Mapping[Queue, str]
     bounds: Mapping[Queue, tuple[int, int]]
     #: Only of the first look.
     oldest_unread_ms: Mapping[Queue, int]
@@ -240,6 +244,7 @@ def queues_of(
             GroupQueue(
                 queue=queue,
                 offset=last.committed[queue],
+                metadata=last.metadata.get(queue, ""),
                 min_offset=low,
                 max_offset=high,
                 oldest_unread_ms=first.oldest_unread_ms[queue],

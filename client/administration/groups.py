@@ -290,6 +290,7 @@ class GroupAdmin(DeadLetterAdmin):
     ) -> Look:
         addresses = await self._brokers.addresses()
         committed: dict[Queue, int] = {}
+        metadata: dict[Queue, str] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
         unread_ms: dict[Queue, int] = {}
         unread_bytes: dict[Queue, int] = {}
@@ -317,6 +318,8 @@ class GroupAdmin(DeadLetterAdmin):
                 for one in offsets.offsets:
                     queue = Queue(one.topic, broker, one.queue)
                     committed[queue] = one.offset
+                    if one.metadata:
+                        metadata[queue] = one.metadata
                     is_unread = with_times and one.unread_store_time_ms >= 0
                     age_ms = now.now_ms - one.unread_store_time_ms if is_unread else 0
                     unread_ms[queue] = max(0, age_ms)
@@ -328,6 +331,7 @@ class GroupAdmin(DeadLetterAdmin):
         return Look(
             at_ms=at_ms,
             committed=committed,
+            metadata=metadata,
             bounds=bounds,
             oldest_unread_ms=unread_ms,
             unread_bytes=unread_bytes,

@@ -1,13 +1,15 @@
 """Has the brokers keep how far the group is, by the right by which each queue is held.
 
 A broker takes all offsets of a request or none. It refuses those of a queue that is not ours any more (LeaseLost): the
-source is told, and the others are committed all the same. Not thread-safe: its event loop owns it.
+source is told, and the others are committed all the same. What is committed again, since its broker may have forgotten
+it, goes with the text that it had. Not thread-safe: its event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from ...proto.errors import Disconnected, LeaseLost, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
@@ -16,6 +18,9 @@ from ..queue import Queue
 from .held_queue import HeldQueue, QueueSource
 from .offset_keeper import OffsetKeeper
 from .parts import ConsumerParts
+
+#: The right, the offset, and its text; None: as it is.
+_Row: TypeAlias = tuple[HeldQueue, int, str | None]
 
 
 class Commits(OffsetKeeper):
@@ -30,6 +35,8 @@ class Commits(OffsetKeeper):
         self._source = source
         #: What is committed again, since its broker may have forgotten it.
         self._doubtful: set[Queue] = set()
+        #: Texts that we committed with what is committed now.
+        self._metadata: dict[Queue, str] = {}
 
     def doubt(self, broker: str) -> None:
         """Commit again to BROKER what it took so far: a broker writes offsets down only now and then."""
@@ -39,20 +46,28 @@ class Commits(OffsetKeeper):
         """Forget what was committed of QUEUE: somebody else goes on with it."""
         super().forget(queue)
         self._doubtful.discard(queue)
+        self._metadata.pop(queue, None)
 
-    def _is_news(self, queue: Queue, offset: int) -> bool:
-        return self._committed.get(queue) != offset or queue in self._doubtful
-
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+    async def commit(
+        self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
+    ) -> None:
         """Commit OFFSETS, to all brokers at once; queues that are not held, or committed so far, are left out.
 
-        Raises the first error that a broker gave, once all have answered. A queue that was lost is none.
+        Those in METADATA are committed once more. Raises the first error that a broker gave, once all have answered.
+        A queue that was lost is none.
         """
-        by_broker: dict[str, list[tuple[HeldQueue, int]]] = {}
+        texts = metadata or {}
+        by_broker: dict[str, list[_Row]] = {}
         for queue, offset in offsets.items():
             held = self._source.held(queue)
-            if held is not None and self._is_news(queue, offset):
-                by_broker.setdefault(queue.broker, []).append((held, offset))
+            is_known = self._committed.get(queue) == offset
+            text = texts.get(queue)
+            if is_known and text is None:
+                if queue not in self._doubtful:
+                    continue
+                text = self._metadata.get(queue)
+            if held is not None:
+                by_broker.setdefault(queue.broker, []).append((held, offset, text))
         results = await asyncio.gather(
             *(self._commit_to(broker, rows) for broker, rows in by_broker.items()),
             return_exceptions=True,
@@ -61,7 +76,7 @@ class Commits(OffsetKeeper):
             if isinstance(result, BaseException):
                 raise result
 
-    async def _commit_to(self, broker: str, rows: list[tuple[HeldQueue, int]]) -> None:
+    async def _commit_to(self, broker: str, rows: list[_Row]) -> None:
         try:
             await self._ask(broker, rows)
         except LeaseLost:
@@ -72,11 +87,13 @@ class Commits(OffsetKeeper):
             for row in rows:
                 await self._commit_to(broker, [row])
 
-    async def _ask(self, broker: str, rows: Iterable[tuple[HeldQueue, int]]) -> None:
+    async def _ask(self, broker: str, rows: Iterable[_Row]) -> None:
         request = pb.CommitOffsetsRequest(group=self._group)
-        for held, offset in rows:
+        for held, offset, text in rows:
             topic, _, number = held.queue
-            request.offsets.add(topic=topic, queue=number, offset=offset, lease=held.token)
+            request.offsets.add(
+                topic=topic, queue=number, offset=offset, lease=held.token, metadata=text
+            )
         connection = self._session.connections.to(self._session.routes.address(broker))
         try:
             await connection.call(
@@ -87,8 +104,15 @@ class Commits(OffsetKeeper):
             if isinstance(error, Disconnected):
                 self.doubt(broker)
             raise
-        for held, offset in rows:
+        for held, offset, text in rows:
             if self._source.held(held.queue) == held:
-                self._committed[held.queue] = offset
-                self._doubtful.discard(held.queue)
+                self._note(held.queue, offset, text)
             self._counts.commits += 1
+
+    def _note(self, queue: Queue, offset: int, text: str | None) -> None:
+        if text:
+            self._metadata[queue] = text
+        elif text is not None or self._committed.get(queue) != offset:
+            self._metadata.pop(queue, None)
+        self._committed[queue] = offset
+        self._doubtful.discard(queue)

@@ -55,6 +55,8 @@ def offsets_path(folder: str, client_id: str, group: str) -> Path:
 class LocalOffsets(OffsetKeeper):
     """The offsets in the file at what FIND_PATH returns. Not thread-safe: its event loop owns it."""
 
+    keeps_metadata = False  # Apache's file has no room for it.
+
     def __init__(self, find_path: Callable[[], Awaitable[Path]], clock: Clock) -> None:
         super().__init__()
         self._find_path = find_path
@@ -69,8 +71,10 @@ class LocalOffsets(OffsetKeeper):
             stored = await asyncio.to_thread(load, path)
         return {queue: stored.get(queue, -1) for queue in queues}
 
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        """Keep OFFSETS. Raises OffsetsNotKept if the file cannot be written."""
+    async def commit(
+        self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
+    ) -> None:
+        """Keep OFFSETS; METADATA is none. Raises OffsetsNotKept if the file cannot be written."""
         new = {q: offset for q, offset in offsets.items() if self._committed.get(q) != offset}
         if not new:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
@@ -28,12 +28,20 @@ class OffsetKeeper(ABC):
     Not thread-safe: its event loop owns it.
     """
 
+    #: Can texts go with offsets?
+    keeps_metadata: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self._committed: dict[Queue, int] = {}
 
     @abstractmethod
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        """Keep OFFSETS."""
+    async def commit(
+        self, offsets: Mapping[Queue, int], metadata: Mapping[Queue, str] | None = None
+    ) -> None:
+        """Keep OFFSETS, and with those of the queues in METADATA these texts ("": none).
+
+        A queue that is not in METADATA keeps its text as long as its offset.
+        """
 
     @abstractmethod
     def doubt(self, broker: str) -> None:

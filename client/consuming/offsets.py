@@ -18,6 +18,13 @@ from ..queue import Queue
 from .held_queue import HeldQueue
 
 
+class OffsetAndMetadata(NamedTuple):
+    """What is committed of a queue: the offset of the next message, and the text that goes with it; "": none does."""
+
+    offset: int
+    metadata: str = ""
+
+
 class Stretch:
     """Reading HELD in one go. The loop writes it, faces look."""
 

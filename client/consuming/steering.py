@@ -11,18 +11,19 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
 
+from ...proto.commit_metadata import check_metadata
 from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..connections import Connection
 from ..queue import Queue
 from .assigned_queues import AssignedQueues
 from .held_queue import Subscriptions
-from .offsets import Position
+from .offsets import OffsetAndMetadata, Position
 from .queue_reader import queue_bounds, start_ms
 from .reading import Active, Reading
 from .sharing import Sharing
 from .supply import broadcast_supply, chosen_supply, group_supply, with_retries
-from .whole_topics import committed_offsets
+from .whole_topics import committed_positions
 
 
 class Steering:
@@ -106,17 +107,17 @@ class Steering:
         offset = self._offset(active, position)
         return await active.reader.first_offset() if offset is None else offset
 
-    async def committed(self, queue: Queue) -> int | None:
-        """Return the offset that the group has committed of QUEUE; None: none."""
+    async def committed(self, queue: Queue) -> OffsetAndMetadata | None:
+        """Return what the group has committed of QUEUE; None: nothing."""
         reading = self._reading
         reading.check_open()
         if reading.supply is not None and reading.config.broadcasting:
-            return reading.supply.keeper.committed(queue)
+            kept = reading.supply.keeper.committed(queue)
+            return None if kept is None else OffsetAndMetadata(kept)
         session = self._parts.session
         await session.routes.find(queue.topic)
-        found = await committed_offsets(self._parts, [queue])
-        offset = found.get(queue, -1)
-        return None if offset < 0 else offset
+        found = (await committed_positions(self._parts, [queue])).get(queue)
+        return None if found is None or found.offset < 0 else found
 
     def seek(self, queue: Queue, offset: int) -> None:
         """Go to OFFSET of QUEUE; what was handed out of it counts no more."""
@@ -181,13 +182,32 @@ class Steering:
 
     # ------------------------------------------------------------ commits of one's own
 
-    async def commit_offsets(self, offsets: Mapping[Queue, int]) -> None:
-        """Commit OFFSETS, which are those of the next messages, and nothing else."""
+    async def commit_offsets(self, offsets: Mapping[Queue, int | tuple[int, str]]) -> None:
+        """Commit OFFSETS, which are those of the next messages, perhaps with texts, and nothing else."""
         reading = self._reading
         reading.check_open()
-        for queue in offsets:
+        plain: dict[Queue, int] = {}
+        metadata: dict[Queue, str] = {}
+        for queue, one in offsets.items():
             reading.active_queue(queue)
-        for queue, offset in offsets.items():
+            if isinstance(one, tuple):
+                plain[queue], text = one
+                metadata[queue] = check_metadata(text)
+            else:
+                plain[queue] = one
+        if reading.supply is not None and not reading.supply.keeper.keeps_metadata:
+            _check_none(metadata)
+        for queue, offset in plain.items():
             reading.positions.finish(Position(reading.active[queue].stretch, offset))
         if reading.supply is not None:
-            await reading.supply.keeper.commit(dict(offsets))
+            await reading.supply.keeper.commit(plain, metadata)
+
+
+def _check_none(metadata: Mapping[Queue, str]) -> None:
+    for queue, text in metadata.items():
+        if text:
+            raise InvalidArgument(
+                f"offset of {queue} cannot have metadata: a consumer that broadcasts keeps its offsets in Apache's"
+                " offsets.json, which has no room for it; commit the offset alone",
+                field="metadata",
+            )

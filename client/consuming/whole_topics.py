@@ -17,6 +17,7 @@ from ..alarm import Alarm
 from ..connections import BROKER
 from ..queue import Queue
 from .held_queue import HeldQueue, QueueUser
+from .offsets import OffsetAndMetadata
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
@@ -140,9 +141,17 @@ class WholeTopics:
 
 
 async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> dict[Queue, int]:
+    """Return the offsets alone of `committed_positions`."""
+    found = await committed_positions(parts, queues)
+    return {queue: one.offset for queue, one in found.items()}
+
+
+async def committed_positions(
+    parts: ConsumerParts, queues: Collection[Queue]
+) -> dict[Queue, OffsetAndMetadata]:
     """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
     session = parts.session
-    found: dict[Queue, int] = {}
+    found: dict[Queue, OffsetAndMetadata] = {}
     for broker in {queue.broker for queue in queues}:
         wanted = [queue for queue in queues if queue.broker == broker]
         ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
@@ -155,7 +164,7 @@ async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> 
                 parts.config.request_timeout_ms,
             )
         except GroupNotFound:
-            found |= dict.fromkeys(wanted, -1)
+            found |= dict.fromkeys(wanted, OffsetAndMetadata(-1))
         except PocketMQError as error:
             for topic in {queue.topic for queue in wanted}:
                 session.routes.forget(topic)
@@ -164,5 +173,8 @@ async def committed_offsets(parts: ConsumerParts, queues: Collection[Queue]) -> 
                 Facts(group=parts.group, broker=broker, reason=error.message),
             )
         else:
-            found |= {queue: one.offset for queue, one in zip(wanted, reply.offsets, strict=False)}
+            found |= {
+                queue: OffsetAndMetadata(one.offset, one.metadata)
+                for queue, one in zip(wanted, reply.offsets, strict=False)
+            }
     return found

@@ -301,7 +301,7 @@ class FetchReply(_message.Message):
     def __init__(self, fetch_id: _Optional[int] = ..., records: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., filtered_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., clock_waits: _Optional[bool] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to")
+    __slots__ = ("topic", "queue", "offset", "lease", "unread_store_time_ms", "unread_bytes", "lent_count", "read_to", "metadata")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +310,7 @@ class GroupOffset(_message.Message):
     UNREAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     LENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     READ_TO_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -318,7 +319,8 @@ class GroupOffset(_message.Message):
     unread_bytes: int
     lent_count: int
     read_to: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ..., lent_count: _Optional[int] = ..., read_to: _Optional[int] = ...) -> None: ...
+    metadata: str
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., lease: _Optional[int] = ..., unread_store_time_ms: _Optional[int] = ..., unread_bytes: _Optional[int] = ..., lent_count: _Optional[int] = ..., read_to: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "offsets", "force", "moved_by")

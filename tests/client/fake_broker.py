@@ -41,6 +41,8 @@ class FakeBroker:
     topics: dict[str, pb.TopicConfig] = field(default_factory=dict)
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    #: Texts that go with them.
+    metadata: dict[tuple[str, str, int], str] = field(default_factory=dict)
     groups: dict[str, pb.GroupConfig] = field(default_factory=dict)
     #: What the next produced runs meet: an error to answer with, or "lose" (store, then break off).
     faults: deque[PocketMQError | str] = field(default_factory=deque)
@@ -222,7 +224,12 @@ class FakeBroker:
         for item in request.offsets:
             self.sharing.check((request.group, item.topic, item.queue), item.lease)
         for item in request.offsets:
-            self.committed[request.group, item.topic, item.queue] = item.offset
+            key = (request.group, item.topic, item.queue)
+            if item.HasField("metadata") or self.committed.get(key) != item.offset:
+                self.metadata.pop(key, None)
+            if item.metadata:
+                self.metadata[key] = item.metadata
+            self.committed[key] = item.offset
         return pb.CommitOffsetsReply()
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, _: Any) -> pb.GroupOffsetsReply:
@@ -232,7 +239,8 @@ class FakeBroker:
         ]
         for topic, queue in wanted:
             offset = self.committed.get((request.group, topic, queue), -1)
-            reply.offsets.add(topic=topic, queue=queue, offset=offset)
+            text = self.metadata.get((request.group, topic, queue))
+            reply.offsets.add(topic=topic, queue=queue, offset=offset, metadata=text)
         return reply
 
     def queue_offsets(self, request: pb.QueueOffsetsRequest, _: Any) -> pb.QueueOffsetsReply:

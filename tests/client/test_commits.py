@@ -58,6 +58,7 @@ class Brokers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[list[tuple[str, int, int, int]]] = []
+        self.texts: list[str | None] = []
         self.old: set[int] = set()
         brokers = [FakeBroker("a", "127.0.0.1:1"), FakeBroker("b", "127.0.0.1:2")]
         for broker in brokers:
@@ -69,6 +70,7 @@ class Brokers:
         ) -> pb.CommitOffsetsReply:
             rows = [(broker.name, o.queue, o.offset, o.lease) for o in request.offsets]
             self.requests.append(rows)
+            self.texts += [o.metadata if o.HasField("metadata") else None for o in request.offsets]
             if any(row[3] in self.old for row in rows):
                 raise LeaseLost("it is held by another")
             return pb.CommitOffsetsReply()
@@ -165,6 +167,21 @@ async def test_a_commit_that_meets_a_broken_connection_doubts_all_of_the_broker(
     await commits.commit({A0: 1, A1: 2})
 
     assert brokers.requests == [[("a", 0, 1, 7), ("a", 1, 2, 8)]]
+
+
+async def test_a_text_goes_again_with_an_offset_that_a_broker_may_have_forgotten(
+    brokers: Brokers,
+) -> None:
+    commits, _ = await committing(brokers, Holding(HeldQueue(A0, 7, -1)))
+    await commits.commit({A0: 1}, {A0: "blue"})
+    commits.doubt("a")
+    await commits.commit({A0: 1})
+    await commits.commit({A0: 2})
+    commits.doubt("a")
+    await commits.commit({A0: 2})
+    await commits.commit({A0: 2}, {A0: ""})
+
+    assert brokers.texts == ["blue", "blue", None, None, ""]
 
 
 async def test_regular_commits_go_on_after_an_error(brokers: Brokers) -> None:

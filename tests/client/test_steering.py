@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pocketmq.client import AsyncPullConsumer, PullConsumer
+from pocketmq.client import AsyncPullConsumer, OffsetAndMetadata, PullConsumer
 from pocketmq.proto.errors import (
     Disconnected,
     InvalidArgument,
@@ -87,7 +88,7 @@ async def test_positions_and_commits_are_told() -> None:
         assert await reading.position(q(0)) == 3
         assert await reading.committed(q(0)) is None
         await reading.commit_sync()
-        assert await reading.committed(q(0)) == 3
+        assert await reading.committed(q(0)) == OffsetAndMetadata(3)
         assert await reading.assignment() == [q(0)]
 
 
@@ -103,6 +104,53 @@ async def test_own_offsets_are_committed_alone() -> None:
             await reading.commit_sync({q(9): 4})
 
     assert here.committed() == 4
+
+
+async def test_texts_go_with_offsets_of_ones_own() -> None:
+    here = World()
+    store(here.broker, 10)
+
+    async with here.consumer(auto_commit=False) as reading:
+        await reading.poll()
+        await reading.commit_sync({q(0): (4, "blue")})
+        assert await reading.committed(q(0)) == OffsetAndMetadata(4, "blue")
+        with pytest.raises(InvalidArgument, match="1025 bytes"):
+            await reading.commit_sync({q(0): (5, "a" * 1_025)})
+        assert await reading.committed(q(0)) == OffsetAndMetadata(4, "blue")
+        await reading.commit_async(offsets={q(0): OffsetAndMetadata(4)})
+        await here.clock.advance(1)
+        assert await reading.committed(q(0)) == OffsetAndMetadata(4)
+
+
+async def test_a_regular_commit_of_the_same_offset_leaves_the_text() -> None:
+    here = World()
+    store(here.broker, 10)
+
+    async with here.consumer() as reading:
+        await reading.poll(4)
+        await reading.commit()
+        await reading.commit_sync({q(0): (4, "blue")})
+        await here.clock.advance(20_000)
+        assert await reading.committed(q(0)) == OffsetAndMetadata(4, "blue")
+        await reading.poll(1)
+
+    assert here.committed() == 5
+    assert here.broker.metadata == {}
+
+
+async def test_a_consumer_that_broadcasts_commits_no_text(tmp_path: Path) -> None:
+    here = World()
+    store(here.broker, 10)
+
+    async with here.consumer(
+        broadcasting=True, offsets_folder=str(tmp_path), start="earliest"
+    ) as reading:
+        await reading.poll()
+        with pytest.raises(InvalidArgument, match=r"offsets\.json, which has no room"):
+            await reading.commit_sync({q(0): (4, "blue")})
+        assert await reading.committed(q(0)) is None
+        await reading.commit_sync({q(0): (4, "")})
+        assert await reading.committed(q(0)) == OffsetAndMetadata(4)
 
 
 async def test_commits_that_nobody_waits_for_tell_their_outcome() -> None:
