@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
 from ..proto.errors import QueueNotFound
+
+Item = TypeVar("Item")
+
+#: Queues in one request: a broker takes 10,000 at most, and serves nobody else while it looks at them.
+QUEUES_AT_ONCE: Final = 1_000
 
 
 class Queue(NamedTuple):
@@ -17,6 +23,13 @@ class Queue(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.broker}:{self.number}]"
+
+
+def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield ITEMS, one a queue, in lists for one request each."""
+    rest = iter(items)
+    while part := list(islice(rest, QUEUES_AT_ONCE)):
+        yield part
 
 
 def find_queue(wanted: Queue | int, topic: str, queues: Sequence[Queue]) -> Queue:

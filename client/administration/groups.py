@@ -18,7 +18,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
-from ..queue import Queue
+from ..queue import Queue, in_parts
 from .brokers import Brokers
 from .dead_letters import DeadLetterAdmin
 from .descriptions import (
@@ -40,8 +40,6 @@ from .offset_moves import OffsetMove, OffsetTarget, chosen, move
 
 #: Members that an error names.
 _NAMED_MAX: Final = 3
-#: Queues in one question.
-_QUEUES_AT_ONCE: Final = 10_000
 
 
 class GroupAdmin(DeadLetterAdmin):
@@ -176,9 +174,11 @@ class GroupAdmin(DeadLetterAdmin):
         if not by_place:
             return []
         queues = [pb.QueueId(topic=topic, queue=queue) for topic, queue in sorted(by_place)]
-        request = pb.QueueOffsetsRequest(queues=queues)
-        reply = await self._brokers.ask(address, "QueueOffsets", request, pb.QueueOffsetsReply)
-        described = [queue_description(broker, item) for item in reply.offsets]
+        described: list[QueueDescription] = []
+        for some in in_parts(queues):
+            request = pb.QueueOffsetsRequest(queues=some)
+            reply = await self._brokers.ask(address, "QueueOffsets", request, pb.QueueOffsetsReply)
+            described += [queue_description(broker, item) for item in reply.offsets]
         return [
             GroupPosition(
                 queue=item.queue,
@@ -298,8 +298,7 @@ class GroupAdmin(DeadLetterAdmin):
         at_ms: dict[str, int] = {}
         for broker, wanted in queues.items():
             ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
-            for begin in range(0, len(ids), _QUEUES_AT_ONCE):
-                some = ids[begin : begin + _QUEUES_AT_ONCE]
+            for some in in_parts(ids):
                 ask = self._brokers.ask
                 offsets = await ask(
                     addresses[broker],

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from ...proto.errors import Disconnected, LeaseLost, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..connections import BROKER
-from ..queue import Queue
+from ..queue import Queue, in_parts
 from .held_queue import HeldQueue, QueueSource
 from .offset_keeper import OffsetKeeper
 from .parts import ConsumerParts
@@ -69,7 +69,11 @@ class Commits(OffsetKeeper):
             if held is not None:
                 by_broker.setdefault(queue.broker, []).append((held, offset, text))
         results = await asyncio.gather(
-            *(self._commit_to(broker, rows) for broker, rows in by_broker.items()),
+            *(
+                self._commit_to(broker, part)
+                for broker, rows in by_broker.items()
+                for part in in_parts(rows)
+            ),
             return_exceptions=True,
         )
         for result in results:

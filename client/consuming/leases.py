@@ -27,7 +27,7 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..alarm import Alarm
 from ..connections import BROKER
-from ..queue import Queue
+from ..queue import Queue, in_parts
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,8 @@ class Leases:
                 wish = self._wanted[queue] = [now_ms]
                 by_broker.setdefault(queue.broker, {})[queue] = wish
         for broker, wishes in by_broker.items():
-            self._session.tasks.spawn(self._ask_until_granted(broker, wishes))
+            for part in in_parts(wishes.items()):
+                self._session.tasks.spawn(self._ask_until_granted(broker, dict(part)))
 
     def unwant(self, queues: Iterable[Queue]) -> None:
         """Ask for QUEUES no more."""
@@ -222,7 +223,8 @@ class Leases:
                 await alarm.wait_until(due_ms)
                 continue
             try:
-                await self._renew(broker, held)
+                for part in in_parts(held.items()):
+                    await self._renew(broker, dict(part))
                 pause_ms = _PAUSE_MS
             except PocketMQError as error:
                 self._note_trouble("queues not renewed, trying again", broker, error, pause_ms)
@@ -293,7 +295,8 @@ class Leases:
     async def _release_soon(self, broker: str) -> None:
         await asyncio.sleep(0)
         tokens, _ = self._leaving.pop(broker)
-        await self._release(broker, tokens)
+        for part in in_parts(tokens.items()):
+            await self._release(broker, dict(part))
 
     async def _release(self, broker: str, tokens: dict[Queue, int]) -> None:
         request = pb.ReleaseRequest(

@@ -15,7 +15,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..alarm import Alarm
 from ..connections import BROKER
-from ..queue import Queue
+from ..queue import Queue, in_parts
 from .held_queue import HeldQueue, QueueUser
 from .offsets import OffsetAndMetadata
 from .parts import ConsumerParts
@@ -152,8 +152,12 @@ async def committed_positions(
     """Return what the group has committed of QUEUES, by queue; of those whose broker answers. −1: nothing."""
     session = parts.session
     found: dict[Queue, OffsetAndMetadata] = {}
-    for broker in {queue.broker for queue in queues}:
-        wanted = [queue for queue in queues if queue.broker == broker]
+    asked = [
+        (broker, part)
+        for broker in {queue.broker for queue in queues}
+        for part in in_parts(queue for queue in queues if queue.broker == broker)
+    ]
+    for broker, wanted in asked:
         ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
         request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pocketmq.client.consuming.held_queue import HeldQueue
-from pocketmq.client.queue import Queue
+from pocketmq.client.queue import QUEUES_AT_ONCE, Queue
 
+from .fake_broker import FakeBroker, add_topic
 from .sharing_world import world
 
 
@@ -114,3 +115,21 @@ async def test_what_a_broker_says_of_an_old_lease_is_not_heard() -> None:
 
         assert member.reader.ended == [(queue, True)]
         assert member.numbers == [0, 1, 2, 3]
+
+
+async def test_leases_of_very_many_queues_are_asked_for_renewed_and_returned_in_parts() -> None:
+    broker = FakeBroker("broker-a", "127.0.0.1:1")
+    add_topic(broker, "orders", 2 * QUEUES_AT_ONCE + 500)
+    async with world(broker) as here:
+        member = await here.join()
+        asked = [len(request.queues) for request in here.groups.requests]
+        here.groups.requests.clear()
+
+        await here.clock.advance(30_000)
+        renewed = [len(request.queues) for request in here.groups.requests]
+        held = len(member.reader.held)
+        await member.close()
+
+        assert held == 2 * QUEUES_AT_ONCE + 500
+        assert asked == renewed == [QUEUES_AT_ONCE, QUEUES_AT_ONCE, 500]
+        assert here.groups.leases == {}
