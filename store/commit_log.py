@@ -3,6 +3,7 @@
 A record never spans files and never touches the last 8 bytes of one. A record of L bytes is written only if
 L + 8 ≤ what is left of the file; otherwise a *blank* closes the file (i32 bytes left, i32 blank magic; what is behind
 it means nothing), the file counts as full, and the record begins the next one. Offsets count on through all files.
+A blank may as well close a file that has room: no reader asks how much it leaves out, and what it leaves out is a hole.
 
 Not thread-safe: the store's owner calls it. `take_dirty` hands what must be synced to a flushing thread.
 """
@@ -87,6 +88,16 @@ class CommitLog:
     def _current(self) -> MappedFile:
         last = self.files.last
         return last if last is not None and last.room > 0 else self.files.roll()
+
+    def roll(self) -> None:
+        """Close the current file, which holds something, with a blank, though it has room; the next is empty.
+
+        It is made first: where there is no room for it (StoreFull), or for the blank, the current file goes on.
+        """
+        file = self.files.last
+        assert file is not None, "there is nothing to close"
+        self.files.preallocate()
+        self._close_file(file)
 
     def _close_file(self, file: MappedFile) -> MappedFile:
         if file.room >= BLANK_SIZE:

@@ -21,11 +21,14 @@ INDEX_ENTRY_SIZE: Final = 20
 #: Apache's: seven days of seconds, but for the sixty slots that stay blank.
 TIMER_ROLL_SLOTS_MAX: Final = 7 * 86_400 - 60
 DELAY_LEVELS_MAX: Final = 64
-#: A timer log holds delays as Java's int.
+#: A timer log holds delays as Java's int, and a blank of the log what is left of its file.
 INT_MAX: Final = (1 << 31) - 1
 _DELAY_MAX_MS: Final = 31 * 86_400_000
 _DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIMER_PRECISION_MAX_MS: Final = 10_000
+_LOG_ROLL_LEAST_MS: Final = 60_000
+#: So many files at most that age alone closes within the retention: each takes a name and address space.
+_LOG_ROLLS_MAX: Final = 1_000
 
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
@@ -65,6 +68,8 @@ class StoreConfig:
     flush_timeout_ms: int = 5_000
 
     retention_ms: int = 72 * _HOUR_MS
+    #: A log file whose first record is so old is closed, though it has room; 0: files are closed by size alone.
+    log_roll_ms: int = 0
     #: Local hour in which expired files are deleted.
     delete_hour: int = 4
     clean_interval_ms: int = 10_000
@@ -99,6 +104,8 @@ class StoreConfig:
         _round_up(self, "batch_queue_file_size_bytes", BATCH_ENTRY_SIZE)
         for name, least in _LEAST.items():
             _require(name, getattr(self, name), least, None)
+        _require("log_file_size_bytes", self.log_file_size_bytes, 1024, INT_MAX)
+        _check_log_roll(self)
         _require("delete_hour", self.delete_hour, 0, 23)
         _require("timer_precision_ms", self.timer_precision_ms, 1, _TIMER_PRECISION_MAX_MS)
         _require("timer_roll_window_slots", self.timer_roll_window_slots, 2, TIMER_ROLL_SLOTS_MAX)
@@ -175,7 +182,6 @@ class StoreConfig:
 
 
 _LEAST: Final = {
-    "log_file_size_bytes": 1024,
     "queue_file_size_bytes": QUEUE_ENTRY_SIZE,
     "batch_queue_file_size_bytes": BATCH_ENTRY_SIZE,
     "timer_log_file_size_bytes": 1024,
@@ -209,6 +215,17 @@ def _require(name: str, value: int, least: int, most: int | None) -> None:
     if value < least or (most is not None and value > most):
         limit = f"at least {least}" if most is None else f"{least} to {most}"
         raise ConfigError(f"store.{name} is {value}: must be {limit}", field=name, value=value)
+
+
+def _check_log_roll(config: StoreConfig) -> None:
+    least = max(_LOG_ROLL_LEAST_MS, -(-config.retention_ms // _LOG_ROLLS_MAX))
+    if config.log_roll_ms != 0 and config.log_roll_ms < least:
+        raise ConfigError(
+            f"store.log_roll_ms is {config.log_roll_ms}: must be 0 (files are closed by size alone) or at least {least}"
+            " (a minute, and a thousandth of store.retention_ms)",
+            field="log_roll_ms",
+            value=config.log_roll_ms,
+        )
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

@@ -23,9 +23,10 @@ from ..proto.few_records import FewColumns, as_few
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer, Host, head_store_time_ms
 from ..proto.record_run import LEAST_SIZE, RunColumns, parse_run, walk
-from .commit_log import CommitLog
+from .commit_log import BLANK_SIZE, CommitLog
 from .disk import write_error
 from .health import Health
+from .mapped_file import MappedFile
 from .parts import StoreParts
 from .run import Appended, Run, check_appendable, joined, patch, patch_few, stamp
 
@@ -33,6 +34,41 @@ logger = logging.getLogger(__name__)
 
 #: From so many runs on it is cheaper to treat their records all at once, though each run has but a few.
 _JOINED_LEAST: Final = 20
+
+
+class LogAge:
+    """How old the newest file of LOG is, and whether that is old enough to close it (`store.log_roll_ms`; 0: never).
+
+    The age counts from the store time of the file's first record, in wall time. If the wall clock was set back behind
+    that, it counts from the first look since then: nothing is closed for the step, and the file stays open for one
+    ROLL_MS more, not until the clock comes to where it was.
+    """
+
+    def __init__(self, log: CommitLog, roll_ms: int) -> None:
+        self._log = log
+        self._roll_ms = roll_ms
+        self._file: MappedFile | None = None
+        self._since_ms = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Is the newest file to be closed at NOW_MS? An empty one never is, nor one that is closed already."""
+        file = self._log.files.last if self._roll_ms else None
+        if file is None or file.position == 0 or file.room < BLANK_SIZE:
+            self._file = None
+            return False
+        if file is not self._file:
+            self._file = file
+            self._since_ms = _first_store_ms(self._log, file) or now_ms
+        self._since_ms = min(self._since_ms, now_ms)
+        return now_ms - self._since_ms >= self._roll_ms
+
+
+def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
+    """Return the store time of the first record of FILE; None if none can be read there."""
+    try:
+        return store_time_ms(log, file.start)
+    except DiskFailure:  # Who reads the record is told; for writing behind it, it is not needed.
+        return None
 
 
 class LogWriter:
@@ -50,6 +86,8 @@ class LogWriter:
         self._dispatcher = parts.dispatcher
         self._health = health
         self._now_ms = now_ms
+        self._age = LogAge(parts.log, parts.config.log_roll_ms)
+        self._warned_of_age = False
         self._late: list[tuple[str, int]] = []
         self.on_caught_up: Callable[[list[tuple[str, int]]], object] = lambda queues: None
         self.host = Host(bytes((127, 0, 0, 1)), 8081)
@@ -72,6 +110,7 @@ class LogWriter:
             self._check(run)
         try:
             self.catch_up()
+            self._roll_by_age()
             at_once = self._append_at_once(runs) if len(runs) > 1 else []
             return at_once or self._append_together(runs)
         except DiskFailure as error:
@@ -92,6 +131,7 @@ class LogWriter:
         try:
             self._health.check_writable()
             self.catch_up()
+            self._roll_by_age()
             if appended := self._append_at_once(runs):
                 return list[Appended | PocketMQError](appended)
         except DiskFailure as error:
@@ -100,6 +140,32 @@ class LogWriter:
         except PocketMQError as error:
             return [error] * len(runs)
         return [self._outcome(run) for run in runs]
+
+    def roll_by_age(self) -> None:
+        """Close the newest log file if it is old enough, so that retention can take it though nothing is appended.
+
+        Not as long as something of it is missing in its queue, nor in a store that takes no change.
+        """
+        changeable = self._health.failure is None and not self._health.read_only
+        if changeable and self.dispatched_offset == self._log.max_offset:
+            try:
+                self._roll_by_age()
+            except DiskFailure as error:
+                self._health.fail(error)
+
+    def _roll_by_age(self) -> None:
+        """Do that; everything is in its queue. Without room for another file the present one goes on."""
+        if not self._age.is_due(self._now_ms()):
+            return
+        try:
+            self._log.roll()
+        except StoreFull as error:
+            if not self._warned_of_age:
+                logger.warning("log file not closed by age", extra={"reason": error.message})
+            self._warned_of_age = True
+            return
+        self._warned_of_age = False
+        self.dispatched_offset = self._log.max_offset
 
     def _append_at_once(self, runs: Sequence[Run]) -> list[Appended]:
         """Append RUNS by one write. An empty list: they do not fit the file, or it is one run of many records."""

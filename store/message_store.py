@@ -300,6 +300,7 @@ class MessageStore(Reader):
         NOW_MS is an instant of a clock that is never set back (`Clock.now_ms`); None: the wall clock, for tools.
         """
         self._writer.catch_up_if_possible()
+        self._writer.roll_by_age()
         self.parts.dispatcher.go_on()
         now_ms = self._now_ms() if now_ms is None else now_ms
         self._background.tick(now_ms)

@@ -28,15 +28,16 @@ QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 class Traffic:
     """Seeded appends, syncs and ticks; remembers what was sent, and how much of it was acknowledged as synced."""
 
-    def __init__(self, rng: random.Random, clock: Hand) -> None:
+    def __init__(self, rng: random.Random, clock: Hand, pace_ms: int = 900) -> None:
         self.rng = rng
         self.clock = clock
+        self.pace_ms = pace_ms
         self.sent: dict[tuple[str, int], list[bytes]] = {name: [] for name in QUEUES}
         self.synced: dict[tuple[str, int], int] = dict.fromkeys(QUEUES, 0)
 
     def step(self, store: MessageStore) -> None:
         choice = self.rng.random()
-        self.clock.now_ms += self.rng.randint(0, 900)
+        self.clock.now_ms += self.rng.randint(0, self.pace_ms)
         if choice < 0.7:
             self.append(store)
         elif choice < 0.9:
@@ -102,17 +103,19 @@ def check_finding(store: MessageStore) -> None:
         assert set(found.values()) <= {1}
 
 
-def power_cut(seed: int, tmp_path: Path, **changes: Any) -> tuple[Traffic, Path, Hand]:
+def power_cut(
+    seed: int, tmp_path: Path, *, pace_ms: int = 900, **changes: Any
+) -> tuple[Traffic, Path, Hand]:
     """Run traffic until the power fails; return it with a folder that the crash could have left.
 
-    CHANGES are settings of the store.
+    PACE_MS is how far the clock goes at most between two steps; CHANGES are settings of the store.
     """
     rng = random.Random(seed)
     clock = Hand()
     home = tmp_path / "before"
     home.mkdir()
     disk = RecordingDisk(str(home), seed)
-    traffic = Traffic(rng, clock)
+    traffic = Traffic(rng, clock, pace_ms)
     disk.crash_after = rng.randint(1, 400)
     try:
         store = open_store(home, disk=disk, now_ms=clock, **changes)
@@ -144,6 +147,26 @@ def test_synced_messages_survive_a_power_cut(seed: int, tmp_path: Path) -> None:
     assert again.recovery.clean
     assert {name: bodies_of(again, *name) for name in again.queue_names()} == before
     again.close()
+
+
+#: Every few steps a file of the log is closed by age: the clock goes on by some ten seconds a step.
+BY_AGE: dict[str, Any] = {"log_roll_ms": 60_000, "retention_ms": 3_600_000}
+
+
+@pytest.mark.parametrize("seed", range(200, 230))
+def test_synced_messages_survive_a_power_cut_where_files_are_closed_by_age(
+    seed: int, tmp_path: Path
+) -> None:
+    traffic, left, clock = power_cut(seed, tmp_path, pace_ms=20_000, **BY_AGE)
+
+    store = open_store(left, now_ms=clock, **BY_AGE)
+
+    traffic.check(store)
+    check_finding(store)
+    store.close()
+    again = open_store(left, now_ms=clock, **BY_AGE)
+    assert again.recovery.findings == []
+    traffic.check(again)
 
 
 #: What was verified is noted every second; index files of some pages, and queue files of some sectors.

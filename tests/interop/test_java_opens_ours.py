@@ -5,7 +5,8 @@ import io
 import random
 import subprocess
 import sys
-from itertools import dropwhile
+from dataclasses import replace
+from itertools import dropwhile, product
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.entry_row import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.inspect.ours import describe_ours
 from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import recorded_store, settings
 from ..runs import Hand, make_run
+from ..stores import comparable, differences
 from .java_oracle import damage_tool, dumps, require_java, verify_start
 
 pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(1800)]
@@ -127,6 +130,62 @@ def test_after_a_clean_stop(tmp_path: Path) -> None:
     assert len(java["records"]) > 400
     require_same(java, mine)
     assert verify_start(tmp_path / "store", SMALL)["healthy"]
+
+
+def closed_by_age(path: Path, *, is_last_empty: bool, is_rest_gone: bool, is_killed: bool) -> None:
+    """Write a store whose files, all but the last, were closed by age while they had room."""
+    now_ms = SystemClock().now_ms()
+    clock = Hand(now_ms - 60 * 60_000)
+    config = replace(store_config(str(path), ApacheSettings.of(SMALL)), log_roll_ms=260_000)
+    store = MessageStore.open(config, disk=OsDisk(), now_ms=clock)
+    for number in range(7):
+        for queue in range(2):
+            properties = {"KEYS": f"a{number}", "UNIQ_KEY": f"{number}-{queue}"}
+            store.append(make_run("Orders", queue, [b"%d" % number] * 3, properties))
+        clock.now_ms += 260_000
+        store.tick()
+    if not is_last_empty:
+        store.append(make_run("Orders", 0, [b"last"], {"KEYS": "last"}))
+    assert [file.start for file in store.log.files.files] == [65536 * each for each in range(8)]
+    if is_rest_gone:
+        assert store.log.files.delete_leading(7) == 7
+        store.queues.delete_expired(store.log.min_offset)
+    if is_killed:
+        store.flush()
+        store._close_files()
+    else:
+        store.close()
+
+
+def test_after_files_were_closed_by_age(tmp_path: Path) -> None:
+    require_java()
+    kinds = list(product([False, True], repeat=3))
+    stores = [(tmp_path / f"store{number}", SMALL) for number in range(len(kinds))]
+    for (path, _), (is_last_empty, is_rest_gone, is_killed) in zip(stores, kinds, strict=True):
+        closed_by_age(
+            path, is_last_empty=is_last_empty, is_rest_gone=is_rest_gone, is_killed=is_killed
+        )
+
+    found = dumps(stores, tmp_path / "java")
+
+    for (path, given), kind, java in zip(stores, kinds, found, strict=True):
+        is_last_empty, is_rest_gone, is_killed = kind
+        mine = ours(path, given)
+        assert mine["recovery"]["findings"] == []
+        assert len(java["records"]) == 42 * (not is_rest_gone) + (not is_last_empty)
+        assert java["maxPhyOffset"] == mine["maxPhyOffset"]
+        if is_killed:  # It drops the index, and makes that of the last files again.
+            assert messages(java) == messages(mine)
+            assert queues(java) == queues(mine)
+        else:
+            require_same(java, mine)
+        predicted = describe_apache(
+            str(path), given, ApacheSettings.of(given), SystemClock().now_ms()
+        )
+        predicted["config"] = java["config"]  # There is none: versions are of the moment.
+        assert differences(comparable(java), comparable(predicted)) == []
+        if is_rest_gone:
+            assert verify_start(path, given)["healthy"]
 
 
 _WRITER = """

@@ -18,6 +18,7 @@ def test_defaults_are_apaches() -> None:
     assert config.batch_queue_file_size_bytes == 13_800_000
     assert config.index_file_size_bytes == 420_000_040
     assert config.log_folder == "/s/commitlog"
+    assert config.log_roll_ms == 0
     assert len(config.delay_levels_ms) == 18
     assert config.delay_levels_ms[:5] == (1_000, 5_000, 10_000, 30_000, 60_000)
     assert config.delay_levels_ms[15:] == (1_800_000, 3_600_000, 7_200_000)
@@ -36,9 +37,25 @@ def test_queue_files_hold_whole_entries() -> None:
 
 
 @pytest.mark.parametrize(
+    ("retention_h", "least"), [(0, 60_000), (1, 60_000), (72, 259_200), (720, 2_592_000)]
+)
+def test_age_closes_no_more_than_a_thousand_files_within_the_retention(
+    retention_h: int, least: int
+) -> None:
+    retention_ms = retention_h * 3_600_000
+    assert StoreConfig(path="/s", retention_ms=retention_ms, log_roll_ms=least).log_roll_ms == least
+
+    with pytest.raises(ConfigError, match=f"log_roll_ms is {least - 1}: .* at least {least} "):
+        StoreConfig(path="/s", retention_ms=retention_ms, log_roll_ms=least - 1)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("log_file_size_bytes", 10),
+        ("log_file_size_bytes", 1 << 31),
+        ("log_roll_ms", -1),
+        ("log_roll_ms", 259_199),
         ("flush", "later"),
         ("delete_hour", 24),
         ("disk_force_percent", 95),
