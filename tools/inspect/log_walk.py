@@ -164,6 +164,7 @@ class LogWalk:
         """Return AT if a record or a blank begins there, the next sound record otherwise."""
         if _is_blank(view, at) or _is_sound(view, file.start, at):
             return at
+        limit = min(limit, self._files.data_end(file))  # Behind a blank a gigabyte may be a hole.
         following = next_sound(view, file.start, at, limit)
         if following is not None:
             return following
@@ -186,7 +187,7 @@ class LogWalk:
 
         CHOSEN tells which rows of a stretch count; None: all.
         """
-        size, end = 64 << 10, self.end
+        size, end = 64 << 10, self.records_end
         while True:
             begin = max(self.begin, end - size)
             parts = [part for part in self.walk(begin) if isinstance(part, Stretch)]

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.tools.inspect.log_walk import Gap, LogWalk, Stretch
+from pocketmq.tools.inspect import log_walk
+from pocketmq.tools.inspect.log_walk import Gap, LogWalk, Stretch, next_sound
 
 from ...recorded import expected, recorded_names, recorded_store
+from ...runs import Hand, make_run, open_store
 from .inspecting import files_of, unchanged
 
 SOUND = [name for name in recorded_names() if not name.startswith("damaged-")]
@@ -122,3 +124,28 @@ def test_an_empty_folder_has_no_log(tmp_path: Path) -> None:
 
     assert (walk.begin, walk.end, walk.used, walk.first()) == (0, 0, (), None)
     assert list(walk.walk(0)) == []
+
+
+def test_the_newest_records_are_found_past_the_holes_of_files_that_age_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, size = Hand(), 64 << 20
+    store = open_store(tmp_path, now_ms=clock, log_file_size_bytes=size, log_roll_ms=300_000)
+    offsets = []
+    for _ in range(5):
+        offsets += store.append(make_run("T", 0, [b"x", b"y"])).log_offsets.tolist()
+        clock.now_ms += 300_000
+        store.tick()
+    store.close()
+    searched: list[int] = []
+
+    def counted(view: memoryview, start: int, at: int, end: int) -> int | None:
+        searched.append(max(0, end - at))
+        return next_sound(view, start, at, end)
+
+    monkeypatch.setattr(log_walk, "next_sound", counted)
+    walk = LogWalk(files_of(tmp_path))
+
+    assert (walk.begin, walk.end) == (0, 5 * size)
+    assert [walk.last(count) for count in (1, 2, 10)] == [offsets[-1], offsets[-2], offsets[0]]
+    assert sum(searched) < size
