@@ -206,7 +206,7 @@ class LogFiles(FileRow):
         for file in self.files:
             if file.end <= begin or file.start >= stop:
                 continue
-            low, high = max(begin - file.start, 0), stop - file.start
+            low, high = max(begin - file.start, 0), min(stop - file.start, file.pages.data_end)
             for start, piece in file.pages.pieces(low, high, len(needle) - 1):
                 for match in pattern.finditer(piece):
                     place = file.start + start + match.start()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.store.disk import Buffer
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lookup import file_row
 from pocketmq.tools.lookup.file_row import FilePages, FileRow
 from pocketmq.tools.lookup.log_files import LogFiles
 
 from ...recorded import expected, recorded_store
+from ...runs import Hand, make_run, open_store
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +91,31 @@ def test_a_word_in_the_log_leads_to_the_records_that_hold_it(mapped: bool, tmp_p
     assert set(wanted) <= set(found)
     assert found == sorted(set(found))
     assert set(found) <= {one["physicalOffset"] for one in records}
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_holes_of_files_that_age_closed_are_not_searched(
+    mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, size = Hand(), 64 << 20
+    store = open_store(tmp_path, now_ms=clock, log_file_size_bytes=size, log_roll_ms=300_000)
+    offsets = []
+    for _ in range(4):
+        offsets += store.append(make_run("T", 0, [b"needle"])).log_offsets.tolist()
+        clock.now_ms += 300_000
+        store.tick()
+    store.close()
+    searched: list[int] = []
+    pieces = FilePages.pieces
+
+    def counted(
+        pages: FilePages, begin: int, end: int, overlap_bytes: int
+    ) -> Iterator[tuple[int, Buffer]]:
+        searched.append(end - begin)
+        return pieces(pages, begin, end, overlap_bytes)
+
+    monkeypatch.setattr(FilePages, "pieces", counted)
+    log = LogFiles(OsDisk(), str(tmp_path / "commitlog"), mapped=mapped)
+
+    assert [found.log_offset for found in log.holding(b"needle")] == offsets
+    assert sum(searched) < size
