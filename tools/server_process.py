@@ -76,6 +76,11 @@ class ServerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Has the process not ended?"""
+        return self._process.poll() is None
+
     def cpu_seconds(self) -> float:
         """Return the CPU time used up to now."""
         return cpu_seconds(self.pid)
@@ -93,7 +98,7 @@ class ServerProcess:
         return self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> int:
-        if self._process.poll() is None:
+        if self.is_running:
             self._process.send_signal(how)
         try:
             code = self._process.wait(_STOP_S)

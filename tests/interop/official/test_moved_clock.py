@@ -18,7 +18,7 @@ from .driver import Driver
 from .programs import PROGRAMS, BuildFailed
 from .test_official_clients import leave_out
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 #: What a group waits before each of its sixteen retries: the first sixteen delay levels.

@@ -8,6 +8,8 @@ import pytest
 from .programs import PROGRAMS, BuildFailed
 from .test_official_clients import leave_out
 
+pytestmark = [pytest.mark.long, pytest.mark.processes]
+
 OURS = "from pocketmq.proto.gen import rocketmq_v2_pb2 as ours"
 THEIRS = "import rocketmq; from rocketmq.grpc_protocol import definition_pb2 as theirs"
 EXCHANGE = """
@@ -34,7 +36,6 @@ def their_packages() -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.processes
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("imports", [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours", "theirs"])
 def test_either_may_be_imported_first(imports: tuple[str, str], their_packages: str) -> None:

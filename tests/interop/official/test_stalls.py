@@ -13,7 +13,7 @@ from .programs import PROGRAMS, BuildFailed
 from .stalls import BROKER, CLIENT, Stall, stalled
 from .test_official_clients import leave_out
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(
