@@ -52,18 +52,23 @@ def _listed(disk: Disk, folder: str) -> list[RowFile]:
     ]
 
 
+def hole_from(disk: Disk, file: RowFile) -> int:
+    """Return a position of the row from which on FILE is one hole; its end where a file system tells of none."""
+    with_data = disk.open_map(file.path, writable=False)
+    try:
+        return file.base + with_data.data_end(0, file.size)
+    finally:
+        with_data.close()
+
+
 def zeros_from(disk: Disk, file: RowFile) -> int:
     """Return a position of the row from which on FILE is surely zero: where its last hole begins, or some MiB behind.
 
     Where a file system tells of no holes, this is found by halving, with a look at some MiB each time.
     """
-    with_data = disk.open_map(file.path, writable=False)
-    try:
-        end = with_data.data_end(0, file.size)
-    finally:
-        with_data.close()
-    if end < file.size or file.size <= _PROBE_BYTES:
-        return file.base + end
+    hole = hole_from(disk, file)
+    if hole < file.end or file.size <= _PROBE_BYTES:
+        return hole
     low, high = 0, -(-file.size // _PROBE_BYTES)
     while low < high:
         middle = (low + high) // 2

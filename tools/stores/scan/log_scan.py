@@ -15,8 +15,8 @@ from ....store.disk import Disk
 from ..schemas import arrow
 from .bad_records import BadRecords
 from .conditions import Conditions, Span
-from .log_files import RowFile, require_joined, row_files
-from .log_range import Damage, Found, LogRange, log_in_use
+from .log_files import RowFile, hole_from, require_joined, row_files
+from .log_range import WINDOW_BYTES, Damage, Found, LogRange, log_in_use
 from .message_columns import MessageColumns, Refused
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _MOST_MS: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The records that begin in bytes [BEGIN, END) of the log, all in FILE; the log ends at LIMIT."""
+    """The records that begin in bytes [BEGIN, END) of the log, all in FILE; nothing from LIMIT on is read."""
 
     file: RowFile
     begin: int
@@ -63,12 +63,20 @@ def log_parts(
         wanted = _of_time(disk, wanted, conditions.store_ms)
     parts = []
     for file in wanted:
-        limit = min(log_ends, file.end)
+        limit = min(log_ends, _data_limit(disk, file))
         begin = max(file.base, conditions.log_offsets.low)
         end = min(limit, conditions.log_offsets.high + 1)
         if begin < end:
             parts.append(LogPart(file, begin, end, limit))
     return parts
+
+
+def _data_limit(disk: Disk, file: RowFile) -> int:
+    """Return where it is enough to end reading FILE: one that age closed is a hole behind its blank."""
+    try:
+        return min(file.end, hole_from(disk, file) + WINDOW_BYTES)
+    except FileNotFoundError:  # A live broker's retention deleted it; reading it says so.
+        return file.end
 
 
 def _of_time(disk: Disk, files: Sequence[RowFile], span: Span) -> list[RowFile]:

@@ -14,8 +14,12 @@ from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
 from pocketmq.store import OsDisk
 from pocketmq.store.disk import Mapping
 from pocketmq.tools.stores.scan import log_range
+from pocketmq.tools.stores.scan.conditions import Conditions
 from pocketmq.tools.stores.scan.log_files import RowFile
-from pocketmq.tools.stores.scan.log_range import Damage, LogRange, log_end
+from pocketmq.tools.stores.scan.log_range import Damage, Found, LogRange, log_end
+from pocketmq.tools.stores.scan.log_scan import log_parts
+
+from ....runs import Hand, make_run, open_store
 
 BASE = 4_096
 FILE_BYTES = 4_096
@@ -151,3 +155,26 @@ def test_a_rest_of_an_earlier_life_is_behind_the_end() -> None:
 def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
     assert read(bytes(FILE_BYTES), BASE, BASE + FILE_BYTES) == ([], [])
     assert log_end(OneFile(bytes(FILE_BYTES)), RowFile("log", BASE, FILE_BYTES)) == BASE
+
+
+def test_holes_of_files_that_age_closed_are_not_read(tmp_path: Path) -> None:
+    clock, size = Hand(), 64 << 20
+    store = open_store(tmp_path, now_ms=clock, log_file_size_bytes=size, log_roll_ms=300_000)
+    offsets = []
+    for _ in range(4):
+        offsets += store.append(make_run("T", 0, [b"a", b"b"])).log_offsets.tolist()
+        clock.now_ms += 300_000
+        store.tick()
+    store.close()
+    disk = OsDisk()
+
+    parts = log_parts(disk, str(tmp_path / "commitlog"), Conditions(), fail_on_data_loss=True)
+
+    assert sum(part.size for part in parts) < size
+    found = []
+    for part in parts:
+        for piece in part.split(1 << 20):
+            for one in LogRange(disk, piece.file, piece.begin, piece.end, limit=piece.limit):
+                assert isinstance(one, Found)
+                found += (one.columns.starts + one.base).tolist()
+    assert found == offsets
