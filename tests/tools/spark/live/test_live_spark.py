@@ -20,7 +20,7 @@ from .load import Load
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(240)]
 
 _numbers = count()
 QUEUES = 3
