@@ -1,11 +1,11 @@
-"""Where the cluster is: name servers, or brokers themselves. Pure."""
+"""Where the cluster is: name servers, those of the environment where no option names any, or brokers themselves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from ....client.name_server_addresses import DEFAULT_NAME_SERVERS, parse_addresses
+from ....client.name_server_addresses import DEFAULT_NAME_SERVERS, named_or_default, parse_addresses
 from ....proto.errors import ConfigError
 from .option_reader import OptionReader
 
@@ -28,7 +28,7 @@ class Place:
 
 
 def place_of(reader: OptionReader) -> Place:
-    """Return what the options nameServer and endpoints say; without either the name server of this machine."""
+    """Return what the options nameServer and endpoints say; without either the name servers of `named_or_default`."""
     servers, brokers = reader.text("nameServer"), reader.text("endpoints")
     if servers is not None and brokers is not None:
         raise ConfigError(
@@ -36,8 +36,9 @@ def place_of(reader: OptionReader) -> Place:
             field="nameServer",
         )
     name = "nameServer" if brokers is None else "endpoints"
+    text = brokers or named_or_default(servers)
     try:
-        addresses = parse_addresses(brokers or servers or DEFAULT_NAME_SERVERS)
+        addresses = parse_addresses(text)
     except ConfigError:
         raise reader.error(
             name, f"write host:port, several separated by ; (example: {DEFAULT_NAME_SERVERS})"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pocketmq.client.name_server_addresses import NAMESERVER_VARIABLE
 from pocketmq.client.queue import Queue
 from pocketmq.proto.errors import ConfigError
 from pocketmq.tools.spark.live.read_options import (
@@ -174,6 +175,18 @@ def test_a_wrong_value_is_named_with_what_to_write(
 def test_addresses_are_separated_as_in_rocketmq() -> None:
     assert options(nameServer="a:1;b:2").place.addresses == ("a:1", "b:2")
     assert options(endpoints="a:1").place.are_brokers
+
+
+def test_the_environment_names_the_name_servers_where_no_option_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NAMESERVER_VARIABLE, "a:1,b:2")
+
+    assert options().place.addresses == ("a:1", "b:2")
+    assert options(nameServer="c:3").place.addresses == ("c:3",)
+    assert options(endpoints="d:4").place.addresses == ("d:4",)
+    monkeypatch.setenv(NAMESERVER_VARIABLE, "nowhere")
+    assert "$POCKETMQ_NAMESERVER: 'nowhere' is no host:port" in refusal()
 
 
 def test_the_schema_needs_its_own_options_alone() -> None:
