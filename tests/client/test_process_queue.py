@@ -321,4 +321,4 @@ class HeldMessages(RuleBasedStateMachine):
 
 
 HeldMessages.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-TestHeldMessages = HeldMessages.TestCase
+TestHeldMessages = pytest.mark.slow(HeldMessages.TestCase)

@@ -141,6 +141,7 @@ def client_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("pocketmq")}
 
 
+@pytest.mark.slow
 def test_faces_can_be_opened_again_and_again(cluster: tuple[FakeCluster, str]) -> None:
     _, address = cluster
 

@@ -373,4 +373,4 @@ class AnyHistory(RuleBasedStateMachine):
         }
 
 
-TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory = pytest.mark.slow(AnyHistory.TestCase)

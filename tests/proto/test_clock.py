@@ -383,6 +383,7 @@ async def test_sleepers_that_were_cancelled_leave_nothing_behind() -> None:
     assert len(clock._sleepers) <= 64
 
 
+@pytest.mark.slow
 async def test_many_sleepers_do_not_make_a_move_slow() -> None:
     """As many instants as sleepers; a quadratic clock would take minutes."""
     clock = VirtualClock(0)

@@ -107,8 +107,8 @@ def test_sizes_that_only_together_are_right_are_refused_alike(
     messages: list[tuple[bytes, bytes]], moved: list[tuple[int, int, int]], cut: int
 ) -> None:
     whole, sizes = encode_run("T", 3, messages, born_timestamp_ms=7, born_host=HOSTS[0])
-    data = whole[: len(whole) - cut]
-    sizes.append(-cut)
+    data = whole[: max(0, len(whole) - cut)]
+    sizes.append(len(data) - len(whole))
     for taken, given_to, size in moved:
         sizes[taken % len(sizes)] -= size
         sizes[given_to % len(sizes)] += size

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -151,5 +152,5 @@ class Timers(RuleBasedStateMachine):
         assert self.store.queue_bounds(TIMER_TOPIC, 0)[1] == len(self.sent)
 
 
-TestTimers = Timers.TestCase
+TestTimers = pytest.mark.slow(Timers.TestCase)
 TestTimers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

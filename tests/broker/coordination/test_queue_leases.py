@@ -219,6 +219,7 @@ async def play(path: Path, plan: list[Step]) -> None:
     await desk.timers.stop()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(plan=st.lists(steps, max_size=25))
 @example(plan=[("ask", "a", (0,), 0), ("ask", "b", (0,), 40_000), ("wait", "a", (0,), 20_000)])

@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -141,6 +142,7 @@ async def play(path: Path, plan: list[Step], *, with_note: bool) -> None:
     await model.delays.stop()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(plan=st.lists(steps, min_size=1, max_size=25))
 @example(plan=[("send", 1_000, 9), ("advance", 1_001, 0), ("stop", 3, 0), ("kill", 0, 0)])
@@ -150,6 +152,7 @@ def test_nothing_is_lost_or_early_and_twice_only_after_a_kill(plan: list[Step]) 
         asyncio.run(play(Path(folder) / "store", plan, with_note=False))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(plan=st.lists(steps, min_size=1, max_size=25))
 @example(plan=[("send", 1_000, 9), ("advance", 1_001, 0), ("kill", 3, 0), ("kill", 700, 0)])

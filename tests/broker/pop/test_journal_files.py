@@ -43,6 +43,7 @@ class TestLoss:
             broker.ack(b)
         await broker.stop()
 
+    @pytest.mark.slow
     async def test_every_cut_leads_to_redelivery(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -68,6 +69,7 @@ class TestLoss:
             shutil.rmtree(copy)
         assert "journal of deliveries ends torn" in caplog.text
 
+    @pytest.mark.slow
     async def test_every_damage_leads_to_redelivery(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -210,5 +211,5 @@ class Transacting(RuleBasedStateMachine):
         self._folder.cleanup()
 
 
-TestTransacting = Transacting.TestCase
+TestTransacting = pytest.mark.slow(Transacting.TestCase)
 TestTransacting.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

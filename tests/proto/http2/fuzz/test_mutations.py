@@ -82,6 +82,7 @@ async def settle(server: Server) -> None:
     server.write()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONVERSATIONS)
 async def test_a_mutated_conversation_raises_nothing_and_leaves_nothing(
     name: str, caplog: pytest.LogCaptureFixture
@@ -146,6 +147,7 @@ async def test_the_conversations_themselves_are_served(name: str) -> None:
     assert server.connection.streams == 0
 
 
+@pytest.mark.slow
 async def test_a_coroutine_that_is_reset_before_it_began_is_closed() -> None:
     server = Server()
     client = Client()
