@@ -271,7 +271,15 @@ class Scrubber:
     def _go_on(self) -> None:
         """Compare some queues; once there are none, have the next piece read."""
         for _ in range(min(_QUEUES_AT_ONCE, len(self._uncompared))):
-            self._compare(self._uncompared.popleft())
+            one = self._uncompared.popleft()
+            try:
+                self._compare(one)
+            except StoreError as error:
+                logger.error(
+                    "queue entries cannot be compared with the log: %s",
+                    error.message,
+                    extra={"topic": one.topic, "queue": one.queue, "count": len(one.numbers)},
+                )
         if self._busy or self._uncompared or self._credit_bytes <= 0:
             return
         if self._file is None and not self._choose():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -173,6 +174,25 @@ def test_batch_entries_that_contradict_the_log_are_told(
     told = [one.__dict__ for one in caplog.records if "contradict the log" in one.message]
     assert [one["queue_offset"] for one in told] == [21]  # The seventh has no entry.
     store.close()
+
+
+def test_a_queue_that_cannot_be_read_is_told_and_the_others_are_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hand()
+    store = filled(tmp_path, clock)
+    for file in (tmp_path / "consumequeue/T/0").iterdir():
+        os.truncate(file, 10)
+    other = store.queues.get("U", 1)
+    assert other is not None
+    other.files.files[0].put(12, b"\x01")  # the tags code of its first message
+
+    ticked(store, clock, 60)
+
+    assert list(noted(tmp_path)) == [file.name for file in store.log.files.files]
+    assert "queue entries cannot be compared with the log" in caplog.text
+    assert "was cut to 10 bytes" in caplog.text
+    assert not other.entries(0, 1)[2].any()
 
 
 def test_what_is_no_record_is_told_and_the_rest_is_verified(
