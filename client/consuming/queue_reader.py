@@ -33,7 +33,7 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..config import Start
-from ..connections import BROKER, Connection
+from ..connections import Connection
 from ..queue import Queue
 from ..received_message import Decode, FetchedRun
 from ..serialization import value_decoder
@@ -239,9 +239,7 @@ class QueueReader:
         passes_over = held.from_start and start in ("earliest", "latest")
         if held.committed >= 0 and not passes_over:
             return held.committed
-        bounds = await queue_bounds(
-            self._connection(), self._queue, self._config.request_timeout_ms, start_ms(start)
-        )
+        bounds = await self._parts.bounds.of(self._queue, start_ms(start))
         if not isinstance(start, str):
             return bounds.offset_at_time
         return bounds.max_offset if "latest" in start else bounds.min_offset
@@ -304,20 +302,3 @@ async def fetch_run(
         reply.next_offset = int(error.details.get("queue_offset", run.queue_offsets[-1] + 1))
         reply.filtered_count = reply.lost_count = 0  # Who goes on there counts them.
         return reply, run
-
-
-async def queue_bounds(
-    connection: Connection, queue: Queue, timeout_ms: int, time_ms: int | None = None
-) -> pb.QueueOffsets:
-    """Return where QUEUE begins and ends, and the first message stored at or after TIME_MS."""
-    reply = await connection.call(
-        BROKER + "QueueOffsets",
-        pb.QueueOffsetsRequest(
-            queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=time_ms
-        ),
-        pb.QueueOffsetsReply,
-        timeout_ms,
-    )
-    if not reply.offsets:
-        raise QueueNotFound(f"broker {queue.broker} does not know queue {queue}")
-    return reply.offsets[0]

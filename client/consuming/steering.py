@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from functools import partial
 
 from ...proto.commit_metadata import check_metadata
 from ...proto.errors import InvalidArgument
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..connections import Connection
 from ..queue import Queue
 from .assigned_queues import AssignedQueues
 from .held_queue import Subscriptions
 from .offsets import OffsetAndMetadata, Position
-from .queue_reader import queue_bounds, start_ms
+from .queue_reader import start_ms
 from .reading import Active, Reading
 from .sharing import Sharing
 from .supply import broadcast_supply, chosen_supply, group_supply, with_retries
@@ -141,22 +138,14 @@ class Steering:
         chosen = self.assignment() if queues is None else list(queues)
         for queue in chosen:
             self._reading.active_queue(queue)
-        find = partial(self._bounds, time_ms=None if where is None else start_ms(where))
-        bounds = await asyncio.gather(*map(find, chosen))
+        time_ms = None if where is None else start_ms(where)
+        bounds = await asyncio.gather(*(self._parts.bounds.of(queue, time_ms) for queue in chosen))
         offsets: dict[Queue, int] = {}
         for queue, one in zip(chosen, bounds, strict=True):
             edge = one.max_offset if last else one.min_offset
             offsets[queue] = edge if where is None else one.offset_at_time
             self.seek(queue, offsets[queue])
         return offsets
-
-    async def _bounds(self, queue: Queue, time_ms: int | None) -> pb.QueueOffsets:
-        timeout_ms = self._parts.config.request_timeout_ms
-        return await queue_bounds(self._connection(queue), queue, timeout_ms, time_ms)
-
-    def _connection(self, queue: Queue) -> Connection:
-        session = self._parts.session
-        return session.connections.to(session.routes.address(queue.broker))
 
     # ------------------------------------------------------------ when not
 
