@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .message_id import COUNTER_DIGITS, UniqueIdRow
-from .record import CRC_AT, CRC_MASK, SYS_FLAG_AT, Host
-from .record_run import Longs, encode_run, record_head, topic_field
+from .record import CRC_AT, CRC_MASK, SYS_FLAG_AT, Host, encode_run, record_head, topic_field
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .record_run import Longs
 
 _UNIQ_KEY: Final = b"UNIQ_KEY\x01"
 _KEYS: Final = b"KEYS\x01"
@@ -94,6 +95,8 @@ class _Rows:
         ids: UniqueIdRow,
         keys: Sequence[bytes] | None,
     ) -> None:
+        import numpy as np  # Who sends a message or two does without.
+
         self._bodies = bodies
         self._keys = keys
         self._count = count = len(bodies)
@@ -134,6 +137,8 @@ class _Rows:
 
     def fill(self, sys_flags: Sequence[int] | None) -> list[int]:
         """Write what differs from record to record; return the sizes of the records."""
+        import numpy as np
+
         count, keys = self._count, self._keys
         ends, heads = self._rows[1:], self._rows[:-1]
         body_sizes = np.fromiter(map(len, self._bodies), np.int64, count)

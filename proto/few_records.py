@@ -21,8 +21,9 @@ from .record import (
     SYS_NEEDS_UNWRAP,
     SYS_STORE_V6,
     SYS_TRANSACTION,
+    topic_field,
 )
-from .record_run import LEAST_SIZE, RunColumns, parse_run, topic_field
+from .record_run import LEAST_SIZE, RunColumns, parse_run
 from .topics import MESSAGE_SIZE_MAX, RECORD_SIZE_MAX
 
 #: More records are cheaper to read all at once.

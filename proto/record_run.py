@@ -1,4 +1,4 @@
-"""Many records at once, with numpy: walk, parse and encode runs without per-message Python.
+"""Many records at once, with numpy: walk and parse runs without per-message Python.
 
 A *run* is records end to end. `RunColumns` holds one array a field; every position in it counts from the start of
 the buffer that was parsed. Reading rests on one trick: a structured array over the buffer with a stride of one byte
@@ -12,9 +12,8 @@ checks a run that came from outside, `property_ranges.py` finds the properties i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -25,13 +24,9 @@ from .record import (
     HOST_V6_EXTRA,
     MAGIC_V1,
     MAGIC_V2,
-    NO_HOST,
     SYS_BORN_V6,
     SYS_STORE_V6,
     Buffer,
-    Host,
-    body_crc,
-    with_host_bits,
 )
 
 Longs = NDArray[np.int64]
@@ -309,76 +304,3 @@ def _i32(array: Bytes, at: Longs) -> Longs:
 
 def _i64(array: Bytes, at: Longs) -> Longs:
     return _read(array, at, ">i8", 8)
-
-
-_FRONT = struct.Struct(">iii")
-_INT = struct.Struct(">i")
-_SHORT = struct.Struct(">h")
-
-
-def encode_run(
-    topic: str,
-    queue: int,
-    messages: Iterable[tuple[bytes, bytes]],
-    *,
-    born_timestamp_ms: int,
-    born_host: Host,
-    sys_flag: int | Sequence[int] = 0,
-    flag: int = 0,
-) -> tuple[bytes, list[int]]:
-    """Return the records of MESSAGES, (body, property string) each, end to end, and their sizes.
-
-    All share FLAG, born time and host, and SYS_FLAG unless there is one for each. Fields of the broker are zero, for
-    an IPv4 store host. Lengths are the caller's to check; `struct.error` tells of a property string over 32,767 bytes.
-    """
-    magic, topic_part = topic_field(topic)
-    middle_of = _Middles(queue, flag, born_timestamp_ms, born_host)
-    flags = repeat(sys_flag) if isinstance(sys_flag, int) else sys_flag
-    fixed = _FRONT.size + len(middle_of[0]) + 4 + len(topic_part) + 2
-    parts: list[bytes] = []
-    sizes: list[int] = []
-    for (body, properties), own_flag in zip(messages, flags, strict=False):
-        size = fixed + len(body) + len(properties)
-        sizes.append(size)
-        parts += (
-            _FRONT.pack(size, magic, body_crc(body)),
-            middle_of[own_flag],
-            _INT.pack(len(body)),
-            body,
-            topic_part,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
-    return b"".join(parts), sizes
-
-
-def record_head(magic: int, queue: int, born_timestamp_ms: int, born_host: Host) -> bytes:
-    """Return a record up to its body, with MAGIC and sizes and CRC of zero."""
-    middle = _Middles(queue, 0, born_timestamp_ms, born_host)[0]
-    return _FRONT.pack(0, magic, 0) + middle + _INT.pack(0)
-
-
-def topic_field(topic: str) -> tuple[int, bytes]:
-    """Return the magic of a record of TOPIC, and the topic as it stands there, with its length."""
-    encoded = topic.encode()
-    if len(topic) > 127 or len(encoded) > 127:
-        return MAGIC_V2, _SHORT.pack(len(encoded)) + encoded
-    return MAGIC_V1, bytes((len(encoded),)) + encoded
-
-
-class _Middles(dict[int, bytes]):
-    """What stands between body CRC and body length, by sysFlag without the hosts' bits."""
-
-    def __init__(self, queue: int, flag: int, born_timestamp_ms: int, born_host: Host) -> None:
-        super().__init__()
-        self._fields = queue, flag, 0, 0
-        self._born_timestamp_ms = born_timestamp_ms
-        self._born_host = born_host
-
-    def __missing__(self, sys_flag: int) -> bytes:
-        host = self._born_host
-        flags = with_host_bits(sys_flag, host, NO_HOST)
-        head = struct.pack(">iiqqiq", *self._fields, flags, self._born_timestamp_ms)
-        # Behind the host: store timestamp and host, reconsume times, prepared offset.
-        middle = self[sys_flag] = head + host.packed() + bytes(8 + 8 + 4 + 8)
-        return middle

@@ -25,6 +25,7 @@ from ..proto.record import (
     SYS_STORE_V6,
     body_crc,
     hosts_extra,
+    topic_field,
 )
 from ..proto.record_run import (
     HEAD_SIZE,
@@ -35,7 +36,6 @@ from ..proto.record_run import (
     heads_at,
     parse_run,
     starts_of,
-    topic_field,
 )
 from ..proto.run_check import body_crcs
 from ..proto.topics import RECORD_SIZE_MAX

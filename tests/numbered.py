@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import encode_run
 
 from .runs import BORN
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import Host, Record, decode_record
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, Record, decode_record, encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk

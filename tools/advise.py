@@ -19,8 +19,7 @@ import click
 from ..client import Admin, ReceivedMessage
 from ..client.received_message import FetchedRun
 from ..proto.errors import InvalidArgument, MessageNotFound
-from ..proto.record import NO_HOST
-from ..proto.record_run import encode_run
+from ..proto.record import NO_HOST, encode_run
 from .advice import USE, Advice, advice
 from .bench import stopwatch
 from .bench.stopwatch import Lap, async_lap, lap

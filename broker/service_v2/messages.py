@@ -33,9 +33,18 @@ from ...proto import properties as names
 from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.message_id import offset_message_id
-from ...proto.plain_record import PlainRecord, read_record, write_record
 from ...proto.properties import NAME_END, PAIR_END, whole_number
-from ...proto.record import NO_HOST, SYS_COMPRESSED, SYS_COMPRESSION, Buffer, Host, decompress_body
+from ...proto.record import (
+    NO_HOST,
+    SYS_COMPRESSED,
+    SYS_COMPRESSION,
+    Buffer,
+    Host,
+    PlainRecord,
+    decompress_body,
+    read_record,
+    write_record,
+)
 from ...proto.topics import MESSAGE_SIZE_MAX
 from .checks import milliseconds
 from .message_types import type_of_stored

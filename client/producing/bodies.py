@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Final, overload
 
-import numpy as np
-
 from ...proto.body_run import BodyOrigin, encode_bodies
 from ...proto.errors import InvalidArgument, MessageTooLarge
 from ...proto.message_id import UniqueIdRow
@@ -104,6 +102,8 @@ class Bodies(Sequence[Message]):
 
         A record takes OVERHEAD bytes besides body, key and the pattern's properties.
         """
+        import numpy as np  # Who sends a message or two does without.
+
         sizes = np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
         sizes += overhead + len(self.pattern.property_string)
         if self._keys is not None:

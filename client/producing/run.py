@@ -17,8 +17,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIdRow, UniqueIds
 from ...proto.properties import PRODUCER_SEQUENCE, encode_pair
-from ...proto.record import Host
-from ...proto.record_run import encode_run
+from ...proto.record import Host, encode_run
 from ..message import UNIQUE_KEY_SIZE, Message
 from ..queue import Queue
 from .bodies import Bodies

@@ -36,8 +36,8 @@ from pocketmq.proto.record import (
     SYS_ROLLBACK,
     Record,
     encode_record,
+    encode_run,
 )
-from pocketmq.proto.record_run import encode_run
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.state_tables import TopicConfig
 

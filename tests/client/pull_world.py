@@ -8,8 +8,7 @@ from typing import Any
 from pocketmq.client import AsyncPullConsumer, Queue
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import NO_HOST
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, encode_run
 
 from .fake_broker import FakeBroker
 from .fake_cluster import FakeCluster

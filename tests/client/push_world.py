@@ -10,8 +10,7 @@ from pocketmq.client import AsyncPushConsumer
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import NO_HOST, decode_record, encode_record
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, decode_record, encode_record, encode_run
 from pocketmq.proto.rpc import MethodTable, service, unary
 
 from .fake_broker import FakeBroker, add_topic

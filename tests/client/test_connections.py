@@ -25,8 +25,7 @@ from pocketmq.proto.errors import (
     Unreachable,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import NO_HOST
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, encode_run
 
 from .fake_broker import bodies
 from .fake_cluster import FakeCluster, serve

@@ -16,8 +16,7 @@ from pocketmq.client.tasks import Tasks
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.facts import Facts
-from pocketmq.proto.record import NO_HOST
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, encode_run
 
 from ..repository.source_tree import code_files, name_of, tree_of
 

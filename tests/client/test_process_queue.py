@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pocketmq.client.pushing.process_queue import Failure, Place, Portion, ProcessQueue
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
-from pocketmq.proto.record import Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, encode_run
 
 QUEUE = Queue("orders", "broker-a", 0)
 FAILED = Failure(0, "no")

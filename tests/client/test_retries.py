@@ -26,8 +26,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.errors_wire import to_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import NO_HOST, Record, encode_record
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, Record, encode_record, encode_run
 from pocketmq.proto.rpc import MethodTable, service, unary
 
 from .fake_broker import FakeBroker, add_topic

@@ -1,7 +1,11 @@
 """The verbs that send, consume and look up, as a user runs them."""
 
+import subprocess
+import sys
+
 import pytest
 
+from ..served import ServerProcess
 from .command import Shell
 
 pytestmark = pytest.mark.processes
@@ -54,6 +58,16 @@ def test_lines_of_standard_input_are_messages(call: Shell) -> None:
 
     assert len(sent.documents) == 3
     assert got.out.splitlines() == ["a b", "x" * 100_000, "last"]
+
+
+def test_a_message_or_two_are_sent_without_numpy(call: Shell, server: ServerProcess) -> None:
+    program = "import sys; from pocketmq.tools import cli; print(cli.run(sys.argv[1:]), 'numpy' in sys.modules)"
+    call("topic", "create", "Light")
+    send = ("send", "Light", "one", "two", "--key", "k", "--nameserver", server.nameserver)
+
+    printed = subprocess.check_output([sys.executable, "-c", program, *send], text=True)
+
+    assert printed.splitlines()[-1] == "0 False"
 
 
 def test_bytes_that_are_no_text_are_shown_in_base64(call: Shell) -> None:

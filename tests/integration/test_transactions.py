@@ -25,8 +25,7 @@ from pocketmq.proto.errors import (
     TransactionResolved,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, encode_run
 from pocketmq.store.os_disk import OsDisk
 
 from ..runs import records_of

@@ -14,8 +14,7 @@ from pocketmq.proto.clock import Clock, SystemClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import from_rpc_error, from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.record import Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, encode_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk

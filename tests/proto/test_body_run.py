@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pocketmq.proto.body_run import BodyOrigin, encode_bodies
 from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.properties import decode_properties
-from pocketmq.proto.record import Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, encode_run
 from pocketmq.proto.run_check import check_run
 
 V4 = Host.parse("10.1.2.3", 0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pocketmq.proto import few_records, run_check
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.few_records import FEW_MAX, FewColumns, as_few, read_few
-from pocketmq.proto.record import Host
-from pocketmq.proto.record_run import RunColumns, encode_run, parse_run, starts_of
+from pocketmq.proto.record import Host, encode_run
+from pocketmq.proto.record_run import RunColumns, parse_run, starts_of
 
 HOSTS = [Host.parse("127.0.0.1", 5000), Host.parse("::1", 5000)]
 MESSAGES = st.lists(

@@ -5,9 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto.errors import InvalidRecord, MessageTooLarge
-from pocketmq.proto.plain_record import read_record, write_record
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import Host, Record, decode_record, encode_record
+from pocketmq.proto.record import (
+    Host,
+    Record,
+    decode_record,
+    encode_record,
+    read_record,
+    write_record,
+)
 
 _HOSTS = st.builds(
     Host, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.just(7)

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.property_ranges import PropertyRanges, tags_codes
-from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record, encode_record
-from pocketmq.proto.record_run import encode_run, parse_run, starts_of, walk
+from pocketmq.proto.record import (
+    MAGIC_BLANK,
+    Host,
+    Record,
+    decode_record,
+    encode_record,
+    encode_run,
+)
+from pocketmq.proto.record_run import parse_run, starts_of, walk
 from pocketmq.proto.run_check import crc_mismatches
 
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.few_records import as_few
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.run import Appended, Run

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.proto.record import HOST_V6_EXTRA, LOG_OFFSET_AT, QUEUE_OFFSET_AT, SYS_BORN_V6, Host
-from pocketmq.proto.record_run import HEAD_SIZE, encode_run, starts_of
+from pocketmq.proto.record import (
+    HOST_V6_EXTRA,
+    LOG_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    SYS_BORN_V6,
+    Host,
+    encode_run,
+)
+from pocketmq.proto.record_run import HEAD_SIZE, starts_of
 from pocketmq.proto.run_check import check_run
 from pocketmq.proto.topics import RECORD_SIZE_MAX
 from pocketmq.store.message_store import MessageStore

@@ -2,8 +2,7 @@ import pytest
 
 from pocketmq.client.received_message import FetchedRun, ReceivedMessage
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, encode_run
 from pocketmq.tools import output
 
 

@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.properties import encode_properties
-from ...proto.record import LOG_OFFSET_AT, NO_HOST
-from ...proto.record_run import encode_run
+from ...proto.record import LOG_OFFSET_AT, NO_HOST, encode_run
 from ...proto.run_check import check_run
 from ...store.config import StoreConfig
 from ...store.consume_queue import ENTRY

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.proto.record import LOG_OFFSET_AT, Host
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import LOG_OFFSET_AT, Host, encode_run
 from pocketmq.store.disk import Mapping
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.overview import Overview

@@ -8,8 +8,7 @@ import pytest
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.errors import ConfigError, OffsetOutOfRange
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import NO_HOST, SYS_COMPRESSED
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, SYS_COMPRESSED, encode_run
 from pocketmq.tools.spark.live.columns import Layout, live_schema
 from pocketmq.tools.spark.live.fetching import Fetched
 from pocketmq.tools.spark.live.loss import Losses

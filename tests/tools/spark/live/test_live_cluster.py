@@ -20,8 +20,7 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.properties import PRODUCER_SEQUENCE, encode_properties
-from pocketmq.proto.record import NO_HOST
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, encode_run
 from pocketmq.tools.spark.live.cluster import LiveCluster
 from pocketmq.tools.spark.live.fetching import fetched
 from pocketmq.tools.spark.live.loss import Losses

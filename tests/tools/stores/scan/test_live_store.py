@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.record import NO_HOST
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import NO_HOST, encode_run
 from pocketmq.proto.run_check import check_run
 from pocketmq.store import MessageStore, OsDisk, Run, StoreConfig
 from pocketmq.tools.stores.locations import locate
