@@ -171,7 +171,7 @@ def _numbered(work: Callable[[], T], rows: Longs) -> T:
 def check_type(admitted: Admitted, type_name: str) -> None:
     """Raise InvalidArgument unless the messages that were ADMITTED are such as a topic of the type TYPE_NAME takes.
 
-    What a message is goes by what it has, as for official clients (service_v2/message_types.py). Topics are NORMAL
+    What a message is goes by what it has, as for official clients (service_v2/messages.py). Topics are NORMAL
     unless somebody says otherwise: they take all from our own clients, as from Apache's classic ones.
     """
     if type_name not in _TYPES[1:]:

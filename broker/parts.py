@@ -50,17 +50,17 @@ from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends
 from .sending import Waits
-from .service_v2.clients import Clients
-from .service_v2.consumers import Consumers
+from .service_v2.acknowledging import Acknowledging
 from .service_v2.diagnostics import Diagnostics
-from .service_v2.opencensus_metrics import CensusMeasurements
-from .service_v2.otlp_metrics import Measurements
+from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
-from .service_v2.recall import RecallMessages
+from .service_v2.receiving import Receiving
+from .service_v2.relayed import EndTransactions, RecallMessages
 from .service_v2.routes import Routes
 from .service_v2.sending import SendMessages
 from .service_v2.service import ServiceV2
-from .service_v2.transactions import EndTransactions
+from .service_v2.subscriptions import LiteSubscriptions
+from .service_v2.telemetry import Clients
 from .timers import Timers
 from .topics import Topics
 from .transactions.half_messages import prepare
@@ -309,15 +309,9 @@ def _service_v2(
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions),
         RecallMessages(topics, parts.recalls, parts.neighbours),
-        Consumers(
-            pops,
-            topics,
-            groups,
-            clients.subscriptions,
-            store.config,
-            wall_ms,
-            config.invisible_ms_min,
-        ),
+        Receiving(pops, clients.subscriptions, wall_ms, config.invisible_ms_min),
+        Acknowledging(pops, topics, groups, store.config.delay_levels_ms),
+        LiteSubscriptions(topics),
         PullConsumers(store, topics, groups, parts.offsets, parts.fetches, pops, check_commit),
         Measurements(parts.client_metrics),
         CensusMeasurements(parts.client_metrics, clients.sessions),

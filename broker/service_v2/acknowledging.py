@@ -27,9 +27,17 @@ from ..pop.pops import Pops
 from ..retry_policy import announced_intervals_of
 from ..topics import Topics
 from .checks import check_invisible, checked_group, checked_topic, milliseconds
-from .relayed import answered_when
-from .service import client_id, service, unary
-from .statuses import OK, Refused, status_of, status_of_bug, status_with
+from .service import (
+    OK,
+    Refused,
+    answered_when,
+    client_id,
+    service,
+    status_of,
+    status_of_bug,
+    status_with,
+    unary,
+)
 
 Reply = TypeVar(
     "Reply",

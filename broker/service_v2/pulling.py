@@ -34,9 +34,7 @@ from ..waiting import Waiting
 from .checks import checked_group, checked_topic, filter_of, milliseconds
 from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
-from .relayed import answered_when
-from .service import client_id, service, unary
-from .statuses import OK, Refused, status_of, status_of_bug
+from .service import OK, Refused, answered_when, client_id, service, status_of, status_of_bug, unary
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from ..pop.asked import Asked, Delivery, Popped
 from ..pop.pops import BATCH_MAX, Pops
 from .checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .messages import deliver
-from .service import client_id, service
-from .statuses import OK, Refused, status_of, status_of_bug
+from .service import OK, Refused, client_id, service, status_of, status_of_bug
 from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)

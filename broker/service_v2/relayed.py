@@ -1,39 +1,44 @@
-"""Calls that another part of the broker answers, in its own words or later; their callers hear it in those of v2."""
+"""EndTransaction and RecallMessage: calls that another part of the broker answers, in its own words or later.
+
+Their callers hear it in the words of v2.
+
+EndTransaction tells the outcome of a half message, from its sender or as the answer to a check. v2 knows no groups of
+producers: the topic takes the place of one, so that whoever sends to a topic can be asked for, and can end, its
+transactions. The same outcome twice is answered well twice; the other one, or one of a transaction that nobody began,
+is INVALID_TRANSACTION_ID. An outcome is answered when it is as safe as the store promises. Clients in Go name no source
+(SOURCE_UNSPECIFIED), in answers to checks too: they count as such, so that none of them is too late for a transaction
+with a recovery duration of its own.
+
+RecallMessage has back a delayed message before it is due, by the handle of its receipt. A second recall of a message is
+answered well again. A handle that is none, or of another topic, is BAD_REQUEST; a message that was delivered, or never
+sent, is NOT_FOUND. Clients ask where they have dialled: a message that waits at another broker is had back there.
+
+Source: v2-protocol.md §4.7, §4.9, fixtures v2/transaction and v2/delay-recall.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from ...proto.errors import PocketMQError
 from ...proto.errors_wire import ours
-from ...proto.rpc import LATER, Call, Later, RpcError
-from .statuses import status_of
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.rpc import LATER, Call, Later, MethodTable, RpcError
+from ..delay.recalls import Recalls
+from ..neighbours import Neighbours
+from ..topics import Topics
+from ..transactions.transactions import Transactions
+from .checks import topic_name
+from .messages import check_type
+from .service import OK, Refused, service, status_of, unary
 
-#: Told None once something is safe, or the error.
-Safe: TypeAlias = Callable[[PocketMQError | None], None]
-Reply = TypeVar("Reply", bound=Message)
-
-
-def answered_when(
-    begin: Callable[[Safe], None], call: Call, answer: Callable[[PocketMQError | None], Reply]
-) -> Reply | Later:
-    """Return the ANSWER to what BEGIN tells; LATER if that is not at once: then CALL gets it."""
-    told: list[PocketMQError | None] = []
-    waits = False
-
-    def tell(error: PocketMQError | None) -> None:
-        told.append(error)
-        if waits:
-            call.reply(answer(error))
-
-    begin(tell)
-    if told:
-        return answer(told[0])
-    waits = True
-    return LATER
+_RESOLUTIONS: Final[dict[v2.TransactionResolution, pb.Resolution]] = {
+    v2.COMMIT: pb.COMMIT,
+    v2.ROLLBACK: pb.ROLLBACK,
+}
 
 
 class Relayed(Call):
@@ -70,3 +75,74 @@ class Relayed(Call):
 
     def fail(self, error: RpcError) -> None:
         self._call.reply(self._reply_type(status=status_of(ours(error))))
+
+
+class EndTransactions:
+    """Serves EndTransaction."""
+
+    def __init__(self, topics: Topics, transactions: Transactions) -> None:
+        self._topics = topics
+        self._transactions = transactions
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {"EndTransaction": unary(v2.EndTransactionRequest, v2.EndTransactionResponse, self.end)}
+        )
+
+    def end(self, request: v2.EndTransactionRequest, call: Call) -> Any:
+        """Commit or roll back; nothing happens without a resolution."""
+        topic = self._topics.get(topic_name(request.topic)).name
+        transaction_id = request.transaction_id
+        if not transaction_id.strip():
+            raise Refused(
+                v2.INVALID_TRANSACTION_ID,
+                "transaction_id is blank: give that of the half message's receipt",
+                field="transaction_id",
+            )
+        resolution = _RESOLUTIONS.get(request.resolution)
+        if resolution is None:
+            return _ended()
+        own = pb.EndTransactionRequest(
+            group=topic,
+            topic=topic,
+            transaction_id=transaction_id,
+            resolution=resolution,
+            from_check=request.source != v2.SOURCE_CLIENT,
+        )
+        relayed = Relayed(call, v2.EndTransactionResponse, lambda _: _ended())
+        self._transactions.end(own, relayed)
+        return LATER
+
+
+def _ended() -> v2.EndTransactionResponse:
+    return v2.EndTransactionResponse(status=OK)
+
+
+class RecallMessages:
+    """Serves RecallMessage."""
+
+    def __init__(self, topics: Topics, recalls: Recalls, neighbours: Neighbours) -> None:
+        self._topics = topics
+        self._recalls = recalls
+        self._neighbours = neighbours
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {"RecallMessage": unary(v2.RecallMessageRequest, v2.RecallMessageResponse, self.recall)}
+        )
+
+    def recall(self, request: v2.RecallMessageRequest, call: Call) -> Later:
+        """Have back the message of a handle; answered when that is safe."""
+        name = topic_name(request.topic)
+        own = pb.RecallRequest(topic=name, handle=request.recall_handle)
+        relayed = Relayed(call, v2.RecallMessageResponse, _recalled)
+        if self._neighbours.forward_recall(own, relayed):
+            return LATER
+        check_type(self._topics.get(name), v2.DELAY)
+        return self._recalls.recall(own, relayed)
+
+
+def _recalled(reply: pb.RecallReply) -> v2.RecallMessageResponse:
+    return v2.RecallMessageResponse(status=OK, message_id=reply.message_id)

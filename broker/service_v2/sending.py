@@ -1,14 +1,22 @@
 """SendMessage: messages of one topic in, an entry for each out, as soon as they are as safe as the store promises.
 
 A request is taken whole or refused whole, with one status and no entries. Its messages are stored in the queues that
-queue_choice.py says: those without a group together in one, each group in its own. All requests of one turn of the loop
-are appended together. What a disk refuses after that is told message by message, and so is a message that is stored but
-did not reach the device in time (MASTER_PERSISTENCE_TIMEOUT): such an entry has a status only.
+the broker chooses, whatever queue a request names: those without a group together in one, each group in its own.
+
+    with a message group        the consistent hash of the group, as Apache's proxy and our own clients choose
+    with a lite topic           the same of the lite topic, so that it keeps its order
+    with a priority             the queue of this number, the last one for higher priorities
+    everything else             each queue in turn
+
+All requests of one turn of the loop are appended together. What a disk refuses after that is told message by message,
+and so is a message that is stored but did not reach the device in time (MASTER_PERSISTENCE_TIMEOUT): such an entry has
+a status only.
 
 Every type of message takes the roads that the other protocol's runs take: delays, half messages, appends (send.py).
 The receipt of a message that waits for its time has a recall handle. How safe the messages are stands in the trailing
 metadata `x-durable`: "memory" (it survives a kill of the process), or "disk".
 
+Not thread-safe: the event loop owns it. Bound: topics whose queues have a turn, `TURNS_MAX`; beyond, all begin anew.
 Source: v2-protocol.md §4.1, fixture v2/send; docs/official-clients.md says what differs on purpose.
 """
 
@@ -18,10 +26,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from ...proto.consistent_hash import consistent_bucket
 from ...proto.errors import FlushTimeout, NotWritable, PocketMQError
 from ...proto.few_records import FEW_MAX, FewColumns, RecordPlace
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.java_hash import java_hash
 from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable
@@ -34,11 +44,8 @@ from ..send import Sends
 from ..sending import Outcome
 from ..topics import Topics
 from . import checks
-from .message_types import check_type, type_of_sent
-from .messages import property_string, record_of
-from .queue_choice import QueueChoice
-from .service import client_id, service, unary
-from .statuses import OK, Refused, status_of
+from .messages import check_type, property_string, record_of, type_of_sent
+from .service import OK, Refused, client_id, service, status_of, unary
 
 DURABLE: Final = "x-durable"
 _DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk"}
@@ -55,6 +62,9 @@ _STORED: Final = v2.SendMessageResponse(
 _FIRST: Final = (0,)
 #: Messages of these types are not simply stored in their queue.
 _WAITING: Final = frozenset((v2.DELAY, v2.TRANSACTION))
+TURNS_MAX: Final = 100_000
+#: Groups whose queue is kept: nearly all messages are of groups that were there a moment ago.
+_GROUPS_KEPT: Final = 4096
 
 
 class Draft(NamedTuple):
@@ -309,3 +319,38 @@ class _Receipt:
                 return
         in_order = [entries[row] for row in range(len(entries))]
         call.reply(v2.SendMessageResponse(status=status, entries=in_order))
+
+
+# --- which queue a message goes to
+
+
+class QueueChoice:
+    """Chooses queues, as the module says."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def of(self, topic: TopicConfig, system: v2.SystemProperties, kind: v2.MessageType) -> int:
+        """Return the queue of TOPIC, which has at least one to write, for a message of KIND."""
+        if kind != v2.NORMAL:
+            if key := system.message_group or system.lite_topic:
+                return queue_of_group(key, topic.write_queues)
+            if kind == v2.PRIORITY:
+                return min(system.priority, topic.write_queues - 1)
+        return self.next_of(topic)
+
+    def next_of(self, topic: TopicConfig) -> int:
+        """Return the queue of TOPIC whose turn it is."""
+        turn = self._turns.get(topic.name, -1) + 1
+        if turn >= topic.write_queues:
+            turn = 0
+        if len(self._turns) >= TURNS_MAX:
+            self._turns.clear()
+        self._turns[topic.name] = turn
+        return turn
+
+
+@lru_cache(_GROUPS_KEPT)
+def queue_of_group(group: str, queues: int) -> int:
+    """Return which of QUEUES takes the messages of GROUP."""
+    return consistent_bucket(java_hash(group), queues)

@@ -1,28 +1,71 @@
 """The methods of `apache.rocketmq.v2.MessagingService`, put together from the files that each serve some.
 
 A handler is an ordinary one of `proto/rpc/methods.py`. `unary` wraps it, so that whatever goes wrong is a status in
-the reply (statuses.py), and that a call without a client id is refused as the protocol has it.
+the reply, and that a call without a client id is refused as the protocol has it.
+
+A call that is refused ends well for gRPC: what came of it is `Status` in the body, because the clients take anything
+else for a failure of transport and try again. The code of an error is that of its class, or of the nearest class above
+it in the table; `Refused` brings its own. Source: apache.rocketmq.v2, enum Code.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from ...proto import rpc
-from ...proto.errors import PocketMQError
+from ...proto import errors, rpc
+from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import Call, Entry, Later, MethodTable
-from .statuses import Refused, status_of, status_of_bug
+from ...proto.rpc import LATER, Call, Entry, Later, MethodTable
+
+logger = logging.getLogger(__name__)
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID: Final = "x-mq-client-id"
 
 Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+#: Told None once something is safe, or the error.
+Safe: TypeAlias = Callable[[PocketMQError | None], None]
+_CODES: Final[dict[type[PocketMQError], v2.Code]] = {
+    PocketMQError: v2.INTERNAL_SERVER_ERROR,
+    errors.InvalidArgument: v2.BAD_REQUEST,
+    errors.InvalidFilter: v2.ILLEGAL_FILTER_EXPRESSION,
+    errors.InvalidDelay: v2.ILLEGAL_DELIVERY_TIME,
+    errors.MessageTooLarge: v2.MESSAGE_BODY_TOO_LARGE,
+    errors.TopicNotFound: v2.TOPIC_NOT_FOUND,
+    errors.GroupNotFound: v2.CONSUMER_GROUP_NOT_FOUND,
+    errors.MessageNotFound: v2.NOT_FOUND,
+    errors.TooLate: v2.NOT_FOUND,
+    errors.TransactionNotFound: v2.INVALID_TRANSACTION_ID,
+    errors.TransactionResolved: v2.INVALID_TRANSACTION_ID,
+    errors.InvalidReceiptHandle: v2.INVALID_RECEIPT_HANDLE,
+    errors.QueueNotFound: v2.NOT_FOUND,
+    errors.GroupInUse: v2.FORBIDDEN,
+    errors.LeaseLost: v2.FORBIDDEN,
+    errors.NotReadable: v2.FORBIDDEN,
+    errors.NotWritable: v2.FORBIDDEN,
+    errors.Overloaded: v2.TOO_MANY_REQUESTS,
+    errors.StoreFull: v2.TOO_MANY_REQUESTS,
+    errors.FlushTimeout: v2.MASTER_PERSISTENCE_TIMEOUT,
+    errors.OffsetOutOfRange: v2.ILLEGAL_OFFSET,
+    errors.NotServed: v2.NOT_IMPLEMENTED,
+}
+
+#: Codes whose texts begin with their names, as Apache's do: there are programs that look for them in an error's text.
+_NAMED: Final = frozenset(
+    {v2.INVALID_RECEIPT_HANDLE, v2.MULTIPLE_RESULTS, v2.MASTER_PERSISTENCE_TIMEOUT}
+)
+
+OK: Final = v2.Status(code=v2.OK, message="OK")
+
+
+# --- methods
 
 
 class Face(Protocol):
@@ -83,3 +126,59 @@ def unary(
             return reply_type(status=status_of_bug(name, bug))
 
     return rpc.unary(request_type, reply_type, answer)
+
+
+def answered_when(
+    begin: Callable[[Safe], None], call: Call, answer: Callable[[PocketMQError | None], Reply]
+) -> Reply | Later:
+    """Return the ANSWER to what BEGIN tells; LATER if that is not at once: then CALL gets it."""
+    told: list[PocketMQError | None] = []
+    waits = False
+
+    def tell(error: PocketMQError | None) -> None:
+        told.append(error)
+        if waits:
+            call.reply(answer(error))
+
+    begin(tell)
+    if told:
+        return answer(told[0])
+    waits = True
+    return LATER
+
+
+# --- errors as statuses
+
+
+class Refused(InvalidArgument):
+    """A request that breaks a rule which has a code of its own."""
+
+    def __init__(self, code: v2.Code, message: str, **details: object) -> None:
+        super().__init__(message, **details)
+        self.code = code
+
+
+def code_of(error: PocketMQError) -> v2.Code:
+    """Return the code that tells a client of ERROR."""
+    if isinstance(error, Refused):
+        return error.code
+    return next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+
+
+def status_of(error: PocketMQError) -> v2.Status:
+    """Return ERROR as clients get it."""
+    return status_with(code_of(error), error.message)
+
+
+def status_with(code: v2.Code, text: str) -> v2.Status:
+    """Return CODE with TEXT, behind the code's name where clients look for that."""
+    return v2.Status(code=code, message=f"{v2.Code.Name(code)}: {text}" if code in _NAMED else text)
+
+
+def status_of_bug(path: str, bug: Exception) -> v2.Status:
+    """Log BUG, a fault in the handler of PATH, and tell nothing of the inside."""
+    logger.error("handler failed method=%s", path, exc_info=bug)
+    return v2.Status(
+        code=v2.INTERNAL_SERVER_ERROR,
+        message=f"internal error in {path}: the broker's log says more",
+    )

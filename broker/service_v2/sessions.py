@@ -1,7 +1,7 @@
-"""Who is connected by `apache.rocketmq.v2`: one session a client id, whatever connections it uses.
+"""Sessions of `apache.rocketmq.v2`: who is connected, one a client id, whatever connections it uses; and heartbeats.
 
-A session begins with the first settings or heartbeat. It ends when the client says so, or `_EXPIRY_MS` after it was
-last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
+A session begins with the first settings or heartbeat. It ends when the client says so (NotifyClientTermination), or
+`_EXPIRY_MS` after it was last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly) is told
 
     alive   at every sign of life
     gone    at the end of a session; and before that, when its streams have broken off and it keeps silent for longer
@@ -9,10 +9,14 @@ last heard, if no stream of it is open. Whoever hangs on clients (leases, mainly
 
 A client that was gone and is heard again is alive. Of several streams the newest gets the broker's commands.
 
+Heartbeat and NotifyClientTermination answer OK to a client that the broker does not know: after a restart of the broker
+some clients go on for minutes before they send their settings again. A heartbeat that says nothing at all, not even who
+beats, is a probe of clients in Go after a broken stream. A consumer's group need not exist yet.
+
 Bounds: `clients_max` sessions, and `_STREAMS_MAX` streams of each; further clients are refused (Overloaded), a further
 stream ends the oldest. A scan of all sessions every `_SCAN_MS`, 0.3 µs each. Times are the machine's.
 
-Source: v2-protocol §3.6 to §3.9.
+Source: v2-protocol §3.6 to §3.9; the recording heartbeat.
 """
 
 from __future__ import annotations
@@ -24,7 +28,10 @@ from typing import Final, Protocol
 
 from ...proto.errors import Overloaded
 from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.rpc import Call, MethodTable
 from ..timers import Timers
+from .checks import group_name
+from .service import CLIENT_ID, OK, client_id, service, unary
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +45,7 @@ _SILENT_SLOW_MS: Final = 45_000
 LANGUAGE: Final = "x-mq-language"
 #: What the official clients that beat every 10 s say of themselves; Node.js says HTTP.
 _QUICK: Final = frozenset({"JAVA", "CPP", "GO", "GOLANG", "PYTHON", "HTTP", "NODE_JS", "DOT_NET"})
+_NO_CONSUMERS: Final = frozenset({v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER})
 
 
 class CommandStream(Protocol):
@@ -184,3 +192,56 @@ class Sessions:
             if not session.streams and now_ms - session.heard_ms >= _EXPIRY_MS:
                 del self._sessions[session.client_id]
                 self._forget(session)
+
+
+# --- signs of life
+
+
+class Heartbeats:
+    """The signs of life of SESSIONS."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {
+                "Heartbeat": unary(
+                    v2.HeartbeatRequest, v2.HeartbeatResponse, self.beat, anonymous=True
+                ),
+                "NotifyClientTermination": unary(
+                    v2.NotifyClientTerminationRequest,
+                    v2.NotifyClientTerminationResponse,
+                    self.terminate,
+                ),
+            }
+        )
+
+    def beat(self, request: v2.HeartbeatRequest, call: Call) -> v2.HeartbeatResponse:
+        """Note that a client lives. The type that its settings say counts more than the request's."""
+        metadata = call.metadata
+        if not metadata.get(CLIENT_ID, "") and not request.ByteSize():
+            return v2.HeartbeatResponse(status=OK)
+        who = client_id(call)
+        session = self._sessions.find(who)
+        if _is_consumer(session, request):
+            group_name(request.group)
+        self._sessions.hear(who, metadata.get(LANGUAGE, ""))
+        return v2.HeartbeatResponse(status=OK)
+
+    def terminate(
+        self, request: v2.NotifyClientTerminationRequest, call: Call
+    ) -> v2.NotifyClientTerminationResponse:
+        """Forget a client, whatever becomes of its request otherwise."""
+        who = client_id(call)
+        self._sessions.end(who)
+        if request.group.name:
+            group_name(request.group)
+        return v2.NotifyClientTerminationResponse(status=OK)
+
+
+def _is_consumer(session: Session | None, request: v2.HeartbeatRequest) -> bool:
+    if session is not None and session.settings is not None:
+        return session.settings.HasField("subscription")
+    return request.client_type not in _NO_CONSUMERS

@@ -11,6 +11,13 @@ that members of ours go by). Topics may differ: what is lent of a topic goes to 
 
 Bounds: `_WANTS_MAX` clients' wants of a topic together. A receive that wants what its client wanted before costs one
 look. The event loop owns it.
+
+SyncLiteSubscription, what clients of light topics ask for, is refused. A topic of type LITE takes messages, each with
+the light topic that it is for, and ordinary consumers get them all, with `lite_topic`. Consumers of single light topics
+are not served: they are told so (NOT_IMPLEMENTED) once what they ask is well-formed, and what to do instead. Apache's
+broker refuses them as well, without its proxy in cluster mode.
+
+Source: v2-protocol.md §4.10; fixtures v2/lite and v2/cluster-lite.
 """
 
 from __future__ import annotations
@@ -18,18 +25,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
-from ...proto.errors import GroupNotFound, InvalidFilter, Overloaded
+from ...proto.errors import GroupNotFound, InvalidArgument, InvalidFilter, NotServed, Overloaded
 from ...proto.filters.wire import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
+from ...proto.properties import LITE_TOPIC
+from ...proto.rpc import Call, MethodTable
 from ..coordination.subscriptions import want_in_words
 from ..groups import Groups, is_only_warned
 from ..timers import Timers
-from .checks import filter_of
+from ..topics import TYPE_ATTRIBUTE, Topics
+from .checks import check_lite_topic, checked_group, checked_topic, filter_of
+from .service import Refused, service, unary
 from .sessions import Session, Sessions
-from .statuses import Refused
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +51,7 @@ _TOLD_MAX: Final = 5
 
 #: Group and topic.
 Place: TypeAlias = tuple[str, str]
+LITE: Final = "LITE"
 
 
 @dataclass(slots=True)
@@ -284,3 +295,49 @@ def _topics_of(settings: v2.Settings | None) -> set[Place]:
         return set()
     group = settings.subscription.group.name
     return {(group, entry.topic.name) for entry in settings.subscription.subscriptions}
+
+
+# --- light topics
+
+
+class LiteSubscriptions:
+    """Refuses subscriptions to light topics."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        return service(
+            {
+                "SyncLiteSubscription": unary(
+                    v2.SyncLiteSubscriptionRequest, v2.SyncLiteSubscriptionResponse, self.sync
+                )
+            }
+        )
+
+    def sync(self, request: v2.SyncLiteSubscriptionRequest, call: Call) -> NoReturn:
+        """Raise NotServed for REQUEST; Refused or TopicNotFound, if it would not do anywhere."""
+        checked_group(request.group.name)
+        topic = self._topics.get(checked_topic(request.topic.name))
+        if topic.attributes.get(TYPE_ATTRIBUTE) != LITE:
+            raise Refused(
+                v2.ILLEGAL_TOPIC,
+                f"topic {topic.name!r} has no light topics: its {TYPE_ATTRIBUTE} is not {LITE}",
+                field="topic",
+                value=topic.name,
+            )
+        for name in request.lite_topic_set:
+            check_lite_topic(name)
+        if request.action not in v2.LiteSubscriptionAction.values():
+            raise InvalidArgument(
+                f"action is {request.action}: must be one of PARTIAL_ADD (0) to COMPLETE_REMOVE (3)",
+                field="action",
+                value=request.action,
+            )
+        raise NotServed(
+            f"consumers of single light topics are not served: subscribe to {topic.name!r} with a push or simple"
+            " consumer, which gets the messages of all its light topics, or, in a group of its own, of one with the"
+            f" SQL filter {LITE_TOPIC} = 'name'",
+            topic=topic.name,
+        )

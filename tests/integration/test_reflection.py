@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.network import Network
-from pocketmq.broker.service_v2.opencensus_metrics import TRACES
+from pocketmq.broker.service_v2.measurements import TRACES
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.carriers import GRPC_CHOICES

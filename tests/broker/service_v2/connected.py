@@ -12,9 +12,9 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.neighbours import Neighbours
 from pocketmq.broker.registration import dial
-from pocketmq.broker.service_v2.clients import Clients
 from pocketmq.broker.service_v2.routes import Routes
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
+from pocketmq.broker.service_v2.telemetry import Clients
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.listeners import Listeners

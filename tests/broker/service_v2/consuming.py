@@ -9,12 +9,11 @@ from typing import Any
 
 from pocketmq.broker.fetch import Fetches
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
-from pocketmq.broker.service_v2.lite import LiteSubscriptions
 from pocketmq.broker.service_v2.pulling import PullConsumers
 from pocketmq.broker.service_v2.receiving import Receiving
 from pocketmq.broker.service_v2.service import SERVICE, Face, ServiceV2
 from pocketmq.broker.service_v2.sessions import Sessions
-from pocketmq.broker.service_v2.subscriptions import Subscriptions
+from pocketmq.broker.service_v2.subscriptions import LiteSubscriptions, Subscriptions
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from tests.fake_calls import FakeCall, FakeStream
 

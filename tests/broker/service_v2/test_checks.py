@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.service_v2 import checks
-from pocketmq.broker.service_v2.property_names import INTERNAL, RESERVED
-from pocketmq.broker.service_v2.statuses import Refused
+from pocketmq.broker.service_v2.checks import INTERNAL, RESERVED
+from pocketmq.broker.service_v2.service import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 NOW_MS = 1_800_000_000_000

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.service_v2.message_types import (
+from pocketmq.broker.service_v2.messages import (
     accepted_types,
     check_type,
     type_of_sent,
     type_of_stored,
 )
-from pocketmq.broker.service_v2.statuses import Refused
+from pocketmq.broker.service_v2.service import Refused
 from pocketmq.broker.topics import TYPES
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.state_tables import TopicConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.client_metrics import ClientMetrics, Histogram
-from pocketmq.broker.service_v2.opencensus_metrics import METRICS, TRACES, CensusMeasurements
+from pocketmq.broker.service_v2.measurements import METRICS, TRACES, CensusMeasurements
 from pocketmq.proto.gen import opencensus_pb2 as census
 
 from ...fake_calls import FakeStream

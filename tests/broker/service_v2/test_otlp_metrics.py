@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.client_metrics import ClientMetrics, Histogram
-from pocketmq.broker.service_v2.otlp_metrics import Measurements
+from pocketmq.broker.service_v2.measurements import Measurements
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
 from pocketmq.proto.rpc import MethodTable
