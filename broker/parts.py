@@ -48,8 +48,7 @@ from .pop.parts import PopParts
 from .pop.pops import Pops
 from .producers.producers import Producers
 from .retries import Retries
-from .send import Sends
-from .sending import Waits
+from .send import Sends, Waits
 from .service_v2.acknowledging import Acknowledging
 from .service_v2.diagnostics import Diagnostics
 from .service_v2.measurements import CensusMeasurements, Measurements

@@ -23,8 +23,7 @@ from .lookup import Lookups
 from .offsets import Offsets
 from .pop.pops import Pops
 from .retry_policy import intervals_of
-from .send import Sends
-from .sending import SendCounts, TopicSends
+from .send import SendCounts, Sends, TopicSends
 from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics
 

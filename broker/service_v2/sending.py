@@ -40,8 +40,7 @@ from ...store.run import Run
 from ...store.state_tables import TopicConfig
 from ..admission import Admitted, admit_own
 from ..config import BrokerConfig
-from ..send import Sends
-from ..sending import Outcome
+from ..send import Outcome, Sends
 from ..topics import Topics
 from . import checks
 from .messages import check_type, property_string, record_of, type_of_sent

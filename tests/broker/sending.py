@@ -11,8 +11,7 @@ from pathlib import Path
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.producers.producers import Producers
-from pocketmq.broker.send import Sends
-from pocketmq.broker.sending import Waits
+from pocketmq.broker.send import Sends, Waits
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
 from pocketmq.broker.transactions.half_messages import prepare
