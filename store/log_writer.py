@@ -74,7 +74,7 @@ def _first_store_ms(log: CommitLog, file: MappedFile) -> int | None:
 class LogWriter:
     """The writing half of a store. `host` stands in every record as its store host; set it once the port is known.
 
-    dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (late_keys.py);
+    dispatched_offset: everything before it is in the queues, and in the index but for keys that wait (dispatch.py);
     last_store_ms: store time of the newest record, below which none is ever stamped;
     last_log_offset: where that record begins (None in an empty log);
     on_caught_up: told the queues of what was stored, but can be read only from now on.
