@@ -1,5 +1,7 @@
 """The other brokers that have a topic, as the name servers tell: what routes for official clients name beside our own.
 
+Recalls and outcomes of transactions that a client asks for at the broker it has dialled are carried to their own.
+
 An answer counts for FRESH_MS; who asks meanwhile is told the same. The servers are asked in turn, from the one that
 answered last on, for TIMEOUT_MS each. While none answers, what was told last stays true: the loss of every name server
 takes no broker from a route. All who ask for one topic at once share a question.
@@ -14,13 +16,21 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from ..proto.errors import Disconnected, InvalidArgument, PocketMQError
+from google.protobuf.message import Message
+
+from ..proto.errors import (
+    Disconnected,
+    InvalidArgument,
+    PocketMQError,
+    TopicNotFound,
+    TransactionNotFound,
+)
 from ..proto.errors_wire import from_rpc_error
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.recall_handle import decode_handle
-from ..proto.rpc import Call
+from ..proto.rpc import Call, RpcError
 from ..proto.rpc.channels import CallFailed, Channel, Dial
 
 logger = logging.getLogger(__name__)
@@ -30,8 +40,10 @@ TIMEOUT_MS: Final = 1_000
 TOPICS_MAX: Final = 10_000
 _ROUTE: Final = "/pocketmq.v1.NameServer/Route"
 _RECALL: Final = "/pocketmq.v1.Broker/Recall"
-_RECALL_TIMEOUT_S: Final = 3.0
+_END: Final = "/pocketmq.v1.Broker/EndTransaction"
+_FORWARD_TIMEOUT_S: Final = 3.0
 _MASTER: Final = 0
+Reply = TypeVar("Reply", bound=Message)
 
 
 class OtherQueues(NamedTuple):
@@ -141,7 +153,7 @@ class Neighbours:
                     one.type,
                 )
 
-    # --- recalls
+    # --- what is asked at the wrong broker
 
     def forward_recall(self, request: pb.RecallRequest, call: Call) -> bool:
         """Have CALL answered by the broker that the handle of REQUEST names; return False if that is not another one.
@@ -156,10 +168,10 @@ class Neighbours:
             return False
         if broker == self._name:
             return False
-        self._spawn(self._forward(broker, request, call))
+        self._spawn(self._forward_recall(broker, request, call))
         return True
 
-    async def _forward(self, broker: str, request: pb.RecallRequest, call: Call) -> None:
+    async def _forward_recall(self, broker: str, request: pb.RecallRequest, call: Call) -> None:
         found = await self._told(request.topic) or ()
         address = next((one.address for one in found if one.broker == broker), None)
         try:
@@ -169,18 +181,52 @@ class Neighbours:
                     " present: try again later",
                     broker=broker,
                 )
-            call.reply(await self._recalled(address, request))
-        except CallFailed as error:
-            call.fail(from_rpc_error(error))
+            call.reply(await self._asked(address, _RECALL, request, pb.RecallReply))
         except PocketMQError as error:
             call.fail(error)
 
-    async def _recalled(self, address: str, request: pb.RecallRequest) -> pb.RecallReply:
-        async with self._dial(address) as channel:
-            ask = channel.unary_unary(
-                _RECALL, pb.RecallRequest.SerializeToString, pb.RecallReply.FromString
+    def forward_end(self, request: pb.EndTransactionRequest, call: Call, unknown: RpcError) -> None:
+        """Have CALL answered by the broker, of those with the topic of REQUEST, that took its half message.
+
+        An identifier names no broker: they are asked one after the other. UNKNOWN is the answer if none took it.
+        """
+        self._spawn(self._forward_end(request, call, unknown))
+
+    async def _forward_end(
+        self, request: pb.EndTransactionRequest, call: Call, unknown: RpcError
+    ) -> None:
+        found = await self._told(request.topic) if self._addresses else ()
+        answer = unknown
+        if found is None:
+            answer = Disconnected(
+                f"{unknown.message}; no name server tells which other brokers have topic {request.topic!r}: try again"
+                " later",
+                topic=request.topic,
             )
-            reply: pb.RecallReply = await ask(request, timeout=_RECALL_TIMEOUT_S)
+        for other in found or ():
+            try:
+                reply = await self._asked(other.address, _END, request, pb.EndTransactionReply)
+            except (TransactionNotFound, TopicNotFound):
+                continue
+            except PocketMQError as error:
+                answer = error
+                continue
+            call.reply(reply)
+            return
+        call.fail(answer)
+
+    async def _asked(
+        self, address: str, method: str, request: Message, reply_type: type[Reply]
+    ) -> Reply:
+        """Return what the broker at ADDRESS answers; raise what it raises, Disconnected if it does not answer."""
+        try:
+            async with self._dial(address) as channel:
+                ask = channel.unary_unary(
+                    method, type(request).SerializeToString, reply_type.FromString
+                )
+                reply: Reply = await ask(request, timeout=_FORWARD_TIMEOUT_S)
+        except CallFailed as error:
+            raise from_rpc_error(error) from error
         return reply
 
     # --- the way there

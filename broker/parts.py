@@ -306,7 +306,7 @@ def _service_v2(
         Routes(config.name, topics, groups, clients.reach, parts.neighbours),
         diagnostics,
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
-        EndTransactions(topics, parts.transactions),
+        EndTransactions(topics, parts.transactions, parts.neighbours),
         RecallMessages(topics, parts.recalls, parts.neighbours),
         Receiving(pops, clients.subscriptions, wall_ms, config.invisible_ms_min),
         Acknowledging(pops, topics, groups, store.config.delay_levels_ms),

@@ -7,7 +7,8 @@ producers: the topic takes the place of one, so that whoever sends to a topic ca
 transactions. The same outcome twice is answered well twice; the other one, or one of a transaction that nobody began,
 is INVALID_TRANSACTION_ID. An outcome is answered when it is as safe as the store promises. Clients in Go name no source
 (SOURCE_UNSPECIFIED), in answers to checks too: they count as such, so that none of them is too late for a transaction
-with a recovery duration of its own.
+with a recovery duration of its own. Clients in Rust tell it to the broker that they have dialled: one that does not
+know the transaction has the others of the topic asked.
 
 RecallMessage has back a delayed message before it is due, by the handle of its receipt. A second recall of a message is
 answered well again. A handle that is none, or of another topic, is BAD_REQUEST; a message that was delivered, or never
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from ...proto.errors import TransactionNotFound
 from ...proto.errors_wire import ours
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
@@ -80,9 +82,10 @@ class Relayed(Call):
 class EndTransactions:
     """Serves EndTransaction."""
 
-    def __init__(self, topics: Topics, transactions: Transactions) -> None:
+    def __init__(self, topics: Topics, transactions: Transactions, neighbours: Neighbours) -> None:
         self._topics = topics
         self._transactions = transactions
+        self._neighbours = neighbours
 
     def methods(self) -> MethodTable:
         """Return the table of methods for a carrier."""
@@ -110,9 +113,32 @@ class EndTransactions:
             resolution=resolution,
             from_check=request.source != v2.SOURCE_CLIENT,
         )
-        relayed = Relayed(call, v2.EndTransactionResponse, lambda _: _ended())
-        self._transactions.end(own, relayed)
+        here = _Here(call, own, self._neighbours)
+        try:
+            self._transactions.end(own, here)
+        except TransactionNotFound as error:
+            here.fail(error)
         return LATER
+
+
+class _Here(Relayed):
+    """CALL, answered by this broker, or by one of its NEIGHBOURS where this one does not know the transaction."""
+
+    __slots__ = ("_neighbours", "_request")
+
+    def __init__(
+        self, call: Call, request: pb.EndTransactionRequest, neighbours: Neighbours
+    ) -> None:
+        super().__init__(call, v2.EndTransactionResponse, lambda _: _ended())
+        self._request = request
+        self._neighbours = neighbours
+
+    def fail(self, error: RpcError) -> None:
+        if isinstance(error, TransactionNotFound):
+            elsewhere = Relayed(self._call, v2.EndTransactionResponse, lambda _: _ended())
+            self._neighbours.forward_end(self._request, elsewhere, error)
+        else:
+            super().fail(error)
 
 
 def _ended() -> v2.EndTransactionResponse:

@@ -158,6 +158,45 @@ async def test_of_an_access_point_with_both_brokers_each_is_named_its_own(
         assert brokers_in(reply) == {"a": [a.address], "b": [b.address]}
 
 
+async def test_an_outcome_finds_the_broker_of_its_half_message(cluster: Cluster) -> None:
+    a, b = await cluster.broker("a"), await cluster.broker("b")
+    await cluster.topic("paid", queues=1, type="TRANSACTION")
+    message = v2.Message(
+        topic=v2.Resource(name="paid"),
+        system_properties=v2.SystemProperties(
+            message_id="id-0", message_type=v2.TRANSACTION, body_encoding=v2.IDENTITY
+        ),
+        body=b"half",
+    )
+    sent = await ask(
+        b, "SendMessage", v2.SendMessageRequest(messages=[message]), v2.SendMessageResponse
+    )
+    transaction_id = sent.entries[0].transaction_id
+
+    async def end(broker: Broker, transaction_id: str) -> v2.Status:
+        request = v2.EndTransactionRequest(
+            topic=v2.Resource(name="paid"),
+            message_id="id-0",
+            transaction_id=transaction_id,
+            source=v2.SOURCE_CLIENT,
+            resolution=v2.COMMIT,
+        )
+        reply = await ask(broker, "EndTransaction", request, v2.EndTransactionResponse)
+        status: v2.Status = reply.status
+        return status
+
+    assert [(await end(one, transaction_id)).code for one in (a, a, b)] == [v2.OK] * 3
+    counts = [one.store.queue_bounds("paid", 0)[1] for one in (a, b)]
+    assert counts == [0, 1]
+
+    unknown = await end(a, "id-1")
+
+    assert unknown.code == v2.INVALID_TRANSACTION_ID
+    await b.stop()
+    status = await end(a, "id-1")
+    assert status.code == v2.INVALID_TRANSACTION_ID, "b has left the routes"
+
+
 @pytest.mark.parametrize(
     ("settings", "own"),
     [({"v2_cluster": False}, "dialled:1"), ({"v2_endpoints": ("balanced:1",)}, "balanced:1")],
