@@ -32,8 +32,8 @@ from .coordination.coordination import Coordination
 from .coordination.leases import QueueKey
 from .fetch_replies import Done
 from .offsets import Offsets
-from .pop.asked import Asked, Popped
 from .pop.pops import Pops
+from .pop.receives import Asked, Popped
 from .topics import Topics
 
 logger = logging.getLogger(__name__)

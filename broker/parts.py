@@ -27,9 +27,7 @@ from .client_metrics import ClientMetrics
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
 from .coordination.coordinator import Coordinator
-from .coordination.fence import Fence
-from .coordination.kept_leases import KeptLeases
-from .coordination.lease_file import LeaseFile
+from .coordination.leases import Fence, KeptLeases, LeaseFile
 from .coordination.queue_leases import QueueLeases
 from .dead_letters import DeadLetters
 from .delay.delays import Delays
@@ -41,11 +39,11 @@ from .groups import Groups
 from .lookup import Lookups
 from .neighbours import Neighbours
 from .offsets import Offsets
-from .pop.handles import serials_from
 from .pop.journal import Journal
 from .pop.leases import Leases
-from .pop.parts import PopParts
 from .pop.pops import Pops
+from .pop.receives import serials_from
+from .pop.table import PopParts
 from .producers.producers import Producers
 from .retries import Retries
 from .send import Sends, Waits

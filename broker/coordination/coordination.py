@@ -11,9 +11,7 @@ from ..accounts.accounts import Accounts
 from ..pop.pops import Pops
 from ..topics import Topics
 from .coordinator import Coordinator
-from .fence import Fence
-from .kept_leases import KeptLeases
-from .leases import Lease, QueueKey
+from .leases import Fence, KeptLeases, Lease, QueueKey
 from .queue_leases import QueueLeases
 
 #: Tells which official clients consume for a group.

@@ -38,9 +38,7 @@ from ..groups import Groups, is_only_warned
 from ..timers import Timers
 from ..waiting import Purgatory
 from .group import Group, replaced
-from .joins import check_held, member_of
-from .membership import Member, Membership
-from .subscriptions import differences, mismatch
+from .membership import Member, Membership, check_held, differences, member_of, mismatch
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from ..config import BrokerConfig
 from ..timers import Timers
 from ..timing_wheel import Timer
 from ..waiting import Purgatory, Waiting
-from .joins import check_plan
-from .membership import Member, Membership
+from .membership import Member, Membership, check_plan
 
 logger = logging.getLogger(__name__)
 

@@ -16,24 +16,37 @@ fences the old one in this very step, wherever the old member still runs. Those 
 by their instance.
 
 What was granted in the last moments before a kill is not on record after it: a token of an earlier run that no record
-contradicts is believed. `to_json` and `restore` carry the records over a restart.
+contradicts is believed. `to_json` and `restore` carry the records over a restart, in `<root>/pocketmq/leases.json`,
+which may be lost: it is written when something was granted or ended, a second later at most.
+
+A commit or fetch by another token than that of the queue's lease is refused by the fence. A fetch under a token renews
+the lease when it arrives: who polls need not ask.
 
 Bounds: `limit` records; those of queues that nobody holds go first, and then no token up to the highest of theirs is
-believed without a record. Not thread-safe. Pure: told the time.
+believed without a record. Not thread-safe. The table is pure: told the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ...proto.errors import Overloaded
+from ...proto.errors import LeaseLost, Overloaded, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.disk import Disk
+from ..timers import Timers
 
 #: Members that a queue was taken from by their instance: so many are remembered.
 _TAKEN_FROM_MAX: Final = 4
 #: How long no further search for records to drop is worth it after one, in ms.
 _SWEEP_PAUSE_MS: Final = 1_000
+logger = logging.getLogger(__name__)
+
+PERSIST_INTERVAL_MS: Final = 1_000
+_NAME: Final = "leases.json"
 
 
 class QueueKey(NamedTuple):
@@ -340,3 +353,111 @@ def _may_have(asker: Asker, lease: Lease | None, now_ms: int) -> bool:
         return True
     is_instance = bool(asker.instance_id) and asker.instance_id == lease.instance_id
     return is_instance and asker.member_id not in lease.taken_from
+
+
+# --- over a restart
+
+
+class KeptLeases:
+    """A table of at most LIMIT records, and the FILE that keeps it, by the machine's TIMERS. The event loop owns it."""
+
+    def __init__(self, file: LeaseFile, timers: Timers, *, limit: int) -> None:
+        self._file = file
+        self._timers = timers
+        self.now_ms = timers.now_ms
+        self.table = Leases(self.now_ms(), limit=limit)
+        #: The file says something else than the table.
+        self.changed = False
+        file.load(self.table, self.now_ms())
+
+    def holder(self, group: str, key: QueueKey) -> Lease | None:
+        """Return the lease by which somebody holds KEY for GROUP at present."""
+        return self.table.holder(group, key, self.now_ms())
+
+    def start(self) -> None:
+        """Begin to write the table down."""
+        self._timers.every(PERSIST_INTERVAL_MS, self.save)
+
+    def save(self) -> None:
+        """Write the table down if it changed. A disk that takes nothing costs memory of it, never a message."""
+        if not self.changed:
+            return
+        try:
+            self._file.save(self.table, self.now_ms())
+        except PocketMQError as error:
+            logger.error("leases not saved reason=%s", error.message)
+        else:
+            self.changed = False
+
+
+class LeaseFile:
+    """`leases.json` in FOLDER."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._path = f"{folder}/{_NAME}"
+
+    def load(self, leases: Leases, now_ms: int) -> None:
+        """Have LEASES go on with what the file says; one that cannot be read is as none."""
+        try:
+            leases.restore(json.loads(self._disk.read(self._path)), now_ms)
+        except FileNotFoundError:
+            return
+        except (ValueError, LookupError, TypeError, PocketMQError) as error:
+            logger.warning("leases not read path=%s reason=%r", self._path, error)
+
+    def save(self, leases: Leases, now_ms: int) -> None:
+        """Replace the file."""
+        self._disk.make_folders(self._folder)
+        text = json.dumps(leases.to_json(now_ms), separators=(",", ":"))
+        self._disk.write_atomically(self._path, text.encode())
+
+
+# --- the fence
+
+
+class Fence:
+    """Holds requests against LEASES; what it finds no record of lasts for LEASE_MS. The event loop owns it."""
+
+    def __init__(self, leases: KeptLeases, lease_ms: int) -> None:
+        self._leases = leases
+        self._lease_ms = lease_ms
+
+    def renew_by_fetch(self, group: str, topic: str, queue: int, token: int) -> None:
+        """Renew the lease of GROUP's queue. Raises LeaseLost if TOKEN is not the one by which it is held."""
+        key = QueueKey(topic, queue)
+        self._check(group, key, token)
+        leases = self._leases
+        leases.changed |= leases.table.extend(group, key, token, self._lease_ms, leases.now_ms())
+
+    def check_commit(self, group: str, offsets: Iterable[pb.GroupOffset]) -> None:
+        """Raise LeaseLost if OFFSETS are not those of who holds the queues; without a token nobody may hold them."""
+        table, now_ms = self._leases.table, self._leases.now_ms()
+        for one in offsets:
+            key = QueueKey(one.topic, one.queue)
+            if one.lease:
+                self._check(group, key, one.lease)
+                table.believe(group, key, one.lease, self._lease_ms, now_ms)
+            elif table.holder(group, key, now_ms) is not None:
+                raise self._lost(group, key, 0)
+
+    def _check(self, group: str, key: QueueKey, token: int) -> None:
+        if not self._leases.table.is_valid(group, key, token):
+            raise self._lost(group, key, token)
+
+    def _lost(self, group: str, key: QueueKey, token: int) -> LeaseLost:
+        holder = self._leases.holder(group, key)
+        if not token:
+            what = "give its lease, or commit when nobody holds it"
+        else:
+            what = "drop what was read, and ask for it anew"
+        by = f"is held by member {holder.member_id!r}" if holder else "is held by nobody"
+        under = f", not under token {token}" if token else ""
+        return LeaseLost(
+            f"queue {key.queue} of {key.topic!r} {by} for group {group!r}{under}: {what}",
+            topic=key.topic,
+            queue=key.queue,
+            group=group,
+            holder=holder.member_id if holder else "",
+        )

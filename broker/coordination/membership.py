@@ -1,4 +1,4 @@
-"""Who is in one group, and what its members agreed on: pure state, told what happens and when.
+"""Who is in one group, what its members want, and what they agreed on: pure state, told what happens and when.
 
 A generation is an agreement: these members, and who of them reads which queues. It begins with `begin`, which names
 the leader (the one that has been in longest, and can be reached), and is complete with the leader's plan; a group in
@@ -7,20 +7,43 @@ which each allocates for itself needs no plan. Whatever changes who is in, or wh
 A static member (`instance_id`) keeps its place: whoever comes with its instance under another member_id inherits share
 and rank within the same generation, and the member_id before it is out for good.
 
+Members of a group share its queues: whoever wants something else than the others gets messages that they step over,
+and they step over what it wants. So all of them want the same topics through the same filters, and allocate the same
+way: what each wants is brought into a form that can be compared, and differences are told in words.
+
+What members say is checked: a join becomes a `Member`, a plan is one that can be kept.
+
 Bounds: `FENCED_MAX` member_ids that are out for good are remembered. Members are bounded by who admits them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...proto.errors import InvalidArgument, SubscriptionMismatch
+from ...proto.filters.wire import normalised
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import check_topic
+from ..groups import check_own_choice
 from ..timers import Timers
-from .subscriptions import Wishes
+from .names import check_member, check_name, check_range
 
 FENCED_MAX: Final = 1_000
+SUBSCRIPTIONS_MAX: Final = 1_000
+#: Topics whose difference is told; an expression is told up to so many characters.
+_TOLD_MAX: Final = 5
+_EXPRESSION_TOLD_MAX: Final = 60
+SESSION_LEAST_MS: Final = 6_000
+SESSION_MOST_MS: Final = 30 * 60_000
+SESSION_DEFAULT_MS: Final = 30_000
+#: Queues that one member may hold, and that one plan may give.
+HELD_MAX: Final = 10_000
+PLANNED_MAX: Final = 100_000
+GENERATION_MAX: Final = 1 << 53
+_KIND_LENGTH_MAX: Final = 32
+_QUEUE_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,3 +224,145 @@ class Membership:
         """Return the members as a leader is told of them, by instance or else by member_id."""
         found = sorted(self.members.values(), key=lambda one: one.instance_id or one.member_id)
         return [member.wire for member in found]
+
+
+# --- what members want
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What all members of a group have in common."""
+
+    #: By topic: kind and expression of the filter, in the one form of all that mean the same.
+    topics: dict[str, tuple[int, str]]
+    strategy: str
+    each_for_itself: bool
+
+    @classmethod
+    def of(cls, join: pb.Join) -> Wishes:
+        """Return what JOIN wants. Raises InvalidArgument, InvalidName or InvalidFilter."""
+        check_range("subscriptions", len(join.subscriptions), 0, SUBSCRIPTIONS_MAX)
+        topics: dict[str, tuple[int, str]] = {}
+        for one in join.subscriptions:
+            if check_topic(one.topic) in topics:
+                raise InvalidArgument(
+                    f"subscriptions: topic {one.topic!r} stands twice: name it once, with one filter",
+                    field="subscriptions",
+                    value=one.topic,
+                )
+            plain = normalised(one.filter)
+            topics[one.topic] = (plain.kind, plain.expression)
+        return cls(topics, check_name("strategy", join.strategy), join.each_for_itself)
+
+
+def differences(mine: Wishes, others: Wishes) -> list[str]:
+    """Return in words how MINE differ from OTHERS, a topic each; none if they are the same."""
+    found = []
+    for topic in sorted(mine.topics.keys() | others.topics.keys()):
+        here, there = mine.topics.get(topic), others.topics.get(topic)
+        if here != there:
+            found.append(
+                f"topic {topic!r}: {want_in_words(here)} here, {want_in_words(there)} there"
+            )
+    if mine.strategy != others.strategy:
+        found.append(f"strategy: {mine.strategy!r} here, {others.strategy!r} there")
+    if mine.each_for_itself != others.each_for_itself:
+        who = ("by the leader", "each for itself")
+        found.append(
+            f"allocated {who[mine.each_for_itself]} here, {who[others.each_for_itself]} there"
+        )
+    return found
+
+
+def mismatch(
+    group: str, mine: pb.Member, other: pb.Member, found: Sequence[str], advice: str
+) -> SubscriptionMismatch:
+    """Return the error that tells of the differences FOUND between two members of GROUP."""
+    told = "; ".join(found[:_TOLD_MAX])
+    more = f"; and {len(found) - _TOLD_MAX} more" if len(found) > _TOLD_MAX else ""
+    return SubscriptionMismatch(
+        f"member {mine.member_id!r} ({mine.peer}) wants something else of group {group!r} than member"
+        f" {other.member_id!r} ({other.peer}): {told}{more}: {advice}",
+        group=group,
+        member=mine.member_id,
+        member_peer=mine.peer,
+        other=other.member_id,
+        other_peer=other.peer,
+        difference=told + more,
+    )
+
+
+def want_in_words(want: tuple[int, str] | None) -> str:
+    """Return WANT, kind and expression of a filter, as people read it; None: there is no subscription."""
+    if want is None:
+        return "not subscribed"
+    kind, expression = want
+    if kind == pb.Filter.ALL:
+        return "every message"
+    short = expression[:_EXPRESSION_TOLD_MAX]
+    short += "…" if len(expression) > _EXPRESSION_TOLD_MAX else ""
+    return f"{'tags' if kind == pb.Filter.TAG else 'SQL'} {short!r}"
+
+
+# --- what members say, checked
+
+
+def member_of(join: pb.Join, peer: str, timers: Timers) -> Member:
+    """Return who joins with JOIN from PEER now, by TIMERS.
+
+    Raises InvalidArgument, InvalidName or InvalidFilter, which name the field.
+    """
+    check_own_choice(join.group)
+    check_member("member_id", join.member_id)
+    check_name("instance_id", join.instance_id)
+    check_name("room", join.room)
+    check_name("kind", join.kind[: _KIND_LENGTH_MAX + 1])
+    check_range("kind", len(join.kind), 0, _KIND_LENGTH_MAX)
+    check_range("generation", join.generation, 0, GENERATION_MAX)
+    timeout_ms = join.session_timeout_ms or SESSION_DEFAULT_MS
+    check_range("session_timeout_ms", timeout_ms, SESSION_LEAST_MS, SESSION_MOST_MS)
+    wire = pb.Member(
+        member_id=join.member_id,
+        instance_id=join.instance_id,
+        subscriptions=join.subscriptions,
+        held=check_held(join.held),
+        room=join.room,
+        kind=join.kind,
+        peer=peer,
+        joined_ms=timers.unix_ms(),
+    )
+    member = Member(wire=wire, wishes=Wishes.of(join), session_timeout_ms=timeout_ms)
+    member.heard(timers)
+    return member
+
+
+def check_held(queues: Sequence[pb.HeldQueue]) -> Sequence[pb.HeldQueue]:
+    """Return QUEUES, which a member holds, if they are well-formed; raise InvalidArgument or InvalidName."""
+    check_range("held", len(queues), 0, HELD_MAX)
+    for queue in queues:
+        _check_queue(queue)
+    return queues
+
+
+def check_plan(plan: pb.Plan) -> pb.Plan:
+    """Return PLAN if it can be read; raise InvalidArgument or InvalidName."""
+    check_range("generation", plan.generation, 0, GENERATION_MAX)
+    check_range("shares", sum(len(share.queues) for share in plan.shares), 0, PLANNED_MAX)
+    check_range("shares", len(plan.shares), 0, PLANNED_MAX)
+    for share in plan.shares:
+        check_member("member_id", share.member_id)
+        for queue in share.queues:
+            _check_queue(queue)
+    return plan
+
+
+def _check_queue(queue: pb.HeldQueue) -> None:
+    check_topic(queue.topic)
+    if not queue.broker_name:
+        raise InvalidArgument(
+            f"queue {queue.queue} of {queue.topic!r} names no broker: broker_name is empty",
+            field="broker_name",
+            value="",
+        )
+    check_name("broker_name", queue.broker_name)
+    check_range("queue", queue.queue, 0, _QUEUE_MAX)

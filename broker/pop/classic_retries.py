@@ -13,11 +13,10 @@ from typing import Final
 
 from ...proto.properties import RETRY_TOPIC
 from ...proto.record import property_value
-from .asked import Asked
-from .changes import FoundQueue
-from .entries import Entry, Lane, PopQueue
-from .parts import PopParts, Rules
-from .table import Table, exhausted, times_of
+from .journal_format import FoundQueue
+from .leases import Entry, Lane, PopQueue
+from .receives import Asked, Rules
+from .table import PopParts, Table, exhausted, times_of
 
 #: Messages that wait for receives of their topics.
 HELD_MAX: Final = 4_096

@@ -24,12 +24,19 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from ...store.disk import Disk
-from .changes import Change, ClockMark, Finished, Forgotten, Found, Looked, Moved, PopKey
 from .journal_format import (
+    Change,
+    ClockMark,
     Damage,
     Decoder,
     End,
+    Finished,
+    Forgotten,
+    Found,
     LogMark,
+    Looked,
+    Moved,
+    PopKey,
     Said,
     Span,
     frames,

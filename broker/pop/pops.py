@@ -29,16 +29,22 @@ from ..filters.filters import Filters
 from ..groups import Groups
 from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from ..waiting import Purgatory
-from .asked import Asked, Popped
-from .changes import Change, Forgotten, Safe
 from .classic_retries import RetryTable
-from .entries import Entry
-from .handles import decode_handle, encode_handle, finished
+from .journal_format import Change, Forgotten, Safe
+from .leases import Entry
 from .ordered import OrderedTable
-from .parts import PopParts, Rules, Taken
-from .receive import Receive
-from .table import Table, times_of
-from .waits import PopWaits
+from .receives import (
+    Asked,
+    Popped,
+    PopWaits,
+    Receive,
+    Rules,
+    Taken,
+    decode_handle,
+    encode_handle,
+    finished,
+)
+from .table import PopParts, Table, times_of
 
 BATCH_MAX: Final = 32
 #: A group pops for so long after its last receive began.

@@ -22,8 +22,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
 from ..filters.choice import choice_of
-from ..pop.asked import Asked, Delivery, Popped
 from ..pop.pops import BATCH_MAX, Pops
+from ..pop.receives import Asked, Delivery, Popped
 from .checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .messages import deliver
 from .service import OK, Refused, client_id, service, status_of, status_of_bug

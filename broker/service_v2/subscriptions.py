@@ -33,7 +33,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.properties import LITE_TOPIC
 from ...proto.rpc import Call, MethodTable
-from ..coordination.subscriptions import want_in_words
+from ..coordination.membership import want_in_words
 from ..groups import Groups, is_only_warned
 from ..timers import Timers
 from ..topics import TYPE_ATTRIBUTE, Topics

@@ -25,7 +25,7 @@ from pocketmq.broker.broker import Broker
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.network import Network
 from pocketmq.broker.parts import Parts
-from pocketmq.broker.pop.asked import Asked, Popped
+from pocketmq.broker.pop.receives import Asked, Popped
 from pocketmq.proto.errors import PocketMQError, QueueNotFound, StoreFull
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.pop.asked import Delivery
 from pocketmq.broker.pop.journal import Journal
+from pocketmq.broker.pop.receives import Delivery
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle, PocketMQError
 from pocketmq.store.disk import Disk

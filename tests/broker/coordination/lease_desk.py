@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.coordination.fence import Fence
-from pocketmq.broker.coordination.kept_leases import KeptLeases
-from pocketmq.broker.coordination.lease_file import LeaseFile
+from pocketmq.broker.coordination.leases import Fence, KeptLeases, LeaseFile
 from pocketmq.broker.coordination.queue_leases import QueueLeases
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets

@@ -20,8 +20,8 @@ from typing import Final
 
 import pytest
 
-from pocketmq.broker.pop.asked import Delivery
 from pocketmq.broker.pop.journal import Journal
+from pocketmq.broker.pop.receives import Delivery
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle
 from pocketmq.store.message_store import MessageStore

@@ -12,14 +12,12 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.filters.filters import Filters
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
-from pocketmq.broker.pop.asked import Asked, Delivery, Popped
-from pocketmq.broker.pop.changes import Change, Found, FoundQueue, PopJournal, Safe
-from pocketmq.broker.pop.handles import serials_from
 from pocketmq.broker.pop.journal import Journal
+from pocketmq.broker.pop.journal_format import Change, Found, FoundQueue, PopJournal, Safe
 from pocketmq.broker.pop.leases import Leases
-from pocketmq.broker.pop.parts import PopParts
 from pocketmq.broker.pop.pops import Pops
-from pocketmq.broker.pop.receive import Receive
+from pocketmq.broker.pop.receives import Asked, Delivery, Popped, Receive, serials_from
+from pocketmq.broker.pop.table import PopParts
 from pocketmq.broker.retries import Retries
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics

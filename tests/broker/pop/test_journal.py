@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.pop.changes import Forgotten
 from pocketmq.broker.pop.journal import RETRY_MS, Journal
+from pocketmq.broker.pop.journal_format import Forgotten
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle, StoreFull
 from pocketmq.store.flush import FlushJob, sync_all

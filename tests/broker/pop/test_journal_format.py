@@ -6,24 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.broker.pop.changes import (
-    Change,
-    ClockMark,
-    Finished,
-    Forgotten,
-    InFlight,
-    Looked,
-    Moved,
-    PopKey,
-)
 from pocketmq.broker.pop.journal_format import (
     HEAD_SIZE,
     JOURNAL,
+    Change,
+    ClockMark,
     Damage,
     Decoder,
     Encoder,
     End,
+    Finished,
+    Forgotten,
+    InFlight,
     LogMark,
+    Looked,
+    Moved,
+    PopKey,
     Said,
     Span,
     clock_mark,

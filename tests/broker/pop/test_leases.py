@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pocketmq.broker.pop.changes import PopKey
-from pocketmq.broker.pop.entries import Entry, Lease, PopQueue
-from pocketmq.broker.pop.leases import RENEWED_MAX_MS, RENEWED_MS, Leases
+from pocketmq.broker.pop.journal_format import PopKey
+from pocketmq.broker.pop.leases import RENEWED_MAX_MS, RENEWED_MS, Entry, Lease, Leases, PopQueue
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 

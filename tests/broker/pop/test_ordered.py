@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.pop import ordered
-from pocketmq.broker.pop.lanes import message_group
+from pocketmq.broker.pop.ordered import message_group
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.store.state_tables import TopicConfig

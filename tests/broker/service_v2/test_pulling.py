@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.pop.changes import Safe
+from pocketmq.broker.pop.journal_format import Safe
 from pocketmq.proto.errors import DiskFailure, LeaseLost
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import LATER
