@@ -11,7 +11,7 @@ import click
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ..proto.duration import parse_duration
 from ..proto.errors import ConfigError
-from .stores.recoveries import RECOVERIES
+from .stores import RECOVERIES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -149,7 +149,7 @@ def watch_interval_ms(watch: str | None, times: int | None) -> int | None:
 
 
 def recovery_option(function: Function) -> Function:
-    """Add --recovery: whose, by the names of `stores/recoveries.py`."""
+    """Add --recovery: whose, by the names of `stores/__init__.py`."""
     return click.option(
         "--recovery",
         type=click.Choice(RECOVERIES),

@@ -34,6 +34,12 @@ class BatchQueue:
         self.min_offset = -1
         self.max_offset = 0
 
+    def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None:
+        """Take the bounds that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
+        self.files.truncate(files_end)
+        self.max_log_offset = log_end
+        self.min_offset, self.max_offset = min_offset, max_offset
+
     def recover(self) -> None:
         """Find the end: the first entry that is none, from the third-last file on."""
         files = self.files.files

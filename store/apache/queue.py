@@ -42,6 +42,7 @@ class JavaQueue(Protocol):
     def min_offset(self) -> int: ...
     @property
     def max_offset(self) -> int: ...
+    def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None: ...
     def recover(self) -> None: ...
     def put(self, record: Checked) -> None: ...
     def truncate_dirty(self, log_end: int) -> None: ...
@@ -72,6 +73,12 @@ class SimpleQueue:
     @property
     def max_offset(self) -> int:
         return self.files.max_offset // ENTRY_SIZE
+
+    def bound(self, min_offset: int, max_offset: int, *, files_end: int, log_end: int) -> None:
+        """Take the bounds that another recovery found: its files end at FILES_END, its newest record at LOG_END."""
+        self.files.truncate(files_end)
+        self.max_log_offset = log_end
+        self.min_position = min_offset * ENTRY_SIZE
 
     def recover(self) -> None:
         """Find the end: the first entry that is none, from the third-last file on."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ...proto.errors import ConfigError
+from ..config import StoreConfig
 
 #: Java's int.
 _INT_MAX: Final = (1 << 31) - 1
@@ -80,6 +81,21 @@ class ApacheSettings:
     def sync_flush(self) -> bool:
         """Is a send acknowledged on the device?"""
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    def store_config(self, root: str) -> StoreConfig:
+        """Return our settings for the store in ROOT that these are the settings of."""
+        return StoreConfig(
+            path=root,
+            log_file_size_bytes=self.log_file_size,
+            queue_file_size_bytes=self.queue_file_size,
+            batch_queue_file_size_bytes=self.batch_queue_file_size,
+            timer_log_file_size_bytes=self.timer_log_file_size,
+            index_slots=self.index_slots,
+            index_entries=self.index_entries,
+            lookup_results_max=self.lookup_results_max,
+            index=self.index_enabled,
+            check_crc_on_recover=self.check_crc,
+        )
 
     def delay_table(self) -> dict[int, int]:
         """Return the delay of each level in ms."""

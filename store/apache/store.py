@@ -1,5 +1,7 @@
 """What Apache RocketMQ 5.5.0's broker would see of a store: its load and recovery, step by step, over any disk.
 
+`JavaReading` is what it reads once it runs, within bounds that any recovery may have found; `ApacheStore` adds its own.
+
 Hand it an `OverlayDisk` and nothing is written. The model follows the code of 5.5.0 (DefaultMessageStore.load and
 recover, CommitLog.recoverNormally and recoverAbnormally) down to its faults, because tools use it to predict: one bad
 record ends the log after an unclean stop, only the last ten files are looked at, and so on. The recorded stores in
@@ -36,8 +38,11 @@ _QUERY_ROUNDS: Final = 3
 _LOG_OFFSET_AT: Final = 28
 
 
-class ApacheStore:
-    """The message store after load and recovery. Raises `Refused` where the broker would not start."""
+class JavaReading:
+    """Log, queues and index of a store on DISK as Apache's broker reads them, with bounds that a recovery found.
+
+    Whose recovery that was, this class does not know: it begins with `load`, after which every file counts as full.
+    """
 
     def __init__(
         self,
@@ -57,19 +62,10 @@ class ApacheStore:
         self.queues: dict[tuple[str, int], JavaQueue] = {}
         self.index = JavaIndex(disk, posixpath.join(root, "index"), settings, now_ms)
         self.checkpoint = Checkpoint()
-        self.clean = not disk.exists(posixpath.join(root, "abort"))
 
-    def open(self) -> None:
-        """Load and recover."""
-        try:
-            self.load()
-            self._recover()
-        except ValueError:
-            raise Refused from None
-        self._touch_side_files()
-
-    def load(self) -> None:
-        """Open all files; every one counts as full, but index files that an unclean stop left are deleted."""
+    def load(self, *, keep_index: bool) -> None:
+        """Open all files; every one counts as full. Without KEEP_INDEX, index files that the checkpoint does not vouch
+        for are deleted. Raises `Refused`, ValueError where the broker would not start."""
         if not self.log.load():
             raise Refused
         for kind, folder in (("SimpleCQ", "consumequeue"), ("BatchCQ", "batchconsumequeue")):
@@ -77,7 +73,7 @@ class ApacheStore:
         path = posixpath.join(self.root, "checkpoint")
         self.checkpoint = Checkpoint.read(self.disk, path)
         self.disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
-        self.index.load(self.checkpoint, clean=self.clean)
+        self.index.load(self.checkpoint, clean=keep_index)
 
     def _load_queues(self, kind: str, folder: str) -> None:
         for topic in self.disk.list(folder):
@@ -114,12 +110,105 @@ class ApacheStore:
         path = posixpath.join(self.root, folder, topic, str(queue_id))
         return self._make_queue(kind, path, topic, queue_id)
 
+    def end_at(self, log_end: int, checkpoint: Checkpoint) -> None:
+        """Make LOG_END the end of the log, and CHECKPOINT what the store says of itself: a recovery found them."""
+        self.log.truncate(log_end)
+        self.checkpoint = checkpoint
+
+    # ---- reading
+
+    @property
+    def log_begin(self) -> int:
+        """Return the log's minimum offset, −1 without files."""
+        return self.log.files[0].start if self.log.files else -1
+
+    @property
+    def log_end(self) -> int:
+        """Return the log's maximum offset."""
+        return self.log.max_offset
+
+    def message(self, log_offset: int, size: int | None = None) -> Record | None:
+        """Return the message at LOG_OFFSET; ValueError where Java throws."""
+        if size is None:
+            head = self._bytes(log_offset, 4)
+            if head is None:
+                return None
+            size = int.from_bytes(head, "big", signed=True)
+        data = self._bytes(log_offset, size)
+        return None if data is None else decode(data)
+
+    def _bytes(self, log_offset: int, size: int) -> memoryview | None:
+        file = self.log.find(log_offset, first_if_none=log_offset == 0)
+        if file is None:
+            return None
+        at = log_offset % self.log.size if log_offset >= 0 else -(-log_offset % self.log.size)
+        return file.select(at, size)
+
+    def lookup(self, key: str, most: int, *, typed: bool = False) -> list[int]:
+        """Return the log offset fields of the messages that queryMessage finds for KEY (made by `index_key`)."""
+        found: list[int] = []
+        until = _LONG_MAX
+        for _ in range(_QUERY_ROUNDS):
+            offsets = self.index.query(key, most, 0, until) if self.settings.index_file_read else []
+            if not offsets:
+                break
+            for number, offset in enumerate(sorted(offsets)):
+                until = self._look_at(offset, number == 0, found, until, typed)
+            if found or until < 0:
+                break
+        return found
+
+    def _look_at(
+        self, offset: int, is_first: bool, found: list[int], until: int, typed: bool
+    ) -> int:
+        """Add the message at OFFSET to FOUND; return the new end of the time range."""
+        try:
+            message = self.message(offset)
+        except ValueError:
+            return until
+        if is_first:
+            if message is not None:
+                until = message.store_timestamp_ms
+            elif not typed:
+                return until
+        data = self.log.data(offset)
+        if data is None or len(data) < _LOG_OFFSET_AT + 8:
+            return until
+        size = int.from_bytes(data[:4], "big", signed=True)
+        if 0 <= size <= len(data):
+            at = data[_LOG_OFFSET_AT : _LOG_OFFSET_AT + 8]
+            found.append(int.from_bytes(at, "big", signed=True))
+        return until
+
+
+class ApacheStore(JavaReading):
+    """The message store after Apache's load and recovery. Raises `Refused` where the broker would not start."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        settings: ApacheSettings,
+        queue_type: Callable[[str], str],
+        now_ms: int,
+    ) -> None:
+        """QUEUE_TYPE tells the kind of a topic's queues ("SimpleCQ", "BatchCQ"), from its attributes."""
+        super().__init__(disk, root, settings, queue_type, now_ms)
+        self.clean = not disk.exists(posixpath.join(root, "abort"))
+
+    def open(self) -> None:
+        """Load and recover."""
+        try:
+            self.load(keep_index=self.clean)
+            self._recover()
+        except ValueError:
+            raise Refused from None
+        self._touch_side_files()
+
     def _touch_side_files(self) -> None:
         lock = posixpath.join(self.root, "lock")
         if not self.disk.exists(lock):
             self.disk.write_file(lock, b"")
-
-    # ---- recovery
 
     def _recover(self) -> None:
         for queue in self.queues.values():
@@ -223,71 +312,6 @@ class ApacheStore:
             self.queue(record.topic, record.queue_id).put(record)
         if self._indexes:
             self.index.build(record, self.checkpoint)
-
-    # ---- reading
-
-    @property
-    def log_begin(self) -> int:
-        """Return the log's minimum offset, −1 without files."""
-        return self.log.files[0].start if self.log.files else -1
-
-    @property
-    def log_end(self) -> int:
-        """Return the log's maximum offset."""
-        return self.log.max_offset
-
-    def message(self, log_offset: int, size: int | None = None) -> Record | None:
-        """Return the message at LOG_OFFSET; ValueError where Java throws."""
-        if size is None:
-            head = self._bytes(log_offset, 4)
-            if head is None:
-                return None
-            size = int.from_bytes(head, "big", signed=True)
-        data = self._bytes(log_offset, size)
-        return None if data is None else decode(data)
-
-    def _bytes(self, log_offset: int, size: int) -> memoryview | None:
-        file = self.log.find(log_offset, first_if_none=log_offset == 0)
-        if file is None:
-            return None
-        at = log_offset % self.log.size if log_offset >= 0 else -(-log_offset % self.log.size)
-        return file.select(at, size)
-
-    def lookup(self, key: str, most: int, *, typed: bool = False) -> list[int]:
-        """Return the log offset fields of the messages that queryMessage finds for KEY (made by `index_key`)."""
-        found: list[int] = []
-        until = _LONG_MAX
-        for _ in range(_QUERY_ROUNDS):
-            offsets = self.index.query(key, most, 0, until) if self.settings.index_file_read else []
-            if not offsets:
-                break
-            for number, offset in enumerate(sorted(offsets)):
-                until = self._look_at(offset, number == 0, found, until, typed)
-            if found or until < 0:
-                break
-        return found
-
-    def _look_at(
-        self, offset: int, is_first: bool, found: list[int], until: int, typed: bool
-    ) -> int:
-        """Add the message at OFFSET to FOUND; return the new end of the time range."""
-        try:
-            message = self.message(offset)
-        except ValueError:
-            return until
-        if is_first:
-            if message is not None:
-                until = message.store_timestamp_ms
-            elif not typed:
-                return until
-        data = self.log.data(offset)
-        if data is None or len(data) < _LOG_OFFSET_AT + 8:
-            return until
-        size = int.from_bytes(data[:4], "big", signed=True)
-        if 0 <= size <= len(data):
-            at = data[_LOG_OFFSET_AT : _LOG_OFFSET_AT + 8]
-            found.append(int.from_bytes(at, "big", signed=True))
-        return until
 
 
 def _at_or_before(log_offset: int, _: object, columns: RunColumns) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from ...proto.topics import TIMER_TOPIC
 from ..timers.log import MESSAGE_AT, RECORD_SIZE, TimerBlank, TimerRecord, records
 from ..timers.wheel import SLOTS, WHEEL_SIZE, TimerWheel
 from .files import JavaFiles, Refused
-from .store import ApacheStore
+from .store import JavaReading
 
 CHECKPOINT_SIZE: Final = 4096
 _CHECKPOINT = struct.Struct(">4q")
@@ -34,7 +34,7 @@ class TimerCheckpoint:
 class JavaTimers:
     """The timer store of STORE."""
 
-    def __init__(self, store: ApacheStore) -> None:
+    def __init__(self, store: JavaReading) -> None:
         self._store = store
         self._disk = store.disk
         self.wheel = TimerWheel()

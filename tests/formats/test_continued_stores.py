@@ -18,7 +18,6 @@ from pocketmq.proto.record import Record, decompress_body
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import FIXTURES, expected, recorded_store, settings
 from ..runs import records_of
@@ -78,7 +77,7 @@ async def go_on(path: Path, name: str, *, until_ms: int, **changes: Any) -> tupl
     newest_ms = max(record["storeTimestamp"] for record in expected(name)["records"])
     clock = VirtualClock(newest_ms)
     config = broker_config(port=0, nameservers=(), **changes)
-    store = store_config(str(path), ApacheSettings.of(settings(name)))
+    store = ApacheSettings.of(settings(name)).store_config(str(path))
     broker = Broker.build(config, store, disk=OsDisk(), clock=clock)
     await broker.start()
     before = expected(name)["maxPhyOffset"]

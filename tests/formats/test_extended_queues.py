@@ -18,7 +18,6 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.queue_extension import ADDRESS_MAX
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..interop.java_oracle import dumps, require_java, verify_start
 from ..recorded import copy_sparsely, unpacked
@@ -54,7 +53,7 @@ def java_entries() -> dict[tuple[str, int], list[Code]]:
 
 
 def opened(path: Path, *, read_only: bool = False) -> MessageStore:
-    config = store_config(str(path), ApacheSettings.of(expected()["settings"]))
+    config = ApacheSettings.of(expected()["settings"]).store_config(str(path))
     return MessageStore.open(config, disk=OsDisk(), now_ms=lambda: NOW_MS, read_only=read_only)
 
 

@@ -20,7 +20,7 @@ from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lag.cold import store_rows
-from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import locate
 
 from ..served import broker_config, nameserver_config
@@ -118,7 +118,7 @@ async def test_what_filters_stepped_over_is_told_everywhere_and_stays(tmp_path: 
     assert {one["group"]: one["verdict"] for one in wanted["groups"]}["pulling"] == "read"
     now_ms = SystemClock().now_ms()
     (location,) = locate([store.path])
-    rows = store_rows(ColdStore.open(location, now_ms=now_ms), now_ms)
+    rows = store_rows(open_cold(location, now_ms=now_ms), now_ms)
     assert {row.key[3]: row.facts.skipped for row in rows} == {"pulling": 5, "popping": 5}
 
     async with serving(store) as (nameserver, _):

@@ -19,7 +19,6 @@ from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.inspect.ours import describe_ours
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import recorded_store, settings
 from ..runs import Hand, make_run
@@ -48,7 +47,7 @@ DAMAGES = [
 
 
 def opened(path: Path, given: dict[str, str]) -> MessageStore:
-    config = store_config(str(path), ApacheSettings.of(given))
+    config = ApacheSettings.of(given).store_config(str(path))
     return MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().now_ms)
 
 
@@ -56,7 +55,7 @@ def fill(path: Path) -> None:
     """Write some hundred messages of several queues into a store of small files, and stop cleanly."""
     rng = random.Random(5)
     clock = Hand(SystemClock().now_ms())
-    config = store_config(str(path), ApacheSettings.of(SMALL))
+    config = ApacheSettings.of(SMALL).store_config(str(path))
     store = MessageStore.open(config, disk=OsDisk(), now_ms=clock)
     for number in range(150):
         clock.now_ms += rng.randrange(40)
@@ -136,7 +135,7 @@ def closed_by_age(path: Path, *, is_last_empty: bool, is_rest_gone: bool, is_kil
     """Write a store whose files, all but the last, were closed by age while they had room."""
     now_ms = SystemClock().now_ms()
     clock = Hand(now_ms - 60 * 60_000)
-    config = replace(store_config(str(path), ApacheSettings.of(SMALL)), log_roll_ms=260_000)
+    config = replace(ApacheSettings.of(SMALL).store_config(str(path)), log_roll_ms=260_000)
     store = MessageStore.open(config, disk=OsDisk(), now_ms=clock)
     for number in range(7):
         for queue in range(2):
@@ -201,10 +200,9 @@ from pocketmq.store.entry_row import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run
-from pocketmq.tools.stores.our_reading import store_config
 
 path, *settings = sys.argv[1:]
-config = store_config(path, ApacheSettings.of(dict(word.split("=") for word in settings)))
+config = ApacheSettings.of(dict(word.split("=") for word in settings)).store_config(path)
 store = MessageStore.open(config, disk=OsDisk(), now_ms=SystemClock().now_ms)
 for number in range(1_000_000):
     properties = encode_properties({"KEYS": f"k{number}", "UNIQ_KEY": f"u{number}"})

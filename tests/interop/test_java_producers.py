@@ -9,7 +9,6 @@ import pytest
 
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..integration.whole_broker import broker
 from ..numbered import bodies, numbered_run
@@ -31,7 +30,7 @@ async def test_repeats_are_known_after_a_java_broker_had_the_store(tmp_path: Pat
     delayed = numbered_run(
         bodies(30, 2), 30, properties=[{"TIMER_DELAY_SEC": "1"}, {"DELAY": "1"}], each=True
     )
-    async with broker(store_config(str(tmp_path / "ours"), settings)) as (_server, peer):
+    async with broker(settings.store_config(str(tmp_path / "ours"))) as (_server, peer):
         await peer.create_topic()
         for first in range(0, 30, 10):
             await peer.produce(numbered_run(bodies(first, 10), first))
@@ -41,7 +40,7 @@ async def test_repeats_are_known_after_a_java_broker_had_the_store(tmp_path: Pat
     verdict = verify_start(tmp_path / "ours", SMALL, keep=tmp_path / "java")
     assert verdict["healthy"], verdict["log"]
 
-    async with broker(store_config(str(tmp_path / "java"), settings)) as (server, peer):
+    async with broker(settings.store_config(str(tmp_path / "java"))) as (server, peer):
         assert server.store.max_log_offset > known.log_offsets[-1] + 1_000, "it has appended"
         again = await peer.produce(numbered_run(bodies(20, 10), 20))
         later = await peer.produce(delayed)

@@ -18,7 +18,6 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import GroupTable, Object, parse_groups, render_groups
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..integration.whole_broker import TOPIC, Peer, broker, run_of
 from .java_oracle import Document, dumps, require_java, verify_start
@@ -46,7 +45,7 @@ async def ask(peer: Peer, method: str, request: Any, reply: Any) -> Any:
 
 async def left(path: Path) -> None:
     """Leave a store in which two messages wait to be tried again, and of four dead ones three are purged."""
-    config = store_config(str(path), ApacheSettings.of(SMALL))
+    config = ApacheSettings.of(SMALL).store_config(str(path))
     clock = VirtualClock(SystemClock().now_ms() - 3 * _HOUR_MS)
     async with broker(config, clock=clock, wall=SystemClock()) as (server, peer):
         await peer.create_topic(queues=1)

@@ -12,7 +12,6 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import recorded_store, settings
 from ..runs import Hand
@@ -32,7 +31,7 @@ SMALL = {
 
 
 def opened(path: Path, given: dict[str, str], clock: Hand) -> MessageStore:
-    config = store_config(str(path), ApacheSettings.of(given))
+    config = ApacheSettings.of(given).store_config(str(path))
     return MessageStore.open(config, disk=OsDisk(), now_ms=clock)
 
 

@@ -17,7 +17,6 @@ from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..served import broker_config, nameserver_config
 from .java_oracle import Document, dumps, require_java, verify_start
@@ -40,7 +39,7 @@ async def broker_at(path: Path, clock: VirtualClock) -> tuple[Broker, NameServer
     names = NameServer.build(nameserver_config(port=0), clock=system)
     await names.start()
     config = broker_config(port=0, nameservers=(names.address,))
-    store = store_config(str(path), ApacheSettings.of(SMALL))
+    store = ApacheSettings.of(SMALL).store_config(str(path))
     broker = Broker.build(config, store, disk=OsDisk(), clock=clock, wall=system)
     await broker.start()
     assert await broker.registered(5)

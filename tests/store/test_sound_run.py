@@ -15,11 +15,11 @@ from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.proto.record_run import RunColumns
 from pocketmq.store.apache import sound_run
-from pocketmq.store.apache.broker import ApacheBroker
 from pocketmq.store.apache.records import RecordCheck
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.apache.sound_run import SoundRuns
 from pocketmq.store.overlay_disk import OverlayDisk
+from pocketmq.store.view import OpenedStore
 
 from ..recorded import recorded_store, settings
 
@@ -103,7 +103,7 @@ def state_of(root: Path, given_settings: dict[str, str]) -> dict[str, Any]:
     """Return what the model makes of the store ROOT."""
     index = {"indexFileWriteEnable": "false"}
     chosen = ApacheSettings.of(given_settings | index)
-    store = ApacheBroker(OverlayDisk(), str(root), chosen, 1_795_000_000_000).store
+    store = OpenedStore.as_java(OverlayDisk(), str(root), chosen, 1_795_000_000_000).reading
     return {
         "log": (store.log_begin, store.log_end),
         "checkpoint": store.checkpoint,

@@ -19,7 +19,6 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.timers.entry import Filing, TimerBatch
 from pocketmq.store.timers.log import RECORD_SIZE
 from pocketmq.store.timers.wheel import SLOTS
-from pocketmq.tools.stores.our_reading import store_config
 
 from ..recorded import expected, recorded_store
 from ..recorded import settings as recorded_settings
@@ -61,7 +60,7 @@ def test_the_same_messages_come_to_the_bytes_of_apache(
     for path in (log, wheel, check):
         path.unlink()
     write_times = {one["physicalOffset"]: one["writeTimeMs"] for one in records}
-    config = store_config(str(source), ApacheSettings.of(recorded_settings(name)))
+    config = ApacheSettings.of(recorded_settings(name)).store_config(str(source))
     clock = Hand(min(write_times.values()))
     store = MessageStore.open(config, disk=OsDisk(), now_ms=clock)
 

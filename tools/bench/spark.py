@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..lag.cold import store_rows
-from ..stores.cold_store import ColdStore
+from ..stores.cold_store import open_cold
 from ..stores.locations import locate
 from ..stores.scan.conditions import Conditions as Wanted
 from ..stores.scan.conditions import Span
@@ -93,7 +93,7 @@ def _notes(facts: dict[str, float]) -> Iterator[str]:
 
 def _plain_lag(root: Path) -> None:
     (location,) = locate([str(root)])
-    store = ColdStore.open(location, now_ms=_NOW_MS, index=False)
+    store = open_cold(location, now_ms=_NOW_MS, index=False)
     assert len(store_rows(store, _NOW_MS)) == LAG.queue_count * GROUPS
 
 

@@ -19,7 +19,7 @@ from ...store.mapped_file import MappedFile
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
-from ..stores.our_reading import our_tables, store_config
+from ...store.view import open_ours
 from ..stores.sizes import settings_of
 
 Name = tuple[str, int]
@@ -62,14 +62,12 @@ class Side:
         disk = OverlayDisk()
         settings = settings_of(OsDisk(), root, given)
         try:
-            loader, config = our_tables(disk, root, settings, now_ms())
-            loader.delays(config)
+            store, config = open_ours(disk, root, settings, now_ms)
         except Refused:
             raise StoreRefused(
                 f"a file in {root}/config and its .bak cannot be read: repair one of them",
                 path=root,
             ) from None
-        store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=now_ms)
         return cls(root, store, config)
 
     def names(self) -> set[Name]:

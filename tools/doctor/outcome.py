@@ -15,7 +15,6 @@ import numpy as np
 
 from ...proto.errors import StoreError
 from ...proto.record_run import Longs
-from ...store.apache.broker import ApacheBroker
 from ...store.apache.files import Refused
 from ...store.apache.index import TAG_TYPE, index_key
 from ...store.apache.queue import JavaQueue
@@ -28,9 +27,9 @@ from ...store.entry_row import PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import Kind, RecoveryReport
-from ..inspect.document import NO_FILE, ORACLE, files
+from ...store.view import NO_FILE, OpenedStore, open_ours
+from ..inspect.document import ORACLE, files
 from ..inspect.ours import OURS
-from ..stores.our_reading import our_tables, store_config
 from .evidence import Name
 
 _LOOKUP_RESULTS: Final = 64
@@ -82,14 +81,14 @@ def apache_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: b
     """Return what Apache's broker would have after its start."""
     disk = overlay(root, crash=crash)
     try:
-        broker = ApacheBroker(disk, root, settings, now_ms)
+        java = OpenedStore.as_java(disk, root, settings, now_ms)
     except Refused as refusal:
         return Outcome(ORACLE, refusal.text, files=files(disk, root))
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
         return Outcome(ORACLE, Refused().text, files=files(disk, root))
-    store = broker.store
+    store = java.reading
     return Outcome(
         oracle=ORACLE,
         log_begin=max(0, store.log_begin),
@@ -133,11 +132,7 @@ def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
     """Return what our broker would have after its start."""
     disk = overlay(root, crash=crash)
     try:
-        loader, config = our_tables(disk, root, settings, now_ms)
-        loader.timers(config)
-        loader.delays(config)
-        loader.request_modes(config)
-        store = MessageStore.open(store_config(root, settings), disk=disk, now_ms=lambda: now_ms)
+        store, _ = open_ours(disk, root, settings, lambda: now_ms)
     except Refused:
         text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
         return Outcome(OURS, text, files=files(disk, root))

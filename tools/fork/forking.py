@@ -22,7 +22,6 @@ from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport, Verified
 from ..stores.locations import check_store
-from ..stores.our_reading import store_config
 from ..stores.sizes import settings_of
 from .cut_rows import CutRows
 from .moment import Cut, find_cut
@@ -102,7 +101,7 @@ class _Forking:
         self._time_ms = time_ms
         self._settings = settings
         self._now_ms = now_ms
-        self._config = store_config(target, settings)
+        self._config = settings.store_config(target)
 
     def run(self) -> Forked:
         disk = OverlayDisk()

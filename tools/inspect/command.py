@@ -30,7 +30,7 @@ from ..options import (
     store_argument,
     stores_taken_out,
 )
-from ..stores.recoveries import RECOVERIES
+from ..stores import RECOVERIES
 from .output import Inspected
 
 #: View, (module and object, what it shows).

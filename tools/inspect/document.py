@@ -12,7 +12,6 @@ for each key and tag of the records returns. `indexFiles`, `config`, `timer`.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import posixpath
 from collections.abc import Mapping
@@ -20,23 +19,21 @@ from typing import Any, Final
 
 from ...proto.errors import CorruptRecord, InvalidArgument
 from ...proto.record import Host, Record, decode_record, decompress_body
-from ...store.apache.broker import ApacheBroker
 from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.apache.index import TAG_TYPE, JavaIndexFile, index_key
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
-from ...store.apache.store import ApacheStore
+from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
 from ...store.checkpoint import Checkpoint
 from ...store.disk import Disk
 from ...store.overlay_disk import OverlayDisk
 from ...store.timers.log import TimerBlank, TimerRecord
+from ...store.view import NO_FILE, OpenedStore
 
 Document = dict[str, Any]
 
-#: What reading or mapping a folder fails with.
-NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
 ORACLE: Final = "Apache RocketMQ 5.5.0"
 _LOOKUP_RESULTS: Final = 64
 
@@ -57,7 +54,7 @@ def describe_apache(
     document = head(disk, root, given, ORACLE)
     try:
         before = checkpoint_before(disk, root)
-        broker = ApacheBroker(disk, root, settings, now_ms)
+        java = OpenedStore.as_java(disk, root, settings, now_ms)
     except Refused as refusal:
         return document | {"accepted": False, "refusal": refusal.text}
     except OSError as error:
@@ -65,8 +62,8 @@ def describe_apache(
             raise
         return document | {"accepted": False, "refusal": Refused().text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
-    document |= Description(broker.store).parts(lookups=lookups)
-    return document | side_tables(broker.config, broker.timers)
+    document |= Description(java.reading).parts(lookups=lookups)
+    return document | side_tables(java.config, java.timers)
 
 
 def head(disk: Disk, root: str, given: Mapping[str, str], oracle: str) -> Document:
@@ -125,7 +122,7 @@ def checkpoint(values: Checkpoint) -> Document:
 class Description:
     """Walks one opened store."""
 
-    def __init__(self, store: ApacheStore) -> None:
+    def __init__(self, store: JavaReading) -> None:
         self._store = store
         self._keys: dict[tuple[str, str, str], None] = {}
 

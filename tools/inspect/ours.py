@@ -1,7 +1,7 @@
 """The description of a store after our own recovery, in the form of document.py.
 
-The store is opened read-only with policy OURS; then the files of that overlay are read as Apache's broker reads them,
-with the bounds that our recovery found. So the document shows what our broker would serve. Differences in form:
+The files of the store are read as Apache's broker reads them, within the bounds that our recovery found
+(store/view.py). So the document shows what our broker would serve. Differences in form:
 `oracle` is "PocketMQ"; `recovery` is the report; a record that recovery skipped stands among `records` as it was,
 with `crcOk` false, or among `broken` where no record can be made of it.
 """
@@ -17,12 +17,11 @@ from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...store.apache.files import Refused
 from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
-from ...store.apache.store import ApacheStore
+from ...store.apache.store import JavaReading
 from ...store.disk import Disk
 from ...store.overlay_disk import OverlayDisk
-from ..stores.our_reading import open_ours
+from ...store.view import NO_FILE, OpenedStore
 from .document import (
-    NO_FILE,
     Description,
     Document,
     checkpoint_before,
@@ -51,7 +50,7 @@ def describe_ours(
     document = head(disk, root, given, OURS)
     try:
         before = checkpoint_before(disk, root)
-        ours = open_ours(disk, root, settings, now_ms)
+        ours = OpenedStore.as_ours(disk, root, settings, now_ms)
     except Refused:
         text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
         return document | {"accepted": False, "refusal": text}
@@ -67,13 +66,14 @@ def describe_ours(
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= _OurDescription(ours.reading, disk).parts(lookups=lookups)
     document |= side_tables(ours.config, ours.timers)
-    return document | {"recovery": ours.store.recovery.to_json()}
+    assert ours.report is not None, "our recovery reports"
+    return document | {"recovery": ours.report.to_json()}
 
 
 class _OurDescription(Description):
     """Shows what recovery skipped as it was before."""
 
-    def __init__(self, store: ApacheStore, disk: Disk) -> None:
+    def __init__(self, store: JavaReading, disk: Disk) -> None:
         super().__init__(store)
         self._disk = disk
         self._broken = posixpath.join(store.root, "pocketmq/broken")

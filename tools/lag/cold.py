@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from ...broker.accounts.accounts import accounts_in
-from ..stores.cold_store import ColdStore, QueueBounds
+from ...store.view import OpenedStore, QueueBounds
 from ..stores.waiting import Waiting, waiting_of
 from .positions import Positions, positions_of
 from .rows import LagRow
@@ -22,7 +22,7 @@ from .unread import Unread, unread_from
 from .verdicts import Facts, is_dead_letter_topic, is_retry_topic
 
 
-def store_rows(store: ColdStore, now_ms: int) -> list[LagRow]:
+def store_rows(store: OpenedStore, now_ms: int) -> list[LagRow]:
     """Return the rows of STORE at NOW_MS, by topic, queue and group."""
     return list(_Report(store, now_ms).rows())
 
@@ -30,7 +30,7 @@ def store_rows(store: ColdStore, now_ms: int) -> list[LagRow]:
 class _Report:
     """The rows of one store."""
 
-    def __init__(self, store: ColdStore, now_ms: int) -> None:
+    def __init__(self, store: OpenedStore, now_ms: int) -> None:
         self._store = store
         self._now_ms = now_ms
         self._bounds = {(one.topic, one.queue_id): one for one in store.queues()}

@@ -33,9 +33,9 @@ from ..options import (
     watch_interval_ms,
     watch_options,
 )
-from ..stores.cold_store import ColdStore
+from ..stores import RecoveryName
+from ..stores.cold_store import open_cold
 from ..stores.locations import locate
-from ..stores.recoveries import RecoveryName
 from .cold import store_rows
 from .live import cluster_rows
 from .output import check_out, print_rows, write_rows
@@ -173,7 +173,7 @@ def _rows_of_stores(asked: _Asked, now_ms: int) -> list[LagRow]:
     locations = locate(asked.stores, broker_name=asked.broker_name, settings=asked.settings)
     for location in locations:
         try:
-            store = ColdStore.open(
+            store = open_cold(
                 location,
                 now_ms=now_ms,
                 given=asked.settings,

@@ -8,13 +8,13 @@ from typing import Any
 
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ...store.state_tables import GroupConfig
-from ..stores.cold_store import ColdStore, QueueBounds
+from ...store.view import OpenedStore, QueueBounds
 
 #: By topic and queue: groups, and their committed offsets; None for none.
 Positions = Mapping[tuple[str, int], dict[str, int | None]]
 
 
-def positions_of(store: ColdStore, queues: Collection[QueueBounds]) -> Positions:
+def positions_of(store: OpenedStore, queues: Collection[QueueBounds]) -> Positions:
     """Return the positions in STORE, whose QUEUES are these."""
     found: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
     readers: dict[str, set[str]] = defaultdict(set)
@@ -34,7 +34,7 @@ def positions_of(store: ColdStore, queues: Collection[QueueBounds]) -> Positions
 
 
 def _queues_of(
-    store: ColdStore, queues: Iterable[QueueBounds], topics: Iterable[str]
+    store: OpenedStore, queues: Iterable[QueueBounds], topics: Iterable[str]
 ) -> set[tuple[str, int]]:
     """Return the queues of TOPICS, by their configuration and by their files."""
     wanted = set(topics)
@@ -44,7 +44,7 @@ def _queues_of(
     return found
 
 
-def _readers(store: ColdStore) -> Iterator[tuple[str, str]]:
+def _readers(store: OpenedStore) -> Iterator[tuple[str, str]]:
     """Yield topic and group of every reading that the tables tell of, but for commits."""
     config = store.config
     for group in config.groups.values():

@@ -15,7 +15,7 @@ import numpy as np
 from ...proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
 from ...proto.record_run import LEAST_SIZE, Longs
 from ...store.apache.queue import JavaQueue
-from ...store.apache.store import ApacheStore
+from ...store.apache.store import JavaReading
 from ..stores.queue_entries import QueueEntries, entries_of
 
 _SIZE_MAGIC = struct.Struct(">ii")
@@ -34,7 +34,7 @@ class Unread:
 
 
 def unread_from(
-    store: ApacheStore, queue: JavaQueue, offsets: Collection[int]
+    store: JavaReading, queue: JavaQueue, offsets: Collection[int]
 ) -> dict[int, Unread]:
     """Return what is unread in QUEUE from each of OFFSETS on; offsets below its minimum begin there."""
     found = {offset: Unread() for offset in offsets if offset < queue.max_offset}
@@ -48,7 +48,7 @@ def unread_from(
 
 
 def _add(
-    store: ApacheStore,
+    store: JavaReading,
     heads: dict[int, int | None],
     unread: Unread,
     entries: QueueEntries,
@@ -68,7 +68,7 @@ def _add(
 
 
 def _find_oldest(
-    store: ApacheStore,
+    store: JavaReading,
     heads: dict[int, int | None],
     unread: Unread,
     places: Longs,
@@ -92,7 +92,7 @@ def _find_oldest(
         unread._bad_heads += 1
 
 
-def _are_in_log(store: ApacheStore, places: Longs) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _are_in_log(store: JavaReading, places: Longs) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Tell for each of PLACES whether a log file holds it."""
     files = store.log.files
     if not files:
@@ -104,7 +104,7 @@ def _are_in_log(store: ApacheStore, places: Longs) -> np.ndarray[tuple[int], np.
     return found
 
 
-def stored_ms(store: ApacheStore, place: int, size: int) -> int | None:
+def stored_ms(store: JavaReading, place: int, size: int) -> int | None:
     """Return when the record of SIZE bytes at log offset PLACE was stored; None if there is no such record."""
     file = store.log.find(place)
     if file is None:

@@ -21,6 +21,7 @@ from ...proto.clock import SystemClock
 from ...proto.errors import GroupNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from ...store.open_files import allow_many_files
+from ...store.view import OpenedStore
 from ..lag.cold import store_rows
 from ..options import (
     TakesStores,
@@ -31,9 +32,9 @@ from ..options import (
     stores_argument,
 )
 from ..output import print_json, print_table
-from ..stores.cold_store import ColdStore
+from ..stores import RecoveryName
+from ..stores.cold_store import open_cold
 from ..stores.locations import StoreLocation, locate
-from ..stores.recoveries import RecoveryName
 from .messages import accounts_by_queue, read_messages
 from .rules import (
     FilterUse,
@@ -153,7 +154,7 @@ class _Asked:
     def of_store(self, place: StoreLocation) -> Iterator[Mistake]:
         """Yield what is found in the store at PLACE."""
         now_ms = SystemClock().unix_ms()
-        store = ColdStore.open(place, now_ms=now_ms, recovery=self.recovery, index=False)
+        store = open_cold(place, now_ms=now_ms, recovery=self.recovery, index=False)
         broker = store.broker_name
         accounts = accounts_in(store.disk, store.root) or {}
         yield from self._filters_of_store(accounts, broker)
@@ -205,7 +206,7 @@ class _Asked:
             yield from of_filters(group, topic, found, broker)
 
     def _messages_of_store(
-        self, store: ColdStore, accounts: Mapping[AccountKey, Account]
+        self, store: OpenedStore, accounts: Mapping[AccountKey, Account]
     ) -> Iterator[Mistake]:
         if not self.messages:
             return

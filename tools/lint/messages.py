@@ -21,7 +21,7 @@ from ...proto.property_ranges import PropertyRanges
 from ...proto.record import MAGIC_V1, MAGIC_V2
 from ...proto.record_run import LEAST_SIZE, parse_run, starts_of
 from ...store.apache.queue import JavaQueue
-from ...store.apache.store import ApacheStore
+from ...store.apache.store import JavaReading
 from ...store.slices import Slices
 from ..stores.queue_entries import QueueEntries, entries_of
 from .rules import QueueMessages, is_nameable
@@ -33,7 +33,7 @@ _TAGS_MAX: Final = 1_000
 
 
 def read_messages(
-    store: ApacheStore,
+    store: JavaReading,
     place: tuple[str, int],
     accounts: Sequence[Account | None],
     *,
@@ -110,7 +110,7 @@ def _wanted(name: Filtering, seen: Slices) -> Mask | None:
     return None if choice is None else choice.wanted(seen)
 
 
-def _records(store: ApacheStore, queue: JavaQueue, begin: int) -> Iterator[Slices]:
+def _records(store: JavaReading, queue: JavaQueue, begin: int) -> Iterator[Slices]:
     """Yield the records of QUEUE from offset BEGIN on that the log holds, some thousands at a time."""
     for entries in entries_of(queue, begin, queue.max_offset):
         for at in range(0, len(entries), _AT_ONCE):
@@ -130,7 +130,7 @@ def _records(store: ApacheStore, queue: JavaQueue, begin: int) -> Iterator[Slice
                 )
 
 
-def _record(store: ApacheStore, entries: QueueEntries, row: int) -> bytes | None:
+def _record(store: JavaReading, entries: QueueEntries, row: int) -> bytes | None:
     """Return the record that the entry ROW leads to; None if there is none."""
     place, size = int(entries.physical_offset[row]), int(entries.size[row])
     file = store.log.find(place)

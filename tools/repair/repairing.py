@@ -22,7 +22,6 @@ from ..doctor.outcome import outcome_of
 from ..fork.settle import limit_checkpoint, own_open_files, settle
 from ..fork.skeleton import Copied, copy_rows, copy_small_files, require_new_folder
 from ..stores.locations import check_store
-from ..stores.our_reading import store_config
 from ..stores.sizes import settings_of
 from .fitting import Fitted, Fitting
 
@@ -71,7 +70,7 @@ def _repair(
     evidence = gather(OverlayDisk(), target, settings)
     fitted = Fitting(target, settings, now_ms()).run()
     overlay = OverlayDisk()
-    config = store_config(target, settings)
+    config = settings.store_config(target)
     if running:
         overlay.write_file(config.abort_path, b"")
     store = MessageStore.open(config, disk=overlay, now_ms=now_ms)

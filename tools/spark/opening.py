@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from ...proto.clock import SystemClock
 from ...store.open_files import allow_many_files
-from ..stores.cold_store import ColdStore
+from ...store.view import OpenedStore
+from ..stores import RecoveryName
+from ..stores.cold_store import open_cold
 from ..stores.locations import StoreLocation
-from ..stores.recoveries import RecoveryName
 
 
 def _now_ms() -> int:
@@ -24,10 +25,10 @@ class Opening:
     settings: Mapping[str, str] = field(default_factory=dict)
     recovery: RecoveryName = "apache"
 
-    def open(self, location: StoreLocation) -> ColdStore:
+    def open(self, location: StoreLocation) -> OpenedStore:
         """Return the store at LOCATION, without its key index. Raises StoreRefused."""
         allow_many_files()
-        return ColdStore.open(
+        return open_cold(
             location,
             now_ms=self.now_ms,
             given=self.settings,

@@ -30,7 +30,7 @@ from typing import Final, cast
 from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError
 from ...store.apache.settings import ApacheSettings
-from ..stores.recoveries import RECOVERIES, RecoveryName
+from ..stores import RECOVERIES, RecoveryName
 from ..stores.scan.bad_records import policy_of
 from ..stores.scan.conditions import Conditions
 from ..stores.scan.scan import SPLIT_BYTES, ScanOptions, Through, dataset_of

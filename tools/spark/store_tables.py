@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from ...store.view import OpenedStore
 from ..lag.cold import store_rows
-from ..stores.cold_store import ColdStore
 from ..stores.locations import StoreLocation
 from ..stores.schemas import arrow
 from .store_options import StoreOptions
@@ -27,7 +27,7 @@ def table_batch(location: StoreLocation, options: StoreOptions) -> pyarrow.Recor
     return arrow().RecordBatch.from_pylist(rows, schema=options.scan.schema())
 
 
-def _queues(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
+def _queues(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for queue in store.queues():
         yield {
             "topic": queue.topic,
@@ -37,7 +37,7 @@ def _queues(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _offsets(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
+def _offsets(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for one in store.committed_offsets():
         yield {
             "topic": one.topic,
@@ -47,7 +47,7 @@ def _offsets(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _lag(store: ColdStore, now_ms: int) -> Iterator[dict[str, Any]]:
+def _lag(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
     for row in store_rows(store, now_ms):
         yield row.to_json()
 

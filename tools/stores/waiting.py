@@ -26,13 +26,13 @@ from ...broker.pop.journal_files import folder_in, read
 from ...proto.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQ_KEY
 from ...proto.record import Record
 from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC
-from ...store.apache.store import ApacheStore
+from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
 from ...store.timers.log import DELETE, NONE, RECORD_SIZE, TimerRecord, records
 from .queue_entries import entries_of
 
 if TYPE_CHECKING:
-    from .cold_store import ColdStore
+    from ...store.view import OpenedStore
 
 RECORDS_MAX: Final = 50_000
 REVIVE_PREFIX: Final = f"{SYSTEM_PREFIX}REVIVE_LOG_"
@@ -74,7 +74,7 @@ class Waiting:
         return self.lent.get(key) or (self.held.get(key) if self.is_whole else None)
 
 
-def waiting_of(store: ColdStore) -> Waiting:
+def waiting_of(store: OpenedStore) -> Waiting:
     """Return what waits in STORE."""
     found = Waiting(lent=_lent(store))
     delayed: dict[Place, int] = defaultdict(int)
@@ -108,7 +108,7 @@ def _target(record: Record) -> Place | None:
 # --- by delay level
 
 
-def _scheduled(store: ColdStore) -> Iterator[Record]:
+def _scheduled(store: OpenedStore) -> Iterator[Record]:
     for (topic, queue_id), queue in store.reading.queues.items():
         if topic != SCHEDULE_TOPIC:
             continue
@@ -118,7 +118,7 @@ def _scheduled(store: ColdStore) -> Iterator[Record]:
             yield from _records(store.reading, pairs)
 
 
-def _records(reading: ApacheStore, places: Iterable[tuple[int, int]]) -> Iterator[Record]:
+def _records(reading: JavaReading, places: Iterable[tuple[int, int]]) -> Iterator[Record]:
     for place, size in places:
         try:
             record = reading.message(place, size)
@@ -131,7 +131,7 @@ def _records(reading: ApacheStore, places: Iterable[tuple[int, int]]) -> Iterato
 # --- for an instant
 
 
-def _timed(store: ColdStore) -> Iterator[Record]:
+def _timed(store: OpenedStore) -> Iterator[Record]:
     timers = store.timers
     if timers is None:
         return
@@ -166,7 +166,7 @@ def _chain(timers: JavaTimers, position: int) -> Iterator[TimerRecord]:
         position = record.previous
 
 
-def _pending(reading: ApacheStore, chain: Iterable[TimerRecord]) -> Iterator[Record]:
+def _pending(reading: JavaReading, chain: Iterable[TimerRecord]) -> Iterator[Record]:
     """Yield the messages of one slot that were not recalled."""
     recalled: set[str] = set()
     for entry in chain:
@@ -239,7 +239,7 @@ class _Pops:
         return found
 
 
-def _lent(store: ColdStore) -> dict[tuple[str, int, str], Held]:
+def _lent(store: OpenedStore) -> dict[tuple[str, int, str], Held]:
     """Return what our broker's journal says was delivered and not finished, by topic, queue, group."""
     folder = folder_in(posixpath.join(store.root, "pocketmq"))
     kept = read(store.disk, folder, store.log_end)

@@ -13,7 +13,6 @@ from pocketmq.proto.errors import TopicNotFound
 from pocketmq.proto.record import Host, Record
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.state_tables import GroupConfig
-from pocketmq.tools.stores.our_reading import store_config
 
 from ...recorded import recorded_store, settings
 from ...runs import records_of
@@ -156,7 +155,7 @@ class TestJavasCopies:
     @pytest.fixture
     def java(self, tmp_path: Path) -> Iterator[Retrying]:
         path = recorded_store("consumption", tmp_path / "store")
-        config = store_config(str(path), ApacheSettings.of(settings("consumption")))
+        config = ApacheSettings.of(settings("consumption")).store_config(str(path))
         made = Retrying(path, config=config)
         yield made
         made.close()

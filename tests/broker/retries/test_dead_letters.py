@@ -25,7 +25,6 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import TopicConfig, parse_consumer_offsets
-from pocketmq.tools.stores.our_reading import store_config
 
 from ...recorded import recorded_store, settings
 from ...runs import bodies_of, records_of
@@ -90,7 +89,7 @@ class TestListing:
     def test_those_that_java_wrote_say_as_much_as_can_be_told(self, tmp_path: Path) -> None:
         path = recorded_store("consumption", tmp_path / "store")
         java = Retrying(
-            path, config=store_config(str(path), ApacheSettings.of(settings("consumption")))
+            path, config=ApacheSettings.of(settings("consumption")).store_config(str(path))
         )
 
         reply = letters(java, group="G_failing")

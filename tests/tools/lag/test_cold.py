@@ -12,7 +12,7 @@ import pytest
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.rows import COLUMNS, LagRow
 from pocketmq.tools.lag.verdicts import Verdict
-from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 
 from ...broker.pop.journals import make
@@ -28,7 +28,7 @@ COUNTED = COLUMNS[4:10]
 
 def rows_of(store: Path, given: dict[str, str]) -> list[LagRow]:
     location = StoreLocation(str(store), str(store), "broker-a")
-    return store_rows(ColdStore.open(location, now_ms=NOW_MS, given=given), NOW_MS)
+    return store_rows(open_cold(location, now_ms=NOW_MS, given=given), NOW_MS)
 
 
 def counted(rows: Iterable[LagRow]) -> dict[tuple[str, int, str], dict[str, Any]]:

@@ -16,7 +16,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.live import cluster_rows
 from pocketmq.tools.lag.rows import LagRow
-from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import locate
 
 from ...integration.v2_caller import Caller
@@ -92,7 +92,7 @@ async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> No
     assert live.reasons == ("1 message unread", "3 messages popped and not acknowledged")
     (location,) = locate([store.path])
     now_ms = SystemClock().now_ms()
-    (cold,) = store_rows(ColdStore.open(location, now_ms=now_ms), now_ms)
+    (cold,) = store_rows(open_cold(location, now_ms=now_ms), now_ms)
     assert (cold.facts.held, cold.facts.read_to, cold.verdict) == (3, 4, live.verdict)
 
 
@@ -104,7 +104,7 @@ async def test_brokers_and_files_tell_the_same(tmp_path: Path) -> None:
 
     (location,) = locate([store.path])
     now_ms = SystemClock().now_ms()
-    cold = store_rows(ColdStore.open(location, now_ms=now_ms), now_ms)
+    cold = store_rows(open_cold(location, now_ms=now_ms), now_ms)
 
     assert told(live) == told(cold)
     assert {row.key[2]: (row.lag, str(row.verdict)) for row in live} == {

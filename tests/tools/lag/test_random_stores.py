@@ -20,9 +20,9 @@ from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.rows import LagRow
 from pocketmq.tools.lag.verdicts import Verdict
-from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores import RecoveryName
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
-from pocketmq.tools.stores.recoveries import RecoveryName
 from pocketmq.tools.stores.sizes import settings_of
 
 from ...recorded import recorded_store
@@ -83,7 +83,7 @@ def rows_of(root: Path, recovery: RecoveryName = "apache") -> list[LagRow]:
     location = StoreLocation(str(root), str(root), "b")
     given = {"mappedFileSizeCommitLog": "4096", "mappedFileSizeConsumeQueue": "400"}
     sizes = {"maxHashSlotNum": "50", "maxIndexNum": "200"}
-    store = ColdStore.open(location, now_ms=NOW_MS, given=given | sizes, recovery=recovery)
+    store = open_cold(location, now_ms=NOW_MS, given=given | sizes, recovery=recovery)
     return store_rows(store, NOW_MS)
 
 
@@ -179,7 +179,7 @@ def test_a_store_that_is_damaged_anywhere_is_told_as_apache_would_have_it(
     location = StoreLocation(root, root, "b")
     if not document["accepted"]:
         with pytest.raises(StoreRefused):
-            ColdStore.open(location, now_ms=NOW_MS, index=False)
+            open_cold(location, now_ms=NOW_MS, index=False)
         return
-    opened = ColdStore.open(location, now_ms=NOW_MS, index=False)
+    opened = open_cold(location, now_ms=NOW_MS, index=False)
     assert counted(store_rows(opened, NOW_MS)) == recount(document, NOW_MS)

@@ -9,9 +9,10 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import StoreRefused
-from pocketmq.tools.stores.cold_store import ColdStore, QueueBounds
+from pocketmq.store.view import OpenedStore, QueueBounds
+from pocketmq.tools.stores import RecoveryName
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
-from pocketmq.tools.stores.recoveries import RecoveryName
 
 from ...recorded import expected, recorded_names, recorded_store, settings
 from ...stores import fingerprint
@@ -20,11 +21,11 @@ ACCEPTED = [name for name in recorded_names() if expected(name)["accepted"]]
 REFUSED = [name for name in recorded_names() if not expected(name)["accepted"]]
 
 
-def opened(name: str, tmp_path: Path, recovery: RecoveryName = "apache") -> ColdStore:
+def opened(name: str, tmp_path: Path, recovery: RecoveryName = "apache") -> OpenedStore:
     store = recorded_store(name, tmp_path / "store")
     location = StoreLocation(str(store), str(store), "broker-a")
     now_ms = SystemClock().now_ms()
-    return ColdStore.open(location, now_ms=now_ms, given=settings(name), recovery=recovery)
+    return open_cold(location, now_ms=now_ms, given=settings(name), recovery=recovery)
 
 
 def bounds_of(document: dict[str, Any]) -> list[tuple[str, int, int, int]]:
@@ -83,7 +84,7 @@ def test_not_a_byte_is_written(recovery: RecoveryName, tmp_path: Path) -> None:
     before = fingerprint(store)
     location = StoreLocation(str(store), str(store), "broker-a")
 
-    opened = ColdStore.open(
+    opened = open_cold(
         location, now_ms=SystemClock().now_ms(), given=settings("unclean"), recovery=recovery
     )
 
@@ -106,7 +107,7 @@ def test_without_the_index_queues_are_the_same(tmp_path: Path) -> None:
     now_ms = SystemClock().now_ms()
 
     whole, without = (
-        ColdStore.open(location, now_ms=now_ms, given=settings("unclean"), index=index)
+        open_cold(location, now_ms=now_ms, given=settings("unclean"), index=index)
         for index in (True, False)
     )
 

@@ -15,11 +15,10 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import DiskFailure
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
-from pocketmq.tools.stores import filesystem_disk, locations
-from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores import RecoveryName, filesystem_disk, locations
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.recoveries import RecoveryName
 
 from ...recorded import recorded_store, settings
 
@@ -163,7 +162,7 @@ def test_a_far_store_is_recovered_like_a_near_one(
     assert far.url == "counted://bucket/broker-1/store?region=x"
     assert far.broker_name == near.broker_name == "broker-a"
     stores = [
-        ColdStore.open(one, now_ms=now_ms, given=settings(name), recovery=recovery)
+        open_cold(one, now_ms=now_ms, given=settings(name), recovery=recovery)
         for one in (near, far)
     ]
     assert stores[0].queues() == stores[1].queues()
@@ -176,7 +175,7 @@ def test_a_far_store_is_listed_once(tmp_path: Path, bucket: CountingFiles) -> No
     (far,) = locate(["counted://store"])
     asked = bucket.questions
 
-    ColdStore.open(far, now_ms=SystemClock().now_ms(), given=settings("rolled"))
+    open_cold(far, now_ms=SystemClock().now_ms(), given=settings("rolled"))
 
     assert bucket.questions - asked == 2
 
@@ -185,7 +184,7 @@ def test_only_what_recovery_walks_is_fetched_whole(tmp_path: Path, bucket: Count
     store = recorded_store("rolled", tmp_path / "store")
     (far,) = locate(["counted://store"])
 
-    ColdStore.open(far, now_ms=SystemClock().now_ms(), given=settings("rolled"), index=False)
+    open_cold(far, now_ms=SystemClock().now_ms(), given=settings("rolled"), index=False)
 
     logs = sorted((store / "commitlog").iterdir())
     fetched = {

@@ -14,7 +14,7 @@ from pocketmq.store.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from pocketmq.tools.diff.side import Side
 from pocketmq.tools.inspect.store_files import StoreFiles
 from pocketmq.tools.inspect.tables import Tables
-from pocketmq.tools.stores.cold_store import ColdStore
+from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 
 from ...runs import make_run, open_store
@@ -52,8 +52,8 @@ def queues_of(topics: dict[str, TopicConfig]) -> dict[str, int]:
 def test_a_store_opened_cold_our_way_has_them_and_apaches_way_has_not(killed: str) -> None:
     location = StoreLocation(killed, killed, "broker-a")
 
-    ours = ColdStore.open(location, now_ms=NOW_MS, recovery="ours")
-    theirs = ColdStore.open(location, now_ms=NOW_MS, recovery="apache")
+    ours = open_cold(location, now_ms=NOW_MS, recovery="ours")
+    theirs = open_cold(location, now_ms=NOW_MS, recovery="apache")
 
     assert (queues_of(ours.topics), "g" in ours.groups) == ({"new": 1, "old": 9}, True)
     assert (queues_of(theirs.topics), "g" in theirs.groups) == ({"old": 4, "gone": 4}, False)

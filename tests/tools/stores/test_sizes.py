@@ -8,7 +8,6 @@ import pytest
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.stores.our_reading import store_config
 from pocketmq.tools.stores.sizes import config_of_files
 from tests.recorded import recorded_names, recorded_store, settings
 
@@ -34,7 +33,7 @@ def test_a_sound_store_tells_its_sizes(name: str, tmp_path: Path) -> None:
 
     found = config_of_files(OsDisk(), StoreConfig(path=root))
 
-    assert sizes(found) == sizes(store_config(root, ApacheSettings.of(settings(name))))
+    assert sizes(found) == sizes(ApacheSettings.of(settings(name)).store_config(root))
 
 
 def test_what_is_set_stays(tmp_path: Path) -> None:
