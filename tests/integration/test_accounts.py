@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
 
-from pocketmq.broker.broker import Broker
 from pocketmq.client import Admin, GroupQueue, Message, OffsetTarget, Producer, PullConsumer
-from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.config import StoreConfig
-from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import locate
 
-from ..served import broker_config, nameserver_config
 from .command import Shell
 from .v2_caller import SERVICE
-from .whole_broker import store_config
-
-
-@asynccontextmanager
-async def serving(store: StoreConfig) -> AsyncIterator[tuple[str, Broker]]:
-    """Serve STORE; yield the address of its name server, and its broker."""
-    server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
-    await server.start()
-    config = broker_config(port=0, nameservers=(server.address,))
-    broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
-    await broker.start()
-    assert await broker.registered(10)
-    try:
-        yield server.address, broker
-    finally:
-        await broker.stop()
-        await server.stop()
+from .whole_broker import serving, store_config
 
 
 def receive(address: str, client: str, tag: str) -> int:

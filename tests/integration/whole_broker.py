@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from pocketmq.broker.broker import Broker
+from pocketmq.nameserver import NameServer
 from pocketmq.proto.clock import Clock, SystemClock
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.errors_wire import from_rpc_error, from_wire
@@ -19,7 +20,7 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
 from pocketmq.store.os_disk import OsDisk
 
-from ..served import broker_config
+from ..served import broker_config, nameserver_config
 
 PATH = "/pocketmq.v1.Broker/"
 TOPIC = "T"
@@ -35,6 +36,22 @@ def store_config(folder: Path, **settings: Any) -> StoreConfig:
         "index_entries": 400,
     }
     return StoreConfig(path=str(folder / "store"), **{**small, **settings})
+
+
+@asynccontextmanager
+async def serving(store: StoreConfig) -> AsyncIterator[tuple[str, Broker]]:
+    """Serve STORE; yield the address of its name server, and its broker."""
+    server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
+    await server.start()
+    config = broker_config(port=0, nameservers=(server.address,))
+    broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
+    await broker.start()
+    assert await broker.registered(10)
+    try:
+        yield server.address, broker
+    finally:
+        await broker.stop()
+        await server.stop()
 
 
 def run_of(

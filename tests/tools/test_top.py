@@ -16,8 +16,7 @@ from pocketmq.tools.lag.rows import LagRow
 from pocketmq.tools.lag.verdicts import Facts, Verdict
 from pocketmq.tools.top import ClusterLook, board, rendered
 
-from ..integration.test_accounts import serving
-from ..integration.whole_broker import store_config
+from ..integration.whole_broker import serving, store_config
 
 T0 = 1_700_000_000_000
 

@@ -29,11 +29,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
+
+import pytest
 
 from ... import served
-from .programs import Program, surroundings
+from .programs import PROGRAMS, BuildFailed, Program, surroundings
 
 Message = dict[str, Any]
 _LINE_BYTES_MAX: Final = 16 << 20
@@ -138,3 +143,31 @@ class Driver:
             waiting.set_exception(ClientError(**line["error"]))
         else:
             waiting.set_result(line["reply"])
+
+
+def need(program: Program) -> None:
+    """Leave the test out if a tool that PROGRAM needs is missing."""
+    if missing := program.missing():
+        leave_out(f"the official {program.name} client needs {', '.join(missing)}")
+
+
+def leave_out(why: str) -> NoReturn:
+    """Skip the test; in CI fail it."""
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@asynccontextmanager
+async def dialling(language: str, endpoints: str, log: Path) -> AsyncIterator[Driver]:
+    """Yield the program of LANGUAGE, run against ENDPOINTS; leave the test out where it cannot be built."""
+    program = PROGRAMS[language]
+    need(program)
+    try:
+        driver = await Driver.start(program, endpoints, log)
+    except BuildFailed as error:  # Without a network, as a rule.
+        leave_out(f"the official {language} client was not built: {error}")
+    try:
+        yield driver
+    finally:
+        await driver.stop()

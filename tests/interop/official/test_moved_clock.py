@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +12,7 @@ from pocketmq.client import AsyncAdmin
 from pocketmq.client.clock import AsyncClocks
 
 from ...served import ServerProcess
-from .driver import Driver
-from .programs import PROGRAMS, BuildFailed
-from .test_official_clients import leave_out
+from .driver import dialling
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -28,21 +24,6 @@ WAITS: Final = [
 ]
 
 
-@asynccontextmanager
-async def driven(language: str, server: ServerProcess, log: Path) -> AsyncIterator[Driver]:
-    program = PROGRAMS[language]
-    if missing := program.missing():
-        leave_out(f"the official {language} client needs {', '.join(missing)}")
-    try:
-        driver = await Driver.start(program, str(server.ready["broker"]), log)
-    except BuildFailed as error:  # Without a network, as a rule.
-        leave_out(f"the official {language} client was not built: {error}")
-    try:
-        yield driver
-    finally:
-        await driver.stop()
-
-
 @pytest.mark.parametrize("language", ["python", "java", "go"])
 async def test_five_hours_bring_sixteen_retries_and_the_dead_letter_each_at_its_instant(
     language: str, tmp_path: Path
@@ -52,7 +33,7 @@ async def test_five_hours_bring_sixteen_retries_and_the_dead_letter_each_at_its_
         async with (
             AsyncAdmin(nameserver) as admin,
             AsyncClocks(nameserver) as clocks,
-            driven(language, server, tmp_path / "log") as driver,
+            dialling(language, str(server.ready["broker"]), tmp_path / "log") as driver,
         ):
             await admin.create_topic("orders")
             await admin.create_group("g")

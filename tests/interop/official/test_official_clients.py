@@ -8,12 +8,11 @@ CI they fail, and say so.
 from __future__ import annotations
 
 import asyncio
-import os
-from typing import NoReturn
 
 import pytest
 
 from .campaign import Outcomes, Pair, all_pairs, play
+from .driver import leave_out, need
 from .programs import PROGRAMS, BuildFailed
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(900)]
@@ -34,19 +33,10 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_an_official_client_works(
     language: str, scenario: str, request: pytest.FixtureRequest
 ) -> None:
-    missing = PROGRAMS[language].missing()
-    if missing:
-        leave_out(f"the official {language} client needs {', '.join(missing)}")
+    need(PROGRAMS[language])
     outcomes: Outcomes = request.getfixturevalue("outcomes")
     failure = outcomes.failures[language, scenario]
     if isinstance(failure, BuildFailed):  # Without a network, as a rule.
         leave_out(f"the official {language} client was not built: {failure}")
     if failure is not None:
         raise failure
-
-
-def leave_out(why: str) -> NoReturn:
-    """Skip the test; in CI fail it."""
-    if os.environ.get("CI"):
-        pytest.fail(why)
-    pytest.skip(why)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from .driver import leave_out
 from .programs import PROGRAMS, BuildFailed
-from .test_official_clients import leave_out
 
 pytestmark = [pytest.mark.long, pytest.mark.processes]
 

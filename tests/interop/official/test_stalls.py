@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from .driver import leave_out, need
 from .programs import PROGRAMS, BuildFailed
 from .stalls import BROKER, CLIENT, Stall, stalled
-from .test_official_clients import leave_out
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -22,9 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
     ids=str,
 )
 async def test_calls_that_are_given_up_break_no_connection(stall: Stall, tmp_path: Path) -> None:
-    missing = PROGRAMS["java"].missing()
-    if missing:
-        leave_out(f"the official java client needs {', '.join(missing)}")
+    need(PROGRAMS["java"])
     try:
         outcome = await stalled(stall, tmp_path)
     except BuildFailed as error:  # Without a network, as a rule.

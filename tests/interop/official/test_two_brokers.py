@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +16,9 @@ import pytest
 from pocketmq.client import AsyncAdmin
 
 from ...served import ServerProcess
-from .driver import ClientError, Driver, Message
-from .programs import PROGRAMS, BuildFailed
+from .driver import ClientError, Driver, Message, dialling
+from .programs import PROGRAMS
 from .stage import AWAIT_S
-from .test_official_clients import leave_out
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -66,21 +64,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield found
     finally:
         found.stop()
-
-
-@asynccontextmanager
-async def dialling(language: str, endpoints: str, log: Path) -> AsyncIterator[Driver]:
-    program = PROGRAMS[language]
-    if missing := program.missing():
-        leave_out(f"the official {language} client needs {', '.join(missing)}")
-    try:
-        driver = await Driver.start(program, endpoints, log)
-    except BuildFailed as error:  # Without a network, as a rule.
-        leave_out(f"the official {language} client was not built: {error}")
-    try:
-        yield driver
-    finally:
-        await driver.stop()
 
 
 async def stored(admin: AsyncAdmin, topic: str) -> dict[str, int]:

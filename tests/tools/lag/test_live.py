@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pocketmq.broker.broker import Broker
 from pocketmq.client import Admin, Message, Producer, Queue
-from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.clock import SystemClock
-from pocketmq.store.config import StoreConfig
-from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.live import cluster_rows
 from pocketmq.tools.lag.rows import LagRow
@@ -20,8 +14,7 @@ from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import locate
 
 from ...integration.v2_caller import Caller
-from ...integration.whole_broker import store_config
-from ...served import broker_config, nameserver_config
+from ...integration.whole_broker import serving, store_config
 
 
 def told(rows: list[LagRow]) -> dict[tuple[str, str, int, str], tuple[object, ...]]:
@@ -52,22 +45,6 @@ def use(address: str) -> list[LagRow]:
         return cluster_rows(admin)
 
 
-@asynccontextmanager
-async def serving(store: StoreConfig) -> AsyncIterator[tuple[str, str]]:
-    """Serve STORE; yield the addresses of its name server and its broker."""
-    server = NameServer.build(nameserver_config(port=0), clock=SystemClock())
-    await server.start()
-    config = broker_config(port=0, nameservers=(server.address,))
-    broker = Broker.build(config, store, disk=OsDisk(), clock=SystemClock())
-    await broker.start()
-    assert await broker.registered(10)
-    try:
-        yield server.address, broker.address
-    finally:
-        await broker.stop()
-        await server.stop()
-
-
 def pop(nameserver: str, broker: str) -> list[LagRow]:
     """Receive four of five messages at BROKER, and finish one; return the rows that NAMESERVER's brokers tell."""
     with Admin(nameserver) as admin:
@@ -86,7 +63,7 @@ def pop(nameserver: str, broker: str) -> list[LagRow]:
 async def test_what_was_popped_and_is_not_finished_is_told(tmp_path: Path) -> None:
     store = store_config(tmp_path)
     async with serving(store) as (nameserver, broker):
-        (live,) = await asyncio.to_thread(pop, nameserver, broker)
+        (live,) = await asyncio.to_thread(pop, nameserver, broker.address)
 
     assert (live.facts.committed_offset, live.facts.held, live.facts.read_to) == (1, 3, 4)
     assert live.reasons == ("1 message unread", "3 messages popped and not acknowledged")

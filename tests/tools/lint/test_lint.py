@@ -31,8 +31,7 @@ from pocketmq.tools.lint.rules import (
     of_topic,
 )
 
-from ...integration.test_accounts import serving
-from ...integration.whole_broker import store_config
+from ...integration.whole_broker import serving, store_config
 from ...runs import make_run, open_store
 from ...served import broker_config
 
