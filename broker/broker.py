@@ -16,12 +16,16 @@ from dataclasses import dataclass
 from random import Random, SystemRandom
 
 from .. import __version__
+from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
-from ..proto.rpc import Carrier
+from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
+from ..proto.rpc.channels import Dial
+from ..proto.rpc.listening import connections_fitting
 from ..proto.rpc.methods import CountsConnections
+from ..proto.rpc.pages import Page
 from ..proto.services.health import Health
 from ..proto.services.port_services import PortServices
 from ..store.config import StoreConfig
@@ -33,9 +37,8 @@ from .broker_metrics import figures
 from .certificates import Certificates
 from .config import BrokerConfig
 from .metrics_page import Figure, MetricsPage
-from .network import GRPC, Network
 from .parts import Parts, assemble
-from .registration import Registration, State
+from .registration import Registration, State, dial
 from .service_v1 import BrokerService, topic_message
 from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
@@ -56,6 +59,49 @@ _HEALTH_TICK_MS = 1_000
 WRITABLE = "writable"
 #: How long a change of topics waits for the name servers before it is answered all the same.
 _ANNOUNCE_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """MAKE_CARRIER puts the broker's methods within reach (None: as its settings say), DIAL opens channels."""
+
+    make_carrier: MakeCarrier | None = None
+    dial: Dial = dial
+
+    def carrier(
+        self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
+    ) -> Carrier:
+        """Return the carrier of TABLE. The one of CONFIG shows CERTIFICATES to TLS, and PAGE to plain HTTP."""
+        limits = Limits(
+            receive_bytes_max=2 * config.run_bytes_max,
+            half_sent_bytes_server=config.held_bytes_max,
+            queue_bytes_server=config.held_bytes_max,
+            connections_max=connections_fitting(config.connections_max),
+            connection_age_ms=config.connection_age_ms,
+            connection_age_grace_ms=config.connection_age_grace_ms,
+        )
+        if self.make_carrier is not None:
+            return self.make_carrier([table], limits=limits)
+        if config.grpc == "grpcio":
+            # Whoever is served by our own need not have it.
+            from ..proto.carrier_grpcio import GrpcioCarrier
+
+            secure = config.tls and config.tls_certificate
+            return GrpcioCarrier(
+                [table], limits=limits, certificate=certificates.current if secure else None
+            )
+
+        async def certificate() -> Certificate:
+            await certificates.prepare()
+            return certificates.current()
+
+        return Http2Carrier(
+            [table], limits=limits, certificate=certificate if config.tls else None, page=page
+        )
+
+
+#: The network that is no test's.
+GRPC = Network()
 
 
 @dataclass(kw_only=True, slots=True)

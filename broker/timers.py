@@ -10,6 +10,10 @@ loop is late and finds several instants due at once: what a callback cancels doe
 for an instant that is still to come fires in its place. A virtual clock and a late loop see the same sequence.
 
 Bounds: `_BATCH` callbacks run in one turn of the loop, and none that became due in it; then others have theirs.
+
+A backlog is worked off step by step (`Turns`), the next step in the next turn of the event loop, or at an instant, so
+that sends and fetches have their turns in between; while a step is asked for in the next turn, a clock that is moved
+stays where it is. What is due by the wall clock has to be looked at again when that is set: `follow_wall` until `stop`.
 """
 
 from __future__ import annotations
@@ -237,3 +241,62 @@ class TimerClock:
     def release(self) -> None:
         """Undo one `hold`."""
         self._clock.release()
+
+
+# --- work in steps
+
+
+class Turns:
+    """Calls STEP when that was asked for. TIMERS go by CLOCK."""
+
+    def __init__(self, timers: Timers, clock: Clock, step: Callable[[], None]) -> None:
+        self._timers = timers
+        self._clock = clock
+        self._step = step
+        self._handle: asyncio.Handle | None = None
+        self._timer: Timer | None = None
+
+    def follow_wall(self) -> None:
+        """Have a step as well whenever the wall clock was set."""
+        self._clock.on_step.append(self.soon)
+
+    @property
+    def comes_next(self) -> bool:
+        """Was a step asked for in the next turn?"""
+        return self._handle is not None
+
+    def soon(self) -> None:
+        """Have a step in the next turn of the loop, at this instant."""
+        if self._handle is None:
+            self._clock.hold()
+            self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._handle = None
+        try:
+            self._step()
+        finally:
+            self._clock.release()
+
+    def at(self, instant_ms: int) -> None:
+        """Have a step at INSTANT_MS, instead of at any other instant."""
+        if self._timer is None:
+            self._timer = self._timers.at(instant_ms, self._step)
+        elif not self._timer.active or self._timer.deadline_ms != instant_ms:
+            self._timers.reschedule(self._timer, instant_ms)
+
+    def by(self, instant_ms: int) -> None:
+        """Have a step at INSTANT_MS unless there is one before."""
+        if self._timer is None or not self._timer.active or instant_ms < self._timer.deadline_ms:
+            self.at(instant_ms)
+
+    def stop(self) -> None:
+        """Have no step any more."""
+        if self.soon in self._clock.on_step:
+            self._clock.on_step.remove(self.soon)
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+            self._clock.release()
+        if self._timer is not None:
+            self._timers.cancel(self._timer)

@@ -11,10 +11,9 @@ from ..appends import Appends
 from ..config import BrokerConfig
 from ..timers import Timers
 from ..virtual_time import is_virtual
-from .delivered_note import DeliveredNote
 from .deliveries import Deliveries
-from .level_progress import LevelProgress
 from .levels import LevelDeliveries
+from .progress import DeliveredNote, LevelProgress
 from .timed import TimedDeliveries
 
 

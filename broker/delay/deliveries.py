@@ -33,7 +33,7 @@ from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import NOT_SENDABLE_TOPICS, PROPERTIES_SIZE_MAX, TIMER_TOPIC, check_topic
 from ...store.run import Appended, Run
 from ..appends import Appends
-from .timed_records import readable
+from .timed_pages import readable
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...proto.record_run import Longs
 from ...store.timers.log import DELETE, NONE, ROLL
 from ...store.timers.slot import TimerRecords, TimerSlot
-from .delivered_note import SlotNote
+from .progress import SlotNote
 
 #: One pending message: when it is due, where its timer record and its own record are, when it was entered, the hash
 #: of its UNIQ_KEY, and whether it is only to be entered anew.

@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from ...proto.clock import Clock
 from ..accounts.accounts import Accounts
-from ..delay.turns import Turns
-from ..timers import Timers
+from ..timers import Timers, Turns
 
 #: Looks on; returns False if there is nothing to do any more.
 LookOn = Callable[[], bool]

@@ -21,9 +21,8 @@ from typing import Any, Final, Literal, TypeVar
 
 from google.protobuf.message import Message
 
-from pocketmq.broker.broker import Broker
+from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.network import Network
 from pocketmq.broker.parts import Parts
 from pocketmq.broker.pop.receives import Asked, Popped
 from pocketmq.proto.errors import PocketMQError, QueueNotFound, StoreFull

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from pocketmq.broker.delay.level import Level
+from pocketmq.broker.delay.levels import Level
 from pocketmq.broker.filters.choice import TagChoice
 from pocketmq.proto.record import Record
 from pocketmq.proto.topics import SCHEDULE_TOPIC

@@ -11,8 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from pocketmq.broker.broker import Broker
-from pocketmq.broker.network import Network
+from pocketmq.broker.broker import Broker, Network
 from pocketmq.client.server_connections import AsyncServerConnections
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier

@@ -11,8 +11,7 @@ import pytest
 from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from pocketmq.broker.broker import Broker
-from pocketmq.broker.network import Network
+from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.service_v2.measurements import TRACES
 from pocketmq.nameserver.nameserver import NameServer
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier

@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 from pocketmq.broker.broker import Broker
+from pocketmq.broker.broker import Network as BrokerNetwork
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.network import Network as BrokerNetwork
 from pocketmq.client import AsyncAdmin
 from pocketmq.client.connections import GrpcConnections
 from pocketmq.nameserver.config import NameServerConfig

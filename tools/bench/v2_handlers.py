@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from ...broker.broker import Broker
+from ...broker.broker import Broker, Network
 from ...broker.config import BrokerConfig
-from ...broker.network import Network
 from ...proto.clock import SystemClock
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as v1

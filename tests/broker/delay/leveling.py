@@ -7,8 +7,8 @@ from typing import Any
 
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.delay.deliveries import Deliveries
-from pocketmq.broker.delay.level_progress import LevelProgress
 from pocketmq.broker.delay.levels import LevelDeliveries
+from pocketmq.broker.delay.progress import LevelProgress
 from pocketmq.broker.delay.roads import DelayRules, divide
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.delay.delivered_note import SIZE, DeliveredNote, SlotNote
+from pocketmq.broker.delay.progress import SIZE, DeliveredNote, SlotNote
 from pocketmq.store.message_store import MessageStore
 
 from ...runs import make_run, open_store

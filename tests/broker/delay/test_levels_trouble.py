@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.delay.level import Level
-from pocketmq.broker.delay.levels import RETRY_MS
+from pocketmq.broker.delay.levels import RETRY_MS, Level
 from pocketmq.proto.errors import PocketMQError, StoreFull
 from pocketmq.proto.record import SYS_FLAG_AT, SYS_ROLLBACK
 from pocketmq.proto.topics import SCHEDULE_TOPIC

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.appends import Appends
-from pocketmq.broker.delay.delivered_note import DeliveredNote
 from pocketmq.broker.delay.deliveries import Deliveries
+from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock

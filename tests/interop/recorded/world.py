@@ -8,9 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pocketmq.broker.broker import Broker
+from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.network import Network
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_tables import GroupConfig, TopicConfig
