@@ -16,7 +16,7 @@ from .message import ManyParts, Message, MessageParts
 from .producing.checking import Checker
 from .producing.metrics import ProducerMetrics
 from .producing.receipt import Receipt, Receipts
-from .producing.road import Road
+from .producing.sender import Sender
 from .producing.transaction import AsyncTransaction, Verdict
 from .session import Session
 from .signals import Signals
@@ -53,14 +53,12 @@ class AsyncProducer(AsyncSignalledFace):
             clock or SystemClock(),
             random or Random(),
         )
-        self._road = Road(self.config, session, checker)
+        self._sender = Sender(self.config, session, checker)
         self._signals = Signals()
-        self._sender = self._road.sender
-        self._plain_bytes = self._road.intake.plain_bytes
 
     async def start(self) -> None:
         """Get ready to send; `async with` does so."""
-        await self._road.start()
+        await self._sender.start()
 
     @overload
     async def send(self, message: Message, /) -> Receipt: ...
@@ -73,18 +71,7 @@ class AsyncProducer(AsyncSignalledFace):
 
         A cancelled `send` may still be delivered.
         """
-        if (
-            type(message) is Message
-            and len(message.body) <= self._plain_bytes
-            and value is NO_VALUE
-            and not parts
-        ):
-            return await self._sender.send(message)
-        if type(message) is str and value is not NO_VALUE and not self._road.intake.interceptors:
-            self._sender.check_open()
-            await self._road.gate.wait(message)
-            return await self._sender.send(self._road.intake.made(message, value, parts))
-        return await self._road.send(message, value, parts)
+        return await self._sender.send(message, value, parts)
 
     @overload
     def send_nowait(self, message: Message, /) -> asyncio.Future[Receipt]: ...
@@ -99,19 +86,7 @@ class AsyncProducer(AsyncSignalledFace):
 
         Raises BufferFull at once if there is no room. It does not wait for a route either before it serializes VALUE.
         """
-        sender, intake = self._sender, self._road.intake
-        sender.check_open()
-        if type(message) is str and value is not NO_VALUE and not intake.interceptors:
-            message, value, parts = intake.made(message, value, parts), NO_VALUE, {}
-        sending = intake.offered(message, value, parts)
-        with intake.telling(sending):
-            taken = intake.message(sending)
-            size_bytes = sender.size_of(taken)
-            if not sender.budget.take(size_bytes):
-                raise sender.budget.full("now")
-        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        sender.accept(taken, size_bytes, intake.watched(sending, outcome))
-        return outcome
+        return self._sender.send_nowait(message, value, parts)
 
     @overload
     async def send_many(self, messages: Iterable[Message], /) -> Receipts: ...
@@ -156,7 +131,7 @@ class AsyncProducer(AsyncSignalledFace):
     ) -> asyncio.Future[Receipts]:
         self._sender.check_open()
         outcome: asyncio.Future[Receipts] = asyncio.get_running_loop().create_future()
-        taken, watch = self._road.many(messages, values, parts)
+        taken, watch = self._sender.intake.many(messages, values, parts)
         self._sender.accept_many(taken, outcome, watch)
         return outcome
 
@@ -182,7 +157,7 @@ class AsyncProducer(AsyncSignalledFace):
 
         An exception in the block takes it back. Raises ConfigError without a `group`.
         """
-        return self._road.transaction(message, value, parts)
+        return self._sender.transaction(message, value, parts)
 
     async def send_in_transaction(
         self, message: Message, local: Callable[[Message], Awaitable[Verdict]]
@@ -198,7 +173,7 @@ class AsyncProducer(AsyncSignalledFace):
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer did so far: numbers of this moment."""
-        return self._road.metrics()
+        return self._sender.metrics()
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
         """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
@@ -210,4 +185,4 @@ class AsyncProducer(AsyncSignalledFace):
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is under way for up to TIMEOUT_MS, fail the rest with ClientClosed, and disconnect."""
-        await self._road.close(timeout_ms)
+        await self._sender.close(timeout_ms)

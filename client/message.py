@@ -94,7 +94,7 @@ class Message(_Fields):
     KEY or KEYS: words by which the message can be looked up. TAG: one word for consumers to filter by. PROPERTIES:
     text by name, the application's own. QUEUE: a queue's number, or a `Queue` where the topic lies on several
     brokers; without it the producer chooses. SHARDING_KEY: messages of a topic with the same one go to the same queue,
-    in the order in which they were sent (see producing/key_hash.py).
+    in the order in which they were sent (see producing/queue_choice.py).
 
     At most one of these has it delivered later, never earlier than it says:
     DELAY: a timedelta, or a text like "90s" or "2h30m"; counts from when the broker takes the message, by its clock.

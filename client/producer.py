@@ -18,8 +18,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from itertools import groupby
 from random import Random
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 from ..proto.clock import SystemClock
 from ..proto.facts import Facts
@@ -30,11 +31,11 @@ from .draft import NO_VALUE, Draft
 from .faces import SignalledFace
 from .message import ManyParts, Message, MessageParts
 from .portal import Portal
+from .producing.bodies import record_size
 from .producing.checking import Checker, check_checker
-from .producing.handover import Handover
 from .producing.metrics import ProducerMetrics
-from .producing.receipt import Receipt, Receipts
-from .producing.road import Road
+from .producing.receipt import Outcome, Receipt, Receipts, SendFuture
+from .producing.sender import Sender
 from .producing.transaction import Transaction, Verdict
 from .session import Session
 from .signals import Signals
@@ -63,17 +64,16 @@ class Producer(SignalledFace):
         self._signals = Signals()
         self._portal = Portal.hold()
         self._closed = False
-        self._road = self._portal.run(self._start(checker))
-        self._sender = self._road.sender
-        self._plain_bytes = self._road.intake.plain_bytes
-        self._handover = Handover(self._portal, self._sender)
+        self._sender = self._portal.run(self._start(checker))
+        self._plain_bytes = self._sender.intake.plain_bytes
+        self._handover = _Handover(self._portal, self._sender)
         self._opened()
 
-    async def _start(self, checker: Checker | None) -> Road:
+    async def _start(self, checker: Checker | None) -> Sender:
         session = Session(self.config, GrpcConnections(), SystemClock(), Random())
-        road = Road(self.config, session, checker)
-        await road.start()
-        return road
+        sender = Sender(self.config, session, checker)
+        await sender.start()
+        return sender
 
     @overload
     def send(self, message: Message, /) -> Receipt: ...
@@ -113,7 +113,8 @@ class Producer(SignalledFace):
     ) -> Future[Receipt]:
         """Send what has to be serialized, compressed or shown to interceptors first."""
         self._sender.check_open()
-        intake, gate = self._road.intake, self._road.gate
+        intake = self._sender.intake
+        gate = intake.gate
         if type(message) is str and value is not NO_VALUE and not intake.interceptors:
             if not gate.is_open(message):
                 self._portal.run(gate.wait(message))
@@ -172,7 +173,7 @@ class Producer(SignalledFace):
         self, messages: Iterable[Message] | str, values: Iterable[Any], parts: ManyParts
     ) -> Future[Receipts]:
         self._sender.check_open()
-        taken, watch = self._road.many(messages, values, parts)
+        taken, watch = self._sender.intake.many(messages, values, parts)
         outcome: Future[Receipts] = Future()
         outcome.set_running_or_notify_cancel()
         self._portal.post(self._sender.accept_many, taken, outcome, watch)
@@ -200,7 +201,7 @@ class Producer(SignalledFace):
 
         An exception in the block takes it back. Raises ConfigError without a `group`.
         """
-        return Transaction(self._road.transaction(message, value, parts), self._portal)
+        return Transaction(self._sender.transaction(message, value, parts), self._portal)
 
     def send_in_transaction(
         self, message: Message, local: Callable[[Message], Verdict]
@@ -216,7 +217,7 @@ class Producer(SignalledFace):
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer did so far: numbers of this moment."""
-        return self._road.metrics()
+        return self._sender.metrics()
 
     def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
         """Return the metrics as text for Prometheus (version 0.0.4), each with LABELS."""
@@ -239,6 +240,77 @@ class Producer(SignalledFace):
         self._closed = True
         self._ended()
         try:
-            self._portal.run(self._road.close(timeout_ms))
+            self._portal.run(self._sender.close(timeout_ms))
         finally:
             self._portal.release()
+
+
+class _Handover:
+    """Hands single messages from application threads to SENDER on the loop of PORTAL.
+
+    Messages gather in a row until the loop comes to it, and only the first of a row wakes the loop: so under load the
+    loop works on hundreds at a time. Any thread may put; the loop's thread takes, in the order of putting. Bounded by
+    the producer's budget, from which the bytes of a message are taken before.
+    """
+
+    def __init__(self, portal: Portal, sender: Sender) -> None:
+        self._portal = portal
+        self._sender = sender
+        self._take_bytes = sender.budget.take
+        self._largest_bytes = sender.config.max_request_size
+        #: Futures that have their messages, or messages, their bytes, and what else waits for their receipts.
+        self._row: list[SendFuture | tuple[Message, int, Outcome]] = []
+        #: Something else than a SendFuture may stand in the row; it never ends, for threads put meanwhile.
+        self._mixed = False
+        self._awake = False
+
+    def put(self, message: Message) -> SendFuture:
+        """Take MESSAGE, waiting for room; return the future of its receipt."""
+        sender = self._sender
+        if not sender.is_open:
+            sender.check_open()
+        size_bytes = record_size(message)
+        if size_bytes > self._largest_bytes or not self._take_bytes(size_bytes):
+            self.take(message)
+        future: SendFuture = SendFuture()
+        future.message = message
+        future.size_bytes = size_bytes
+        self._row.append(future)
+        if not self._awake:
+            self._wake()
+        return future
+
+    def take(self, message: Message) -> int:
+        """Take the bytes of MESSAGE, which may have to wait for them, from the budget; return how many."""
+        size_bytes = self._sender.size_of(message)
+        if not self._take_bytes(size_bytes):
+            budget, config = self._sender.budget, self._sender.config
+            self._portal.run(budget.take_within(size_bytes, config.max_block_ms))
+        return size_bytes
+
+    def put_watched(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
+        """Take MESSAGE, whose SIZE_BYTES were taken; OUTCOME gets its receipt."""
+        self._mixed = True
+        self._row.append((message, size_bytes, outcome))
+        if not self._awake:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._awake = True
+        self._portal.post(self._take)
+
+    def _take(self) -> None:
+        # Cleared first: who appends from here on either is seen below, or wakes the loop again.
+        self._awake = False
+        row = self._row[:]
+        del self._row[: len(row)]
+        if not self._mixed:
+            if row:
+                self._sender.accept_row(cast("list[SendFuture]", row))
+            return
+        for plain, entries in groupby(row, lambda entry: type(entry) is SendFuture):
+            if plain:
+                self._sender.accept_row(cast("list[SendFuture]", list(entries)))
+            else:
+                for entry in entries:
+                    self._sender.accept(*cast("tuple[Message, int, Outcome]", entry))

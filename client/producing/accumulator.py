@@ -19,18 +19,109 @@ queue with nothing to send is forgotten.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ...proto.errors import PocketMQError
+from ...proto.errors import BufferFull, PocketMQError
 from ..config import ProducerConfig
-from ..message import Message
 from ..queue import Queue
 from .bodies import Bodies
-from .outcome import Outcome
-from .rows import MessageRow, Place
-from .run import Run
+from .run import MessageRow, Parcel, Run
+
+
+class Budget:
+    """The memory that messages without an acknowledgement may take.
+
+    `take` and `give` may be called from any thread; waiting is for the event loop. Waiters are served in their order,
+    and a message larger than the whole budget is let in when nothing else is there.
+    """
+
+    def __init__(self, limit_bytes: int, on_short: Callable[[], None]) -> None:
+        """ON_SHORT is called when somebody begins to wait: what lingers has to leave."""
+        self.limit_bytes = limit_bytes
+        self._on_short = on_short
+        #: How many have waited.
+        self.wait_count = 0
+        self._taken_bytes = 0
+        self._lock = threading.Lock()  # protects _taken_bytes
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._taken_bytes
+
+    @property
+    def is_short(self) -> bool:
+        """Does somebody wait?"""
+        return bool(self._waiters)
+
+    def take(self, size_bytes: int) -> bool:
+        """Take SIZE_BYTES if they are there and nobody waits for them."""
+        if self._waiters:
+            return False
+        with self._lock:
+            taken_bytes = self._taken_bytes + size_bytes
+            if taken_bytes > self.limit_bytes and self._taken_bytes:
+                return False
+            self._taken_bytes = taken_bytes
+            return True
+
+    async def take_within(self, size_bytes: int, max_block_ms: int) -> None:
+        """Take SIZE_BYTES; wait for them up to MAX_BLOCK_MS. Raises BufferFull."""
+        if self.take(size_bytes):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((size_bytes, waiter))
+        self.wait_count += 1
+        self._on_short()
+        try:
+            async with asyncio.timeout(max_block_ms / 1000):
+                await waiter
+        except TimeoutError:
+            raise self.full(f"for {max_block_ms} ms") from None
+        finally:
+            self._drop(waiter, size_bytes)
+
+    def _drop(self, waiter: asyncio.Future[None], size_bytes: int) -> None:
+        """Forget WAITER; hand on what it was given but, cancelled, will not use."""
+        if waiter.cancelled() or not waiter.done():
+            self._waiters = deque(entry for entry in self._waiters if entry[1] is not waiter)
+            self._serve()
+
+    def give(self, size_bytes: int) -> None:
+        """Give SIZE_BYTES back. On the event loop's thread."""
+        with self._lock:
+            self._taken_bytes -= size_bytes
+        if self._waiters:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._waiters:
+            size_bytes, waiter = self._waiters[0]
+            if not waiter.done():
+                if not self._has_room(size_bytes):
+                    return
+                waiter.set_result(None)
+            self._waiters.popleft()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Take SIZE_BYTES for the one that waits longest, if they are there."""
+        with self._lock:
+            if self._taken_bytes and self._taken_bytes + size_bytes > self.limit_bytes:
+                return False
+            self._taken_bytes += size_bytes
+            return True
+
+    def full(self, how_long: str) -> BufferFull:
+        """Return the error for a sender that found no room."""
+        return BufferFull(
+            f"the producer's buffer of {self.limit_bytes} bytes was full {how_long}: the brokers take less than you "
+            f"send; wait for acknowledgements, raise buffer_memory, or raise max_block_ms",
+            limit=self.limit_bytes,
+        )
 
 
 class _Lane:
@@ -68,21 +159,15 @@ class _Broker:
 class Accumulator:
     """Takes messages, and hands out runs; every run ends in `finished` or `back`."""
 
-    def __init__(
-        self,
-        config: ProducerConfig,
-        give_back: Callable[[int], None],
-        is_short: Callable[[], bool],
-    ) -> None:
-        """GIVE_BACK takes the bytes of a run that is done. IS_SHORT tells whether somebody waits for memory."""
+    def __init__(self, config: ProducerConfig, budget: Budget) -> None:
+        """BUDGET gets the bytes of what is done back."""
         self._ordered = config.ordered
         self._linger_ms = config.linger_ms
         self._delivery_timeout_ms = config.delivery_timeout_ms
         self._in_flight_max = config.max_in_flight
         self._bytes_max = config.run_bytes_max
         self._messages_max = config.batch_messages_max
-        self._give_back = give_back
-        self._is_short = is_short
+        self._budget = budget
         self._lanes: dict[Queue, _Lane] = {}
         self._brokers: dict[str, _Broker] = {}
         #: The brokers in the order in which they are visited.
@@ -101,41 +186,28 @@ class Accumulator:
             return None
         return lane.queue if self._fits(run, count, size_bytes) else None
 
-    def add_one(
-        self, place: Place, message: Message, size_bytes: int, outcome: Outcome, now_ms: int
-    ) -> None:
-        """Send MESSAGE, of SIZE_BYTES, to PLACE; OUTCOME gets its receipt, or an error."""
-        lane, run = self._open_run(place.queue, 1, size_bytes, now_ms)
-        run.add_one(message, size_bytes, outcome)
-        self._added(lane, run, place)
-
-    def add_many(
-        self,
-        place: Place,
-        messages: Sequence[Message],
-        size_bytes: int,
-        outcome: Outcome,
-        now_ms: int,
-    ) -> None:
-        """Send MESSAGES, of together SIZE_BYTES, to PLACE; OUTCOME gets their receipts, or an error."""
+    def add(self, queue: Queue, parcel: Parcel, now_ms: int, *, pinned: bool) -> None:
+        """Send PARCEL to QUEUE. PINNED: to this very queue, wherever else there may be room."""
         # What is encoded by the column travels by itself.
-        count = self._messages_max + 1 if isinstance(messages, Bodies) else len(messages)
-        lane, run = self._open_run(place.queue, count, size_bytes, now_ms)
-        run.add_many(messages, size_bytes, outcome)
-        if isinstance(messages, Bodies):
+        alone = isinstance(parcel.messages, Bodies)
+        count = self._messages_max + 1 if alone else len(parcel.messages)
+        lane, run = self._open_run(queue, count, parcel.size_bytes, now_ms)
+        run.add(parcel)
+        if alone:
             run.open = False
-        self._added(lane, run, place)
+        self._added(lane, run, pinned)
 
-    def add_row(self, place: Place, row: MessageRow, begin: int, now_ms: int) -> int:
-        """Send as many of ROW from BEGIN on to PLACE as fit one run, at least one; return where they end."""
+    def add_row(
+        self, queue: Queue, row: MessageRow, begin: int, now_ms: int, *, pinned: bool
+    ) -> int:
+        """Send as many of ROW from BEGIN on to QUEUE as fit one run, at least one; return where they end."""
         ends = row.ends
-        lane, run = self._open_run(place.queue, 1, ends[begin + 1] - ends[begin], now_ms)
+        lane, run = self._open_run(queue, 1, ends[begin + 1] - ends[begin], now_ms)
         room_bytes = self._bytes_max - run.size_bytes
         fit = bisect_left(ends, ends[begin] + room_bytes, begin + 1) - 1
         end = max(begin + 1, min(fit, begin + self._messages_max - len(run.messages)))
-        size_bytes = ends[end] - ends[begin]
-        run.add_row(row.messages[begin:end], size_bytes, row.futures[begin:end])
-        self._added(lane, run, place)
+        run.add(row.part(begin, end))
+        self._added(lane, run, pinned)
         return end
 
     def _open_run(
@@ -154,8 +226,8 @@ class Accumulator:
             self._list(lane)
         return lane, run
 
-    def _added(self, lane: _Lane, run: Run, place: Place) -> None:
-        if place.pinned:
+    def _added(self, lane: _Lane, run: Run, pinned: bool) -> None:
+        if pinned:
             run.pinned = True
         else:
             self._last_opened[lane.queue.topic] = lane
@@ -238,7 +310,7 @@ class Accumulator:
             return None
         if run.not_before_ms:
             return run.not_before_ms
-        if self._linger_ms and run.open and not run.hurried and not self._is_short():
+        if self._linger_ms and run.open and not run.hurried and not self._budget.is_short:
             return run.born_ms + self._linger_ms
         return 0
 
@@ -319,7 +391,7 @@ class Accumulator:
     # --- the end of runs
 
     def _done(self, run: Run) -> None:
-        self._give_back(run.size_bytes)
+        self._budget.give(run.size_bytes)
         self._unfinished.discard(run)
         if not self._flushes:
             return

@@ -1,4 +1,5 @@
-"""Bodies for one topic that share everything but their keys: messages that are made only when they are looked at.
+"""Bodies for one topic that share everything but their keys: messages that are made only when they are looked at; and
+the cutting of what `send_many` is given, bodies or messages, by the size of their records.
 
 A list of a hundred thousand bodies travels as slices of itself: no Message is made for a body, its records are encoded
 by the column (proto/body_run.py), and its receipts are made when they are read.
@@ -6,9 +7,10 @@ by the column (proto/body_run.py), and its receipts are made when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import repeat
-from typing import Final, overload
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, overload
 
 from ...proto.body_run import BodyOrigin, encode_bodies
 from ...proto.errors import InvalidArgument, MessageTooLarge
@@ -16,9 +18,17 @@ from ...proto.message_id import UniqueIdRow
 from ...proto.properties import KEY_SEPARATOR, NAME_END, PAIR_END
 from ...proto.record import Host
 from ...proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
-from ..message import OWN_PROPERTIES_SIZE, Message
+from ..config import ProducerConfig
+from ..message import OWN_PROPERTIES_SIZE, UNIQUE_KEY_SIZE, Message
 from .compression import Compressor
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: What a record has besides topic, body and the message's own properties.
+_RECORD_OVERHEAD: Final = 91 + UNIQUE_KEY_SIZE
+PLACE: Final = attrgetter("topic", "queue", "sharding_key")
 #: The property KEYS, but for the key.
 _KEYS_SIZE: Final = len("KEYS") + 2
 _SEPARATORS: Final = (KEY_SEPARATOR, NAME_END, PAIR_END)
@@ -97,18 +107,10 @@ class Bodies(Sequence[Message]):
             self.pattern, [body for body, _ in packed], self._keys, [flags for _, flags in packed]
         )
 
-    def cut(self, overhead: int, bytes_max: int, count_max: int) -> Iterator[tuple[Bodies, int]]:
-        """Yield parts of less than BYTES_MAX, or of one body, and of up to COUNT_MAX bodies, with their sizes.
-
-        A record takes OVERHEAD bytes besides body, key and the pattern's properties.
-        """
-        import numpy as np  # Who sends a message or two does without.
-
-        sizes = np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
-        sizes += overhead + len(self.pattern.property_string)
-        if self._keys is not None:
-            sizes += _KEYS_SIZE + np.fromiter(map(len, self._keys), np.int64, len(sizes))
-        ends = np.cumsum(sizes)
+    def cut(self, bytes_max: int, count_max: int) -> Iterator[tuple[Bodies, int]]:
+        """Yield parts of less than BYTES_MAX, or of one body, and of up to COUNT_MAX bodies, with their sizes."""
+        sizes = self._sizes()
+        ends = sizes.cumsum()
         begin = before = 0
         while begin < len(sizes):
             fit = int(ends.searchsorted(before + bytes_max, "left"))
@@ -116,6 +118,21 @@ class Bodies(Sequence[Message]):
             until = int(ends[end - 1])
             yield self[begin:end], until - before
             begin, before = end, until
+
+    def size_bytes(self) -> int:
+        """Return the bytes of all records."""
+        return int(self._sizes().sum())
+
+    def _sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of each record."""
+        import numpy as np  # Who sends a message or two does without.
+
+        sizes = np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
+        pattern = self.pattern
+        sizes += _RECORD_OVERHEAD + len(pattern.topic) + len(pattern.property_string)
+        if self._keys is not None:
+            sizes += _KEYS_SIZE + np.fromiter(map(len, self._keys), np.int64, len(sizes))
+        return sizes
 
     def encode(
         self, queue: int, born: tuple[int, Host], ids: UniqueIdRow, first_extra: bytes
@@ -195,3 +212,56 @@ def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
             value=longest,
         )
     return encoded
+
+
+# --- sizes, and parts
+
+
+def record_size(message: Message) -> int:
+    """Return the bytes of the record of MESSAGE."""
+    own = len(message.topic) + len(message.body) + len(message.property_string)
+    return own + _RECORD_OVERHEAD
+
+
+def records_size(messages: Sequence[Message]) -> int:
+    """Return the bytes of the records of MESSAGES."""
+    if isinstance(messages, Bodies):
+        return messages.size_bytes()
+    return sum(map(record_size, messages))
+
+
+def parts_of(
+    messages: Sequence[Message], config: ProducerConfig, size_of: Callable[[Message], int]
+) -> Iterator[tuple[Sequence[Message], int]]:
+    """Cut MESSAGES into parts for one topic and queue that fit a run; yield them with their sizes.
+
+    SIZE_OF returns the size of one message; it raises MessageTooLarge for one that travels in no run.
+    """
+    limit, count_max = config.run_bytes_max, config.batch_messages_max
+    if isinstance(messages, Bodies):
+        for bodies, size_bytes in messages.cut(limit, count_max):
+            yield bodies, size_of(bodies[0]) if len(bodies) == 1 else size_bytes
+        return
+    for _, group in groupby(messages, PLACE):
+        count = count_max
+        while part := list(islice(group, count)):
+            size_bytes = records_size(part)
+            yield from _sized(part, size_bytes, limit, size_of)
+            # The next part fits at once if its messages are like these.
+            count = max(1, min(count_max, limit * len(part) // size_bytes - 1))
+
+
+def _sized(
+    messages: list[Message], size_bytes: int, limit: int, size_of: Callable[[Message], int]
+) -> Iterator[tuple[list[Message], int]]:
+    """Halve MESSAGES, of together SIZE_BYTES, until the parts are smaller than LIMIT."""
+    if len(messages) == 1:
+        yield messages, size_of(messages[0])
+        return
+    if size_bytes < limit:
+        yield messages, size_bytes
+        return
+    middle = len(messages) // 2
+    first_bytes = records_size(messages[:middle])
+    yield from _sized(messages[:middle], first_bytes, limit, size_of)
+    yield from _sized(messages[middle:], size_bytes - first_bytes, limit, size_of)

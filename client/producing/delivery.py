@@ -1,6 +1,6 @@
 """Brings runs to their end: to the right broker, again after an error that passes, elsewhere if there is elsewhere.
 
-A run is in one of these states. What an error means is told in refusals.py, the numbers in sequences.py.
+A run is in one of these states; of its numbers run.py tells.
 
     state       where it is                        event                            next
     open        last of its deque                  ready (accumulator.py)           numbered, under way
@@ -24,18 +24,58 @@ is a repeat. Others do: at least once, with the same message ids.
 After a new epoch a run that may have been stored is sent again all the same, and may then be there twice: that is
 logged, and counted as possible repeats. It happens when a broker has lost what it knew of the producer.
 
+What an error says of a run: whether it may have been stored, and what is to be done with it.
+
+    error                                     stored?      then
+    nothing left (Unreachable), no route      no           wait, ask for the route, send again, also elsewhere
+    Overloaded StoreFull ShuttingDown …       no           the same
+    TopicNotFound QueueNotFound NotWritable   no           once: ask for the route, send again, also elsewhere
+    no answer (RequestTimeout Disconnected)   perhaps      wait, send again to the same queue
+    FlushTimeout                              yes          the same: the broker answers once the device has it
+    MessageTooLarge, of several messages      no           cut it in two, send both in order
+    InvalidArgument, of several senders       no           cut it between them, so that only the culprit hears of it
+    ProducerUnknown SequenceBroken            (as before)  begin a new epoch, send again
+    ProducerFenced, in the newest epoch       no           the producer is at its end
+    any other                                 (see below)  the senders get the error
+
+"Perhaps" holds on: what one try may have stored, a later refusal does not undo, unless it is for what the run is: then
+every try was refused, heard or not (but not for its size or its time: limits and clocks change). Of other errors,
+DiskFailure and those without a class of their own leave it open whether the run was stored; and a run that the broker
+stores in parts, because some of its messages wait, may have been stored in part by any error of the store.
+
 Only what travels has a task. Not thread-safe: the producer's event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
-from ...proto.errors import DeliveryTimeout, PocketMQError, SendFailed
+from ...proto.errors import (
+    ClientClosed,
+    DeliveryTimeout,
+    Disconnected,
+    DiskFailure,
+    FlushTimeout,
+    InvalidArgument,
+    InvalidDelay,
+    MessageTooLarge,
+    NotWritable,
+    PocketMQError,
+    ProducerFenced,
+    ProducerUnknown,
+    QueueNotFound,
+    RequestTimeout,
+    SendFailed,
+    SequenceBroken,
+    StoreError,
+    TopicNotFound,
+    Unreachable,
+)
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import ProducerConfig
@@ -43,13 +83,32 @@ from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .accumulator import Accumulator
-from .counters import ProducerCounters
+from .metrics import ProducerCounters
 from .receipt import ACKS_CODES
-from .refusals import Remedy, may_have_stored, remedy_for, split_point, was_never_stored
-from .run import Origin, Run
-from .sequences import Sequences
+from .run import Numbering, Origin, Run
 
 logger = logging.getLogger(__name__)
+
+_STALE_ROUTE: Final = (TopicNotFound, QueueNotFound, NotWritable)
+#: Leave it open whether a run was stored.
+_OPEN: Final = (RequestTimeout, Disconnected, FlushTimeout, DiskFailure, ClientClosed)
+
+
+class _Remedy(enum.Enum):
+    """What is done with a run that was not acknowledged."""
+
+    #: Send it again after a pause, elsewhere if it may be.
+    RETRY = "retry"
+    #: Send it again at once, by a new route.
+    REROUTE = "reroute"
+    #: Cut it in two.
+    SPLIT = "split"
+    #: Begin a new epoch in its queue, and send it again.
+    RENUMBER = "renumber"
+    #: Give it up.
+    FAIL = "fail"
+    #: Give everything up.
+    END = "end"
 
 
 class Observer(Protocol):
@@ -68,8 +127,10 @@ class Delivery:
         accumulator: Accumulator,
         counters: ProducerCounters,
         origin: Origin,
-        observer: Observer | None = None,
+        observer: Observer | None,
+        on_fatal: Callable[[], None],
     ) -> None:
+        """ON_FATAL is called when nothing more can be sent at all: `fatal` tells why."""
         self._config = config
         self._session = session
         self._clock = session.clock
@@ -79,15 +140,14 @@ class Delivery:
         self._observer = observer
         self._durability = ACKS_CODES[config.acks]
         self._silent = config.acks == "none"
-        self._sequences = Sequences(origin.producer_id) if config.idempotent else None
+        self._numbering = Numbering(origin.producer_id) if config.idempotent else None
         #: Whether a pump is scheduled for the end of this turn of the loop.
         self._woken = False
         self._alarm: asyncio.Task[object] | None = None
         self._alarm_ms = 0
         #: Why nothing more can be sent at all.
         self.fatal: PocketMQError | None = None
-        #: Called when there is such an error.
-        self.on_fatal: Callable[[], None] = lambda: None
+        self._on_fatal = on_fatal
 
     # --- which run, and when
 
@@ -105,8 +165,8 @@ class Delivery:
     def _pump(self) -> None:
         self._woken = False
         for run in self._accumulator.drain(self._clock.now_ms()):
-            if self._sequences is not None and run.numbers is None:
-                run.numbers = self._sequences.give(run.queue, len(run.messages))
+            if self._numbering is not None and run.numbers is None:
+                run.numbers = self._numbering.give(run.queue, len(run.messages))
             self._session.tasks.spawn(self._try(run))
         # An alarm that is set already is early enough for what was added since, but for a linger.
         if self._alarm is None or self._config.linger_ms:
@@ -209,20 +269,20 @@ class Delivery:
         """Do what the ERROR that ended a try of RUN asks for."""
         run.attempts += 1
         run.last_error = error
-        if was_never_stored(error):
+        if _was_never_stored(error):
             run.maybe_stored = False
-        elif may_have_stored(run, error):
+        elif _may_have_stored(run, error):
             run.maybe_stored = True
-        latest_epoch = self._sequences.latest_epoch if self._sequences is not None else 0
-        remedy = remedy_for(run, error, latest_epoch)
+        latest_epoch = self._numbering.latest_epoch if self._numbering is not None else 0
+        remedy = _remedy_for(run, error, latest_epoch)
         if not run.maybe_stored:
             self._take_numbers_back(run)
-        if remedy is Remedy.SPLIT:
+        if remedy is _Remedy.SPLIT:
             self._counters.splits += 1
-            self._accumulator.back_in_parts(run, run.split(split_point(run, error)))
-        elif remedy is Remedy.END:
+            self._accumulator.back_in_parts(run, run.split(_split_point(run, error)))
+        elif remedy is _Remedy.END:
             self.fatal = error
-            self.on_fatal()
+            self._on_fatal()
             self._accumulator.finished(run)
             self.end(error)
         elif (final := self._final(run, error, remedy)) is not None:
@@ -231,14 +291,14 @@ class Delivery:
         else:
             self._again(run, error, remedy)
 
-    def _final(self, run: Run, error: PocketMQError, remedy: Remedy) -> PocketMQError | None:
+    def _final(self, run: Run, error: PocketMQError, remedy: _Remedy) -> PocketMQError | None:
         """Return what the senders of RUN get after ERROR; None: there is another try, and from when on is noted."""
-        if remedy is Remedy.FAIL:
+        if remedy is _Remedy.FAIL:
             return error
         if run.attempts > self._config.retries:
             return self._failed(run, SendFailed)
         run.not_before_ms = 0
-        if remedy is Remedy.RETRY or run.attempts > 1:
+        if remedy is _Remedy.RETRY or run.attempts > 1:
             pause_ms = self._pause_ms(run.attempts)
             if pause_ms >= self._left_ms(run):
                 self._counters.expired += 1
@@ -251,10 +311,10 @@ class Delivery:
         pause_ms = min(longest, self._config.retry_backoff_ms << min(attempts - 1, 20))
         return round(pause_ms * (0.5 + self._session.random.random() / 2))
 
-    def _again(self, run: Run, error: PocketMQError, remedy: Remedy) -> None:
+    def _again(self, run: Run, error: PocketMQError, remedy: _Remedy) -> None:
         """Put RUN in front again, after ERROR, and look where it goes."""
         self._counters.retries += 1
-        quiet = remedy is Remedy.REROUTE
+        quiet = remedy is _Remedy.REROUTE
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
             "run not acknowledged, trying again %s",
@@ -266,7 +326,7 @@ class Delivery:
             ),
         )
         self._accumulator.back(run)
-        if remedy is Remedy.RENUMBER:
+        if remedy is _Remedy.RENUMBER:
             self._begin_anew(run.queue)
         else:
             run.finding = True
@@ -323,9 +383,9 @@ class Delivery:
         self._counters.messages_failed += len(run.messages)
         if not run.maybe_stored:
             self._take_numbers_back(run)
-        sequences, numbers = self._sequences, run.numbers
-        if sequences is not None and numbers is not None:
-            lost = sequences.is_current(run.queue, numbers)
+        numbering, numbers = self._numbering, run.numbers
+        if numbering is not None and numbers is not None:
+            lost = numbering.is_current(run.queue, numbers)
             if lost:
                 self._begin_anew(run.queue)
         run.fail(error)
@@ -348,15 +408,15 @@ class Delivery:
 
     def _take_numbers_back(self, run: Run) -> None:
         """Give back the numbers of RUN, which was not stored, if none were given after them."""
-        if self._sequences is None or run.numbers is None:
+        if self._numbering is None or run.numbers is None:
             return
-        if self._sequences.give_back(run.queue, run.numbers, len(run.messages)):
+        if self._numbering.give_back(run.queue, run.numbers, len(run.messages)):
             run.numbers = None
 
     def _begin_anew(self, queue: Queue) -> None:
         """Begin a new epoch in QUEUE: what waits there to be sent again gets new numbers."""
-        assert self._sequences is not None
-        self._sequences.begin_anew(queue)
+        assert self._numbering is not None
+        self._numbering.begin_anew(queue)
         self._counters.epochs += 1
         for run in self._accumulator.waiting_for(queue):
             if run.numbers is not None and run.maybe_stored:
@@ -367,3 +427,49 @@ class Delivery:
                 )
                 run.maybe_stored = False
             run.numbers = None
+
+
+# --- what an error means
+
+
+def _may_have_stored(run: Run, error: PocketMQError) -> bool:
+    """Tell whether the try of RUN that ended in ERROR may have stored it."""
+    if isinstance(error, Unreachable):
+        return False
+    if isinstance(error, _OPEN) or type(error) is PocketMQError:
+        return True
+    return run.scattered and isinstance(error, StoreError)
+
+
+def _was_never_stored(error: PocketMQError) -> bool:
+    """Tell whether ERROR says that no try of the same run can have been stored."""
+    if isinstance(error, MessageTooLarge | InvalidDelay):
+        return False
+    return isinstance(error, InvalidArgument)
+
+
+def _split_point(run: Run, error: PocketMQError) -> int:
+    """Return before which message RUN is to be cut because of ERROR; 0: it is not."""
+    if isinstance(error, MessageTooLarge):
+        return run.middle(within_a_sender=True)
+    if isinstance(error, InvalidArgument):
+        return run.middle(within_a_sender=False)
+    return 0
+
+
+def _remedy_for(run: Run, error: PocketMQError, latest_epoch: int) -> _Remedy:
+    """Return what is to be done about ERROR, which ended a try of RUN. LATEST_EPOCH: of any queue of the producer."""
+    if _split_point(run, error):
+        return _Remedy.SPLIT
+    if run.numbers is not None:
+        if isinstance(error, ProducerUnknown | SequenceBroken):
+            return _Remedy.RENUMBER
+        if isinstance(error, ProducerFenced):
+            # A newer epoch of our own in another queue, or somebody else with our id?
+            own = run.numbers.epoch < latest_epoch
+            return _Remedy.RENUMBER if own else _Remedy.END
+    if error.retriable:
+        return _Remedy.RETRY
+    if isinstance(error, _STALE_ROUTE) and run.attempts <= 1:
+        return _Remedy.REROUTE
+    return _Remedy.FAIL

@@ -1,33 +1,36 @@
-"""What happens to a message before it is sent: interceptors, serializers, compression, in this order.
+"""The way from what an application gives to the messages that are sent: interceptors, the gate, serializers,
+compression, in this order.
 
-Between interceptors and serializers a producer waits for the route of the topic (route_gate.py), so that nothing is
-serialized for a topic that is not there. A plain message, small and without interceptors, needs none of this:
-`plain_bytes` tells, so that it costs one comparison.
+At the gate a producer waits for the route of the topic, so that nothing is serialized for a topic that is not there. A
+plain message, small and without interceptors, needs none of this: `plain_bytes` tells, so that it costs one comparison.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ...proto.configuration import nearest
-from ...proto.errors import InvalidArgument
+from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ..config import ProducerConfig
 from ..draft import NO_VALUE, Draft
 from ..message import ManyParts, Message, MessageParts
 from ..serialization import key_encoder, value_encoder
+from ..session import Session
 from .bodies import Bodies, check_count, checked_bodies
 from .compression import Compressor
 from .interceptors import Interceptors, Sending
-from .outcome import Outcome
+from .receipt import Outcome, Watch
 
 
 class Intake:
     """The way into one producer. Any number of threads may use it, if its interceptors and serializers allow that."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, session: Session) -> None:
         self.interceptors = Interceptors(config.interceptors)
+        self.gate = RouteGate(session, min(config.route_timeout_ms, config.max_block_ms))
         self._encode_value = value_encoder(config.value_serializer)
         self._encode_key = key_encoder(config.key_serializer)
         self._encodes_values = config.value_serializer != "bytes"
@@ -56,7 +59,7 @@ class Intake:
             raise
         return message if len(value) <= self.plain_bytes else self._compressor.compressed(message)
 
-    def offered_message(self, message: Message) -> Message:
+    def _offered_message(self, message: Message) -> Message:
         """Return what is to be sent instead of MESSAGE after the interceptors, as a Message."""
         sending = self.interceptors.on_send(message)
         return self._serialized(sending) if isinstance(sending, Draft) else sending
@@ -71,7 +74,63 @@ class Intake:
         key = None if draft.key is None else self._encode_key(draft.topic, draft.key)
         return draft.message(body, key)
 
-    def bodies(self, topic: str, values: Iterable[Any], parts: ManyParts) -> Bodies:
+    def many(
+        self, messages: object, values: Any, parts: ManyParts
+    ) -> tuple[Sequence[Message], Watch | None]:
+        """Return what the arguments of a face's `send_many` ask for, as it goes to the broker, and what tells the
+        interceptors of it. Raises InvalidArgument for what is no message.
+        """
+        offered, taken = self._many(messages, values, parts)
+        return taken, self.interceptors.watch(offered)
+
+    def _many(
+        self, messages: object, values: Any, parts: ManyParts
+    ) -> tuple[Sequence[Sending], Sequence[Message]]:
+        """Return them after the interceptors, and as they go to the broker: mostly one object."""
+        if isinstance(messages, str):
+            return self._many_values(messages, values, parts)
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
+            raise InvalidArgument(
+                "send_many takes several messages: write send_many([message]) or send(message)",
+                field="messages",
+            )
+        if values is not NO_VALUE or parts:
+            raise InvalidArgument(
+                "send_many(messages, …): what goes along stands in the messages; write send_many(topic, values, …)",
+                field="messages",
+            )
+        row = list(messages)  # A copy: the caller may go on with his list while it is sent.
+        plain = self.plain_bytes
+        for message in row:
+            if type(message) is not Message or len(message.body) > plain:
+                return self._many_singly(row)
+        return row, row
+
+    def _many_values(
+        self, topic: str, values: Any, parts: ManyParts
+    ) -> tuple[Sequence[Sending], Sequence[Message]]:
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise InvalidArgument(
+                f"send_many({topic!r}, …) takes a list of values: write send(topic, value) for a single one",
+                field="values",
+            )
+        if not self.interceptors:
+            bodies = self._bodies(topic, values, parts)
+            return bodies, bodies
+        drafts = self._drafts(topic, values, parts)
+        return drafts, [self.message(draft) for draft in drafts]
+
+    def _many_singly(self, row: list[Message]) -> tuple[Sequence[Sending], Sequence[Message]]:
+        for message in row:
+            if not isinstance(message, Message):
+                raise InvalidArgument(
+                    f"send_many takes Messages, not {type(message).__name__}: write Message(topic, body)",
+                    field="messages",
+                )
+        offered = [self._offered_message(message) for message in row]
+        return offered, [self.message(message) for message in offered]
+
+    def _bodies(self, topic: str, values: Iterable[Any], parts: ManyParts) -> Bodies:
         """Return VALUES for TOPIC as they go to the broker. Raises NotSerializable, and what Message does."""
         keys, rest = _without_keys(parts)
         pattern = Message(topic, b"-", **rest)
@@ -81,7 +140,7 @@ class Intake:
         words = None if keys is None else [self._encode_key(topic, key) for key in keys]
         return checked_bodies(pattern, bodies, words).compressed(self._compressor)
 
-    def drafts(self, topic: str, values: Iterable[Any], parts: ManyParts) -> list[Sending]:
+    def _drafts(self, topic: str, values: Iterable[Any], parts: ManyParts) -> list[Sending]:
         """Return VALUES for TOPIC after the interceptors."""
         keys, rest = _without_keys(parts)
         row = list(values)
@@ -140,3 +199,62 @@ def _asked(message: object, value: Any, parts: MessageParts) -> Sending:
             field="message",
         )
     return message
+
+
+class RouteGate:
+    """Where those who send to a topic wait for its route, up to TIMEOUT_MS.
+
+    They pass in the order in which they came, and who comes later does not overtake them. Once a route was found the
+    gate stands open: that it is lost later is the sender's affair.
+
+    Any thread may ask `is_open`; waiting is for the client's event loop. Bounds: a name for each topic ever written.
+    """
+
+    def __init__(self, session: Session, timeout_ms: int) -> None:
+        self._session = session
+        self._timeout_ms = timeout_ms
+        self._found: set[str] = set()
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    def is_open(self, topic: str) -> bool:
+        """Was a route to TOPIC found, and nobody waits for it any more?"""
+        return topic in self._found
+
+    async def wait(self, topic: str) -> None:
+        """Return once there is a route to TOPIC. Raises RouteNotFound."""
+        if topic in self._found:
+            return
+        passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            self._waiting[topic] = [passed]
+            self._session.tasks.spawn(self._find(topic))
+        else:
+            waiting.append(passed)
+        await passed
+
+    async def _find(self, topic: str) -> None:
+        try:
+            await self._session.find_route(topic, self._timeout_ms)
+        except BaseException as error:  # Also a cancellation: the producer is closed.
+            closed = ClientClosed("the producer was closed before it could take the message")
+            for passed in self._waiting.pop(topic):
+                if not passed.done():
+                    passed.set_exception(error if isinstance(error, PocketMQError) else closed)
+            if not isinstance(error, PocketMQError):
+                raise
+        else:
+            self._let_pass(topic)
+
+    def _let_pass(self, topic: str) -> None:
+        """Let those pass who wait, and open the gate when nobody does: they run before what is called next."""
+        waiting = self._waiting[topic]
+        if not waiting:
+            del self._waiting[topic]
+            self._found.add(topic)
+            return
+        self._waiting[topic] = []
+        for passed in waiting:
+            if not passed.done():
+                passed.set_result(None)
+        asyncio.get_running_loop().call_soon(self._let_pass, topic)

@@ -29,8 +29,7 @@ from ...proto.errors import ConfigError
 from ...proto.facts import Facts
 from ..draft import Draft
 from ..message import Message
-from .outcome import Outcome, Watch
-from .receipt import Receipt, Receipts
+from .receipt import Outcome, Receipt, Receipts, Watch
 
 logger = logging.getLogger(__name__)
 

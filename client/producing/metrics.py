@@ -1,17 +1,66 @@
-"""What a producer did so far, as a snapshot and as text for Prometheus (exposition.py).
+"""Metrics of a producer: its counters, a snapshot of them, and their text for Prometheus (exposition.py).
 
-Counting costs something for a run, nothing for a single message; a snapshot copies a hundred numbers.
+Counting costs something for a run, nothing for a single message; a snapshot copies a hundred numbers. The client's
+event loop counts; others may read a number at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
 from ..exposition import Exposition
-from .counters import Histogram, ProducerCounters
+
+_MESSAGES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)
+_BYTES: Final = tuple(256 << power for power in range(0, 16))
+_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
+
+
+class _Histogram:
+    """Counts values up to each of BOUNDS, and above the last; see HistogramSnapshot."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count VALUE."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def frozen(self) -> HistogramSnapshot:
+        """Return what was counted so far."""
+        return HistogramSnapshot(bounds=self.bounds, counts=tuple(self.counts), total=self.total)
+
+
+@dataclass(slots=True)
+class ProducerCounters:
+    """The numbers of ProducerMetrics, while they are counted."""
+
+    messages_sent: int = 0
+    messages_failed: int = 0
+    bytes_sent: int = 0
+    requests: int = 0
+    retries: int = 0
+    splits: int = 0
+    moves: int = 0
+    expired: int = 0
+    repeats_dropped: int = 0
+    possible_repeats: int = 0
+    epochs: int = 0
+    refused_unheard: int = 0
+    buffer_waits: int = 0
+    buffer_bytes: int = 0
+    batch_messages: _Histogram = field(default_factory=lambda: _Histogram(_MESSAGES))
+    batch_bytes: _Histogram = field(default_factory=lambda: _Histogram(_BYTES))
+    queue_time_ms: _Histogram = field(default_factory=lambda: _Histogram(_MS))
+    request_latency_ms: _Histogram = field(default_factory=lambda: _Histogram(_MS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +134,7 @@ class ProducerMetrics:
         """Return what COUNTERS say now."""
         values = {name: getattr(counters, name) for name in ProducerCounters.__slots__}
         frozen: dict[str, Any] = {
-            name: _frozen(value) if isinstance(value, Histogram) else value
+            name: value.frozen() if isinstance(value, _Histogram) else value
             for name, value in values.items()
         }
         return cls(buffer_limit_bytes=buffer_limit_bytes, **frozen)
@@ -95,18 +144,12 @@ class ProducerMetrics:
         lines = Exposition("pocketmq_producer_", labels)
         lines.add("counter", _COUNTERS, self)
         lines.add("gauge", _GAUGES, self)
-        for field, name, what, divisor in _HISTOGRAMS:
-            histogram: HistogramSnapshot = getattr(self, field)
+        for attribute, name, what, divisor in _HISTOGRAMS:
+            histogram: HistogramSnapshot = getattr(self, attribute)
             bounds = [bound / divisor for bound in histogram.bounds]
             total = histogram.total / divisor
             lines.add_histogram(name, what, bounds, histogram.counts, total)
         return lines.text
-
-
-def _frozen(histogram: Histogram) -> HistogramSnapshot:
-    return HistogramSnapshot(
-        bounds=histogram.bounds, counts=tuple(histogram.counts), total=histogram.total
-    )
 
 
 #: Field, name, what it counts.

@@ -1,13 +1,15 @@
-"""Which queue a message goes to, when it does not say so itself.
+"""The choice of a queue for messages that do not name one.
 
     "round-robin"     one queue after the other (the default)
     "sticky"          stays with a queue until a run of full size has gone there: fewer, larger runs
     "least-latency"   fast brokers get more, failing ones are left alone for a while (least_latency.py)
-    "key-hash"        by the message's first key, mmh3 (key_hash.py)
-    "java-hash"       by the message's first key, as Apache's SelectMessageQueueByHash
+    "key-hash"        mmh3 of the message's first key, modulo the queues
+    "java-hash"       |String.hashCode| of the first key, modulo the queues: the queue that Apache's
+                      SelectMessageQueueByHash takes for the same text
     an object         the application's own QueueChoice
 
-A message's own `queue` or `sharding_key` comes before all of these.
+A message's own `queue` comes before all of these, and so does its `sharding_key`: by the consistent hash by which
+Apache's proxy places a message group, so that both agree.
 
 A choice *for a run*, like the round robin, is asked once for what travels together: messages that come while a run
 of their topic is still open join it, because a round robin over single messages would cut a run of a thousand into one
@@ -16,24 +18,41 @@ go by the run. A choice for each message, for example by key, is asked for every
 
 A choice may have a method `on_result(queue, latency_ms, error)`: it is called after each request to a broker, with the
 error or None.
+
+By a hash the same key always goes to the same queue, so that what belongs together keeps its order. Queues count in the
+order of their broker's name, then of their number, as Apache's clients do.
+
+**When a topic gets more queues**, the modulo moves nearly all keys, the consistent hash only as many as the new queues
+get (of 8 queues made 9: a ninth). What is under way then may be read after what follows it: where order matters beyond
+that moment, let the old queues run empty first.
+
+A broker that is lost takes its queues along only once the name servers drop it; until then its messages wait for it,
+because another queue would not keep their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import attrgetter
 from random import Random
 from typing import Final, Literal, Protocol
 
+import mmh3
+
 from ...proto.clock import Clock
+from ...proto.consistent_hash import consistent_bucket
 from ...proto.errors import ConfigError, NotWritable, PocketMQError
+from ...proto.java_hash import java_hash
 from ..message import Message
 from ..queue import Queue, find_queue
 from ..routes import Route
-from .key_hash import JavaHash, KeyHash, sharded_queue
 from .least_latency import LeastLatency
 
 QueueChoiceName = Literal["round-robin", "sticky", "least-latency", "key-hash", "java-hash"]
 QUEUE_CHOICES: Final = ("round-robin", "sticky", "least-latency", "key-hash", "java-hash")
+
+_BY_BROKER: Final = attrgetter("broker", "number")
 
 
 class QueueChoice(Protocol):
@@ -98,6 +117,46 @@ class Sticky:
         self._bytes.pop(queue, None)
         if self._queue.get(queue.topic) == queue:
             del self._queue[queue.topic]
+
+
+@lru_cache(maxsize=1024)
+def in_order(queues: tuple[Queue, ...]) -> list[Queue]:
+    """Return QUEUES in the order that all here count by."""
+    return sorted(queues, key=_BY_BROKER)
+
+
+class KeyHash:
+    """By mmh3 of the first key; a message without a key goes to the next queue in turn."""
+
+    for_a_run = False
+
+    def __init__(self, random: Random | None = None) -> None:
+        """RANDOM: where the turn of messages without a key begins."""
+        self._turn = (random or Random()).getrandbits(16)
+
+    def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
+        row = in_order(tuple(queues))
+        if not message.keys:
+            self._turn += 1
+            return row[self._turn % len(row)]
+        return row[self.hash(message.keys[0]) % len(row)]
+
+    def hash(self, key: str) -> int:
+        """Return a number ≥ 0 for KEY."""
+        return mmh3.hash(key.encode("utf-8", "surrogatepass"), signed=False)
+
+
+class JavaHash(KeyHash):
+    """By Java's String.hashCode of the first key, without its sign; a message without a key goes round."""
+
+    def hash(self, key: str) -> int:
+        return abs(java_hash(key))
+
+
+def sharded_queue(sharding_key: str, queues: Sequence[Queue]) -> Queue:
+    """Return the one of QUEUES, of which there is at least one, for SHARDING_KEY."""
+    row = in_order(tuple(queues))
+    return row[consistent_bucket(java_hash(sharding_key), len(row))]
 
 
 def queue_choice(

@@ -1,7 +1,14 @@
-"""The core of both producers: takes messages, finds their queue, and hands them to the accumulator.
+"""The core of both producers: what happens to a message from `send` to its receipt.
 
-Messages for a topic whose route is not known yet wait for it together, in order. Not thread-safe, but for `budget` and
-`size_of`: the producer's event loop owns it.
+    intake.py        interceptors, the wait for the topic's route, serializers, compression
+    here             room in the buffer, the route, the choice of a queue (queue_choice.py)
+    accumulator.py   gathers what goes to one queue into runs, and says which may leave
+    run.py           encodes a run's records
+    delivery.py      brings runs to their broker, again and elsewhere if need be
+    receipt.py       the acknowledgement, as each sender gets it
+
+Messages for a topic whose route is not known yet wait for it together, in order. Not thread-safe, but for `budget`,
+`size_of`, `intake` and `transaction`: the producer's event loop owns it.
 """
 
 from __future__ import annotations
@@ -9,79 +16,74 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from ...proto.errors import ClientClosed, InvalidArgument, MessageTooLarge, PocketMQError
+from ...proto.errors import (
+    ClientClosed,
+    InvalidArgument,
+    MessageTooLarge,
+    PocketMQError,
+    RouteNotFound,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIds
+from ...proto.recall_handle import decode_handle
 from ..config import ProducerConfig
-from ..message import Message
+from ..connections import BROKER
+from ..draft import NO_VALUE, Draft
+from ..message import Message, MessageParts
 from ..queue import Queue
-from ..routes import Route
+from ..routes import Route, master_addresses
 from ..session import Session, local_host
-from .accumulator import Accumulator
-from .budget import Budget
-from .counters import ProducerCounters
-from .cutting import PLACE, parts
+from .accumulator import Accumulator, Budget
+from .bodies import PLACE, parts_of, record_size
+from .checking import Checker, Transacting
 from .delivery import Delivery
-from .outcome import Gathered, Outcome, SendFuture, Watch, message_of
-from .queue_choice import QueueChoice, RoundRobin, queue_for
-from .recall import recall
-from .receipt import Receipt
-from .rows import MessageRow, Place
-from .run import Origin, record_size
-from .spread import spread
+from .intake import Intake
+from .interceptors import Sending
+from .metrics import ProducerCounters, ProducerMetrics
+from .queue_choice import queue_choice, queue_for
+from .receipt import (
+    Gathered,
+    Outcome,
+    Receipt,
+    SendFuture,
+    Watch,
+    message_of,
+    recall_handle_of,
+)
+from .run import MessageRow, Origin, Parcel
+from .transaction import AsyncTransaction
 
 #: A route that is younger is not asked for again because a message names a queue that it does not have.
 _ASKED_MS: Final = 200
 
 
-class _Parcel(NamedTuple):
-    """Messages of one topic, all for the same queue or all for any, of one sender: they travel in one run."""
-
-    messages: Sequence[Message]
-    size_bytes: int
-    outcome: Outcome
-    single: bool
-
-    def fail(self, error: Exception) -> int:
-        """Tell the sender; return how many bytes are free."""
-        if not self.outcome.done():
-            self.outcome.set_exception(error)
-        return self.size_bytes
-
-
-class _RowParcel(NamedTuple):
-    """Single messages of one topic, each with a future of its own; all of them say where they go, or none."""
-
-    row: MessageRow
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        return self.row.messages
-
-    def fail(self, error: Exception) -> int:
-        """Tell the senders; return how many bytes are free."""
-        return self.row.fail(0, error)
-
-
 class Sender:
     """Sends what the faces bring; see producer.py for what they promise."""
 
-    def __init__(
-        self, config: ProducerConfig, session: Session, choice: QueueChoice | None = None
-    ) -> None:
+    def __init__(self, config: ProducerConfig, session: Session, checker: Checker | None) -> None:
         self.config = config
-        self.budget = Budget(config.buffer_memory)
+        self.intake = Intake(config, session)
+        self.budget = Budget(config.buffer_memory, self._wake)
         self._counters = ProducerCounters()
         self._session = session
-        self._choice = choice or RoundRobin(session.random)
-        self._tell_added = getattr(choice, "on_added", None)
-        self._unrouted: dict[str, list[_Parcel | _RowParcel]] = {}
+        self._choice = queue_choice(
+            config.queue_choice,
+            clock=session.clock,
+            random=session.random,
+            run_bytes=config.run_bytes_max,
+        )
+        self._tell_added = getattr(self._choice, "on_added", None)
+        #: What waits for the route of its topic, in order.
+        self._unrouted: dict[str, list[Parcel | MessageRow]] = {}
         #: Tasks that will bring more to the accumulator: routes being found, long sendings under way.
         self._bringing: set[asyncio.Task[object]] = set()
-        self._accumulator = Accumulator(config, self.budget.give, lambda: self.budget.is_short)
+        self._accumulator = Accumulator(config, self.budget)
         self._delivery: Delivery | None = None
+        self._transacting = Transacting(config, session, checker)
         self._closed = False
         self._disconnected = False
         #: False: `check_open` tells why.
@@ -100,25 +102,23 @@ class Sender:
             self._counters,
             Origin(host, ids, session.clock, producer_id),
             getattr(self._choice, "on_result", None),
+            self._end,
         )
-        self._delivery.on_fatal = self._end
-        self.budget.on_short = self._delivery.wake
         self.is_open = not self._closed
+        self._transacting.start()
 
     def _end(self) -> None:
         self.is_open = False
 
-    @property
-    def counters(self) -> ProducerCounters:
-        """What was done so far."""
+    def _wake(self) -> None:
+        if self._delivery is not None:
+            self._delivery.wake()
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what was done so far."""
         self._counters.buffer_bytes = self.budget.taken_bytes
         self._counters.buffer_waits = self.budget.wait_count
-        return self._counters
-
-    @property
-    def closed(self) -> bool:
-        """Was it closed, or is it being closed?"""
-        return self._closed
+        return ProducerMetrics.of(self._counters, self.config.buffer_memory)
 
     def check_open(self) -> None:
         """Raise ClientClosed unless messages are taken, and ProducerFenced if another took this producer's place."""
@@ -129,33 +129,107 @@ class Sender:
         if self._delivery.fatal is not None:
             raise self._delivery.fatal
 
-    def size_of(self, message: Message) -> int:
-        """Return the bytes that MESSAGE takes; raise InvalidArgument if it is something else, or MessageTooLarge."""
-        if type(message) is not Message:
-            checked_message(message)
-        size_bytes = record_size(message)
-        if size_bytes > self.config.max_request_size:
-            _refuse_size(size_bytes, self.config.max_request_size)
-        return size_bytes
+    # --- from what is given to what is sent
 
-    async def send(self, message: Message) -> Receipt:
-        """Send MESSAGE, waiting for room; return its receipt once it is acknowledged."""
+    async def send(self, message: object, value: Any, parts: MessageParts) -> Receipt:
+        """Send what the arguments of a face's `send` ask for; return its receipt once it is acknowledged."""
         self.check_open()
-        size_bytes = self.size_of(message)
-        await self.budget.take_within(size_bytes, self.config.max_block_ms)
+        intake = self.intake
+        if (
+            type(message) is Message
+            and len(message.body) <= intake.plain_bytes
+            and value is NO_VALUE
+            and not parts
+        ):
+            return await self._send_taken(message)
+        if type(message) is str and value is not NO_VALUE and not intake.interceptors:
+            await intake.gate.wait(message)
+            return await self._send_taken(intake.made(message, value, parts))
+        sending = intake.offered(message, value, parts)
+        with intake.telling(sending):
+            if isinstance(sending, Draft):
+                await intake.gate.wait(sending.topic)
+            taken = intake.message(sending)
+            size_bytes = await self._room(taken)
+        return await self._watched(sending, taken, size_bytes)
+
+    def send_nowait(
+        self, message: object, value: Any, parts: MessageParts
+    ) -> asyncio.Future[Receipt]:
+        """Take what the arguments ask for, without waiting for anything; return the future of its receipt."""
+        self.check_open()
+        intake = self.intake
+        if type(message) is str and value is not NO_VALUE and not intake.interceptors:
+            message, value, parts = intake.made(message, value, parts), NO_VALUE, {}
+        sending = intake.offered(message, value, parts)
+        with intake.telling(sending):
+            taken = intake.message(sending)
+            size_bytes = self.size_of(taken)
+            if not self.budget.take(size_bytes):
+                raise self.budget.full("now")
+        return self._watched(sending, taken, size_bytes)
+
+    async def _send_taken(self, message: Message) -> Receipt:
+        size_bytes = await self._room(message)
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self.accept(message, size_bytes, outcome)
         return await outcome
 
+    async def _room(self, message: Message) -> int:
+        """Wait for room for MESSAGE; return the bytes that it takes."""
+        size_bytes = self.size_of(message)
+        await self.budget.take_within(size_bytes, self.config.max_block_ms)
+        return size_bytes
+
+    def _watched(
+        self, sending: Sending, taken: Message, size_bytes: int
+    ) -> asyncio.Future[Receipt]:
+        """Send TAKEN; return the future of its receipt, of which the interceptors hear first, as of SENDING."""
+        outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.accept(taken, size_bytes, self.intake.watched(sending, outcome))
+        return outcome
+
+    def size_of(self, message: Message) -> int:
+        """Return the bytes that MESSAGE takes; raise InvalidArgument if it is something else, or MessageTooLarge."""
+        if not isinstance(message, Message):
+            raise InvalidArgument(
+                f"send takes a Message, not {type(message).__name__}: write Message(topic, body)",
+                field="message",
+            )
+        size_bytes, limit = record_size(message), self.config.max_request_size
+        if size_bytes > limit:
+            raise MessageTooLarge(
+                f"the message takes {size_bytes} bytes, max_request_size is {limit}: raise that, or send less",
+                field="max_request_size",
+                limit=limit,
+                value=size_bytes,
+            )
+        return size_bytes
+
+    def transaction(self, message: object, value: Any, parts: MessageParts) -> AsyncTransaction:
+        """Return a transaction of what the arguments ask for, which has not begun."""
+        sending = self.intake.offered(message, value, parts)
+        with self.intake.telling(sending):
+            taken = self.intake.message(sending)
+            return self._transacting.transaction(taken, partial(self._send_half, sending))
+
+    async def _send_half(self, sending: Sending, half: Message) -> Receipt:
+        with self.intake.telling(sending):
+            self.check_open()
+            size_bytes = await self._room(half)
+        return await self._watched(sending, half, size_bytes)
+
+    # --- what is sent, in parcels
+
     def accept(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
-        self._take_in(_Parcel((message,), size_bytes, outcome, single=True))
+        self._take_in(Parcel((message,), size_bytes, outcome, single=True))
 
     def accept_row(self, futures: Sequence[SendFuture]) -> None:
         """Send the messages of FUTURES, whose bytes were taken from the budget; they get the Receipts."""
         messages = [future.message for future in futures]
         if len(set(map(PLACE, messages))) == 1:
-            self._accept_alike(futures)
+            self._take_in(MessageRow.of(futures))
             return
         by_topic: dict[str, list[SendFuture]] = {}
         for future in futures:
@@ -163,11 +237,7 @@ class Sender:
         for of_topic in by_topic.values():
             # The order of what goes to one queue holds, also between messages that name it and others.
             for _, group in groupby(of_topic, lambda future: message_of(future).placed):
-                self._accept_alike(list(group))
-
-    def _accept_alike(self, futures: Sequence[SendFuture]) -> None:
-        """Send the messages of FUTURES, of one topic, all of which say where they go, or none."""
-        self._take_in(_RowParcel(MessageRow.of(futures)))
+                self._take_in(MessageRow.of(list(group)))
 
     def accept_many(
         self, messages: Sequence[Message], outcome: Outcome, watch: Watch | None = None
@@ -179,23 +249,18 @@ class Sender:
         else:
             _refuse_rest(messages, 0, gathered, watch, _closed_before())
 
-    def _bring(self, work: Coroutine[object, object, None]) -> None:
-        task = self._session.tasks.spawn(work)
-        self._bringing.add(task)
-        task.add_done_callback(self._bringing.discard)
-
     async def _feed(
         self, messages: Sequence[Message], gathered: Gathered, watch: Watch | None
     ) -> None:
         begin = 0
         try:
-            for part, size_bytes in parts(messages, self.config, self.size_of):
+            for part, size_bytes in parts_of(messages, self.config, self.size_of):
                 await self.budget.take_within(size_bytes, self.config.max_block_ms)
-                outcome: Outcome = gathered.part()
+                outcome = gathered.part()
                 if watch is not None:
                     outcome = watch(begin, begin + len(part), outcome)
                 begin += len(part)
-                self._take_in(_Parcel(part, size_bytes, outcome, single=False))
+                self._take_in(Parcel(part, size_bytes, outcome))
                 await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
         except PocketMQError as error:
             _refuse_rest(messages, begin, gathered, watch, error)
@@ -206,7 +271,15 @@ class Sender:
         else:
             gathered.no_more_parts()
 
-    def _take_in(self, parcel: _Parcel | _RowParcel) -> None:
+    def _bring(self, work: Coroutine[object, object, None]) -> None:
+        task = self._session.tasks.spawn(work)
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
+
+    # --- its route, its queue
+
+    def _take_in(self, parcel: Parcel | MessageRow) -> None:
+        """Hand PARCEL on to the accumulator, or have it wait for its route."""
         if self._disconnected:
             return self._fail(parcel, _closed_before())
         topic = parcel.messages[0].topic
@@ -220,11 +293,11 @@ class Sender:
         else:
             self._place(parcel, route)
 
-    def _is_outdated(self, route: Route, parcel: _Parcel | _RowParcel) -> bool:
+    def _is_outdated(self, route: Route, parcel: Parcel | MessageRow) -> bool:
         """Does PARCEL name a queue that ROUTE does not know, which was not asked for just now?"""
         if self._session.clock.now_ms() - route.fetched_ms < _ASKED_MS:
             return False
-        messages = parcel.messages if isinstance(parcel, _RowParcel) else parcel.messages[:1]
+        messages = parcel.messages if isinstance(parcel, MessageRow) else parcel.messages[:1]
         wanted = {message.queue for message in messages} - {None}
         known = route.writable
         return not all(
@@ -232,92 +305,7 @@ class Sender:
             for one in wanted
         )
 
-    def _place(self, parcel: _Parcel | _RowParcel, route: Route) -> None:
-        try:
-            if isinstance(parcel, _RowParcel):
-                self._add_row(parcel.row, route)
-            else:
-                self._add(parcel, route)
-        except Exception as error:  # The application's queue choice may raise anything.
-            self._fail(parcel, error)
-        assert self._delivery is not None
-        if isinstance(parcel, _RowParcel):
-            self._delivery.send_ready()  # A row is what has gathered already.
-        else:
-            self._delivery.wake()
-
-    def _add(self, parcel: _Parcel, route: Route) -> None:
-        messages, size_bytes = parcel.messages, parcel.size_bytes
-        now_ms = self._session.clock.now_ms()
-        if len(messages) > 1 and not (self._choice.for_a_run or messages[0].placed):
-            for queue, share, size, outcome in spread(
-                messages, route, self._choice, parcel.outcome
-            ):
-                self._accumulator.add_many(Place(queue, True), share, size, outcome, now_ms)
-                self._tell(Place(queue, True), size)
-            return
-        place = self._place_for(messages[0], len(messages), size_bytes, route)
-        if parcel.single:
-            self._accumulator.add_one(place, messages[0], size_bytes, parcel.outcome, now_ms)
-        else:
-            self._accumulator.add_many(place, messages, size_bytes, parcel.outcome, now_ms)
-        self._tell(place, size_bytes)
-
-    def _add_row(self, row: MessageRow, route: Route) -> None:
-        """Send ROW in as few runs as it takes; a queue choice that raises fails what it was asked for and the rest."""
-        now_ms = self._session.clock.now_ms()
-        if not self._choice.for_a_run or row.messages[0].placed:
-            return self._add_chosen(row, route, now_ms)
-        begin = 0
-        while begin < len(row):
-            size_bytes = row.ends[begin + 1] - row.ends[begin]
-            try:
-                place = self._place_for(row.messages[begin], 1, size_bytes, route)
-            except Exception as error:  # As in `_place`: what has its place by now keeps it.
-                self.budget.give(row.fail(begin, error))
-                return
-            end = self._accumulator.add_row(place, row, begin, now_ms)
-            self._tell(place, row.ends[end] - row.ends[begin])
-            begin = end
-
-    def _add_chosen(self, row: MessageRow, route: Route, now_ms: int) -> None:
-        """Send each message of ROW to the queue that is chosen for it."""
-        rows: dict[Queue, list[int]] = {}
-        for index, message in enumerate(row.messages):
-            try:
-                queue = queue_for(message, route, self._choice)
-            except Exception as error:  # As in `_place`: each sender hears of his own message.
-                self.budget.give(row.taken([index]).fail(0, error))
-            else:
-                rows.setdefault(queue, []).append(index)
-        for queue, indexes in rows.items():
-            taken = row.taken(indexes)
-            begin = 0
-            while begin < len(taken):
-                begin = self._accumulator.add_row(Place(queue, True), taken, begin, now_ms)
-            self._tell(Place(queue, True), taken.ends[-1])
-
-    def _place_for(self, first: Message, count: int, size_bytes: int, route: Route) -> Place:
-        """Return where COUNT messages of together SIZE_BYTES go, of which FIRST is the first.
-
-        A queue that was chosen for a message by what it is, or by its sender, is kept.
-        """
-        pinned = first.placed or not self._choice.for_a_run
-        queue: Queue | None = None
-        if not pinned:
-            queue = self._accumulator.open_queue(route.topic, count, size_bytes)
-        return Place(queue or queue_for(first, route, self._choice), pinned)
-
-    def _tell(self, place: Place, size_bytes: int) -> None:
-        """Tell the queue choice, if it wants to know, that SIZE_BYTES more go to PLACE."""
-        if self._tell_added is not None:
-            self._tell_added(place.queue, size_bytes)
-
-    def _fail(self, parcel: _Parcel | _RowParcel, error: Exception) -> None:
-        self._counters.messages_failed += len(parcel.messages)
-        self.budget.give(parcel.fail(error))
-
-    def _wait_for_route(self, topic: str, parcel: _Parcel | _RowParcel) -> None:
+    def _wait_for_route(self, topic: str, parcel: Parcel | MessageRow) -> None:
         waiting = self._unrouted.get(topic)
         if waiting is None:
             self._unrouted[topic] = [parcel]
@@ -336,10 +324,114 @@ class Sender:
         for parcel in self._unrouted.pop(topic, ()):
             self._place(parcel, route)
 
+    def _place(self, parcel: Parcel | MessageRow, route: Route) -> None:
+        """Choose where PARCEL goes, and let the accumulator have it."""
+        assert self._delivery is not None
+        try:
+            if isinstance(parcel, MessageRow):
+                self._place_row(parcel, route)
+            else:
+                self._place_parcel(parcel, route)
+        except Exception as error:  # The application's queue choice may raise anything.
+            self._fail(parcel, error)
+        if isinstance(parcel, MessageRow):
+            self._delivery.send_ready()  # A row is what has gathered already.
+        else:
+            self._delivery.wake()
+
+    def _place_parcel(self, parcel: Parcel, route: Route) -> None:
+        messages = parcel.messages
+        now_ms = self._session.clock.now_ms()
+        if len(messages) > 1 and not (self._choice.for_a_run or messages[0].placed):
+            by_queue: dict[Queue, list[int]] = {}
+            for index, message in enumerate(messages):
+                by_queue.setdefault(queue_for(message, route, self._choice), []).append(index)
+            shares = parcel.shares(list(by_queue.values()))
+            for queue, share in zip(by_queue, shares, strict=True):
+                self._accumulator.add(queue, share, now_ms, pinned=True)
+                self._tell(queue, share.size_bytes)
+            return
+        queue, pinned = self._queue_for(messages[0], len(messages), parcel.size_bytes, route)
+        self._accumulator.add(queue, parcel, now_ms, pinned=pinned)
+        self._tell(queue, parcel.size_bytes)
+
+    def _place_row(self, row: MessageRow, route: Route) -> None:
+        """Send ROW in as few runs as it takes; a queue choice that raises fails what it was asked for and the rest."""
+        now_ms = self._session.clock.now_ms()
+        if not self._choice.for_a_run or row.messages[0].placed:
+            return self._place_singly(row, route, now_ms)
+        begin, ends = 0, row.ends
+        while begin < len(row.messages):
+            size_bytes = ends[begin + 1] - ends[begin]
+            try:
+                queue, pinned = self._queue_for(row.messages[begin], 1, size_bytes, route)
+            except Exception as error:  # As in `_place`: what has its place by now keeps it.
+                return self._fail(row.part(begin, len(row.messages)), error)
+            end = self._accumulator.add_row(queue, row, begin, now_ms, pinned=pinned)
+            self._tell(queue, ends[end] - ends[begin])
+            begin = end
+
+    def _place_singly(self, row: MessageRow, route: Route, now_ms: int) -> None:
+        """Send each message of ROW to the queue that is chosen for it."""
+        by_queue: dict[Queue, list[int]] = {}
+        for index, message in enumerate(row.messages):
+            try:
+                queue = queue_for(message, route, self._choice)
+            except Exception as error:  # As in `_place`: each sender hears of his own message.
+                self._fail(row.part(index, index + 1), error)
+            else:
+                by_queue.setdefault(queue, []).append(index)
+        for queue, indexes in by_queue.items():
+            share = row.taken(indexes)
+            begin = 0
+            while begin < len(indexes):
+                begin = self._accumulator.add_row(queue, share, begin, now_ms, pinned=True)
+            self._tell(queue, share.size_bytes)
+
+    def _queue_for(
+        self, first: Message, count: int, size_bytes: int, route: Route
+    ) -> tuple[Queue, bool]:
+        """Return where COUNT messages of together SIZE_BYTES go, of which FIRST is the first, and whether it is pinned:
+        a queue that was chosen for a message by what it is, or by its sender, is kept.
+        """
+        pinned = first.placed or not self._choice.for_a_run
+        queue: Queue | None = None
+        if not pinned:
+            queue = self._accumulator.open_queue(route.topic, count, size_bytes)
+        return queue or queue_for(first, route, self._choice), pinned
+
+    def _tell(self, queue: Queue, size_bytes: int) -> None:
+        """Tell the queue choice, if it wants to know, that SIZE_BYTES more go to QUEUE."""
+        if self._tell_added is not None:
+            self._tell_added(queue, size_bytes)
+
+    def _fail(self, parcel: Parcel | MessageRow, error: Exception) -> None:
+        self._counters.messages_failed += len(parcel.messages)
+        parcel.refuse(error)
+        self.budget.give(parcel.size_bytes)
+
+    # --- what is not sending
+
     async def recall(self, handle: str | Receipt) -> str:
-        """Take back the delayed message of HANDLE; return its id."""
+        """Take back the delayed message of HANDLE; return its id. Raises what producer.py says.
+
+        Not tried again by itself: where an answer was lost, a second try may say MessageNotFound of what the first one
+        did.
+        """
         self.check_open()
-        return await recall(self._session, handle, self.config.request_timeout_ms)
+        session, text = self._session, recall_handle_of(handle)
+        named = decode_handle(text)
+        address = master_addresses(await session.routes.brokers()).get(named.broker)
+        if address is None:
+            raise RouteNotFound(
+                f"broker {named.broker!r}, which keeps the message, is not registered at {session.name_servers}",
+                broker=named.broker,
+                nameservers=session.name_servers,
+            )
+        request = pb.RecallRequest(topic=named.topic, handle=text)
+        connection, timeout_ms = session.connections.to(address), self.config.request_timeout_ms
+        reply = await connection.call(BROKER + "Recall", request, pb.RecallReply, timeout_ms)
+        return reply.message_id
 
     async def flush(self) -> None:
         """Return once what was accepted before has been acknowledged or has failed."""
@@ -347,12 +439,14 @@ class Sender:
             await asyncio.wait(set(self._bringing))
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accumulator.flush(lambda: None if flushed.done() else flushed.set_result(None))
-        if self._delivery is not None:
-            self._delivery.wake()
+        self._wake()
         await flushed
 
     async def close(self, timeout_ms: int) -> None:
-        """Take no more messages, wait up to TIMEOUT_MS for acknowledgements, fail the rest, and disconnect."""
+        """Take no more messages, wait up to TIMEOUT_MS for acknowledgements, fail the rest, disconnect, and close the
+        interceptors.
+        """
+        self._transacting.close()
         if self._closed:
             return
         self._closed = True
@@ -365,6 +459,7 @@ class Sender:
         finally:
             self._disconnected = True
             await self._session.close()
+        self.intake.interceptors.close()
 
     def _give_up(self, timeout_ms: int) -> None:
         waiting = [parcel for parcels in self._unrouted.values() for parcel in parcels]
@@ -395,22 +490,3 @@ def _refuse_rest(
 
 def _closed_before() -> ClientClosed:
     return ClientClosed("the producer was closed before it could take the message")
-
-
-def _refuse_size(size_bytes: int, limit: int) -> None:
-    raise MessageTooLarge(
-        f"the message takes {size_bytes} bytes, max_request_size is {limit}: raise that, or send less",
-        field="max_request_size",
-        limit=limit,
-        value=size_bytes,
-    )
-
-
-def checked_message(message: object) -> Message:
-    """Return MESSAGE; raise InvalidArgument if it is something else."""
-    if isinstance(message, Message):
-        return message
-    raise InvalidArgument(
-        f"send takes a Message, not {type(message).__name__}: write Message(topic, body)",
-        field="message",
-    )

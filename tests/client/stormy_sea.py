@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
 
-from pocketmq.client import AsyncProducer, Message, Queue, Receipt
-from pocketmq.client.producing.counters import ProducerCounters
+from pocketmq.client import AsyncProducer, Message, ProducerMetrics, Queue, Receipt
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     BufferFull,
@@ -190,8 +189,8 @@ class Sea:
         self.refused = 0
 
     @property
-    def counters(self) -> ProducerCounters:
-        return self.producer._sender.counters
+    def counters(self) -> ProducerMetrics:
+        return self.producer.metrics()
 
     def send(self, kind: str, size: int) -> None:
         body = b"%06d%s" % (len(self.sent), b"x" * size)

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pocketmq.client import Message, Queue
 from pocketmq.client.config import ProducerConfig
-from pocketmq.client.producing.accumulator import Accumulator
-from pocketmq.client.producing.outcome import SendFuture
-from pocketmq.client.producing.rows import MessageRow, Place
-from pocketmq.client.producing.run import Run, record_size
+from pocketmq.client.producing.accumulator import Accumulator, Budget
+from pocketmq.client.producing.bodies import record_size
+from pocketmq.client.producing.receipt import SendFuture
+from pocketmq.client.producing.run import MessageRow, Parcel, Run
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -22,6 +22,16 @@ LINGER_MS = 10
 TIMEOUT_MS = 400
 QUEUES = [Queue("orders", broker, number) for broker in ("a", "b") for number in range(3)]
 FAILED = SendFailed("given up")
+
+
+class ShortBudget(Budget):
+    """Somebody waits for it when it is told so."""
+
+    short = False
+
+    @property
+    def is_short(self) -> bool:
+        return self.short
 
 
 class AccumulatorModel(RuleBasedStateMachine):
@@ -37,10 +47,8 @@ class AccumulatorModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.free_bytes = 0
-        self.taken_bytes = 0
-        self.is_short = False
-        self.accumulator = Accumulator(self.config, self.give_back, lambda: self.is_short)
+        self.budget = ShortBudget(1_000_000, lambda: None)
+        self.accumulator = Accumulator(self.config, self.budget)
         self.now_ms = 1_000
         self.count = 0
         self.futures: list[SendFuture] = []
@@ -51,15 +59,12 @@ class AccumulatorModel(RuleBasedStateMachine):
         self.skipped: dict[Queue, int] = {}
         self.flushed: list[list[SendFuture]] = []
 
-    def give_back(self, size_bytes: int) -> None:
-        self.free_bytes += size_bytes
-
     def teardown(self) -> None:
         self.accumulator.fail_all(FAILED)
         for run in self.under_way:
             self.accumulator.finished(run)
         self.accumulator.check()
-        assert self.free_bytes == self.taken_bytes
+        assert self.budget.taken_bytes == 0
         assert all(future.done() for future in self.futures)
 
     def messages(self, count: int, size: int) -> list[Message]:
@@ -80,13 +85,12 @@ class AccumulatorModel(RuleBasedStateMachine):
         sizes = list(map(record_size, row))
         futures = [SendFuture() for _ in row]
         ends = [sum(sizes[:at]) for at in range(count + 1)]
-        self.taken_bytes += ends[-1]
+        assert self.budget.take(ends[-1])
         self.futures += futures
         begin = 0
         while begin < count:
-            place = Place(queue, pinned)
             end = self.accumulator.add_row(
-                place, MessageRow(row, ends, futures), begin, self.now_ms
+                queue, MessageRow(row, ends, futures), begin, self.now_ms, pinned=pinned
             )
             assert begin < end <= count
             begin = end
@@ -96,9 +100,8 @@ class AccumulatorModel(RuleBasedStateMachine):
     def add_many(self, queue: Queue, count: int) -> None:
         row = self.messages(count, 10)
         size_bytes = sum(map(record_size, row))
-        self.taken_bytes += size_bytes
-        place = Place(queue, False)
-        self.accumulator.add_many(place, row, size_bytes, Told(), self.now_ms)
+        assert self.budget.take(size_bytes)
+        self.accumulator.add(queue, Parcel(row, size_bytes, Told()), self.now_ms, pinned=False)
         assert self.accumulator.open_queue("orders", 4, 10) != queue or count == 4
         self.waiting[queue] += [message.body for message in row]
 
@@ -147,7 +150,7 @@ class AccumulatorModel(RuleBasedStateMachine):
             return first.not_before_ms <= self.now_ms
         full = len(first.messages) == 4 or len(runs) > 1 or first.size_bytes >= 1_000
         lingered = self.now_ms >= first.born_ms + LINGER_MS
-        return full or lingered or first.hurried or self.is_short
+        return full or lingered or first.hurried or self.budget.short
 
     # --- what becomes of a run
 
@@ -228,7 +231,7 @@ class AccumulatorModel(RuleBasedStateMachine):
 
     @rule()
     def run_short(self) -> None:
-        self.is_short = not self.is_short
+        self.budget.short = not self.budget.short
 
     @rule()
     def flush(self) -> None:
@@ -266,11 +269,11 @@ TestAccumulator.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def accumulator(**options: Any) -> Accumulator:
-    return Accumulator(ProducerConfig(**options), lambda _: None, lambda: False)
+    return Accumulator(ProducerConfig(**options), Budget(1_000_000, lambda: None))
 
 
 def add(to: Accumulator, queue: Queue, body: bytes) -> None:
-    to.add_one(Place(queue, True), Message("orders", body), 100, Told(), 0)
+    to.add(queue, Parcel((Message("orders", body),), 100, Told(), single=True), 0, pinned=True)
 
 
 def test_queues_of_a_busy_broker_take_turns() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.producing.key_hash import (
+from pocketmq.client.producing.queue_choice import (
     JavaHash,
     KeyHash,
     in_order,

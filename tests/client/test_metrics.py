@@ -11,8 +11,11 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Counts, Message, PushMetrics
 from pocketmq.client.consuming import counts
-from pocketmq.client.producing.counters import ProducerCounters
-from pocketmq.client.producing.metrics import HistogramSnapshot, ProducerMetrics
+from pocketmq.client.producing.metrics import (
+    HistogramSnapshot,
+    ProducerCounters,
+    ProducerMetrics,
+)
 from pocketmq.client.pushing import metrics as push_metrics
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import Overloaded, TopicNotFound

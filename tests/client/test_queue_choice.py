@@ -9,9 +9,15 @@ import pytest
 
 from pocketmq.client import AsyncProducer, Message, Queue
 from pocketmq.client.config import ProducerConfig
-from pocketmq.client.producing.key_hash import JavaHash, KeyHash, sharded_queue
 from pocketmq.client.producing.least_latency import LeastLatency
-from pocketmq.client.producing.queue_choice import RoundRobin, Sticky, queue_choice
+from pocketmq.client.producing.queue_choice import (
+    JavaHash,
+    KeyHash,
+    RoundRobin,
+    Sticky,
+    queue_choice,
+    sharded_queue,
+)
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import ConfigError, Disconnected
 

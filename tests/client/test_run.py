@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from pocketmq.client import Message, Queue
 from pocketmq.client.message import OWN_PROPERTIES_SIZE
 from pocketmq.client.producing import run as run_module
-from pocketmq.client.producing.outcome import SendFuture
-from pocketmq.client.producing.run import Origin, Run, record_size
-from pocketmq.client.producing.sequences import Numbers
+from pocketmq.client.producing.bodies import record_size
+from pocketmq.client.producing.receipt import SendFuture
+from pocketmq.client.producing.run import MessageRow, Numbers, Origin, Run
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.message_id import UniqueIds
@@ -35,10 +36,14 @@ def origin() -> Origin:
     )
 
 
+def row_of(messages: list[Message], futures: list[SendFuture]) -> MessageRow:
+    sizes = map(record_size, messages)
+    return MessageRow(messages, list(accumulate(sizes, initial=0)), futures)
+
+
 def sealed(messages: list[Message], numbers: Numbers | None) -> Run:
     run = Run(QUEUE, 5, lambda _: None)
-    futures = [SendFuture() for _ in messages]
-    run.add_row(messages, sum(map(record_size, messages)), futures)
+    run.add(row_of(messages, [SendFuture() for _ in messages]))
     run.numbers = numbers
     run.seal(origin())
     return run
@@ -95,7 +100,7 @@ def test_the_parts_of_a_run_are_the_whole(sizes: list[int], data: st.DataObject)
         row = [Message("orders", b"x" * (at + 1)) for at in range(size)]
         own = [SendFuture() for _ in row]
         futures += own
-        run.add_row(row, sum(map(record_size, row)), own)
+        run.add(row_of(row, own))
     run.numbers = Numbers(2, 50)
     run.seal(origin())
     count = len(run.messages)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import AsyncProducer, Draft, Message, Queue
-from pocketmq.client.producing.bodies import checked_bodies
-from pocketmq.client.producing.run import record_size
+from pocketmq.client.producing.bodies import checked_bodies, record_size
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     Disconnected,
@@ -85,9 +84,8 @@ def test_parts_are_within_the_bounds_and_know_their_size(
     pattern = Message("orders", b"-", tag="t")
     keys = [f"k{index}" for index in range(len(values))] if with_keys else None
     whole = checked_bodies(pattern, values, keys)
-    overhead = record_size(Message("orders", b"x")) - 1
 
-    parts = list(whole.cut(overhead, bytes_max, count_max))
+    parts = list(whole.cut(bytes_max, count_max))
 
     assert [m for part, _ in parts for m in part.bodies] == values
     for part, size_bytes in parts:

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import Queue
-from pocketmq.client.producing.sequences import Numbers, Sequences
+from pocketmq.client.producing.run import Numbering, Numbers
 
 ONE, OTHER = Queue("orders", "a", 0), Queue("orders", "a", 1)
 
 
 def test_numbers_of_a_queue_follow_each_other() -> None:
-    sequences = Sequences(7)
+    sequences = Numbering(7)
 
     given = [sequences.give(ONE, 3), sequences.give(OTHER, 1), sequences.give(ONE, 2)]
 
@@ -20,7 +20,7 @@ def test_numbers_of_a_queue_follow_each_other() -> None:
 
 
 def test_only_the_last_numbers_can_be_given_back() -> None:
-    sequences = Sequences(7)
+    sequences = Numbering(7)
     first, second = sequences.give(ONE, 3), sequences.give(ONE, 2)
 
     assert not sequences.give_back(ONE, first, 3)
@@ -30,7 +30,7 @@ def test_only_the_last_numbers_can_be_given_back() -> None:
 
 
 def test_a_new_epoch_begins_at_zero_and_leaves_other_queues_alone() -> None:
-    sequences = Sequences(7)
+    sequences = Numbering(7)
     old, other = sequences.give(ONE, 3), sequences.give(OTHER, 3)
 
     sequences.begin_anew(ONE)
@@ -45,7 +45,7 @@ def test_a_new_epoch_begins_at_zero_and_leaves_other_queues_alone() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["give", "back", "anew"]), st.integers(1, 5))))
 def test_what_is_kept_has_no_gaps(steps: list[tuple[str, int]]) -> None:
-    sequences = Sequences(7)
+    sequences = Numbering(7)
     kept: list[tuple[Numbers, int]] = []
     for step, count in steps:
         if step == "give":

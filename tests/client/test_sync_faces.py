@@ -16,7 +16,7 @@ import pytest
 
 from pocketmq.client import Admin, Message, Producer, PullConsumer, PushConsumer
 from pocketmq.client.portal import Portal
-from pocketmq.client.producing.outcome import SendFuture
+from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.proto.errors import (
     ClientClosed,
     InvalidArgument,

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from pocketmq.client import Queue, Receipt, Receipts
-from pocketmq.client.producing.outcome import Many, One, Row, SendFuture, acknowledge_all
-from pocketmq.client.producing.receipt import RunReceipts
+from pocketmq.client import Message, Queue, Receipt, Receipts
+from pocketmq.client.producing.bodies import record_size
+from pocketmq.client.producing.receipt import RunReceipts, SendFuture, acknowledge_all
+from pocketmq.client.producing.run import MessageRow, Parcel
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+MESSAGE = Message("orders", b"x")
 
 
 def receipts(count: int = 3) -> RunReceipts:
@@ -115,20 +118,23 @@ def test_as_completed_takes_them() -> None:
 
 def test_a_cut_row_waits_in_two_parts() -> None:
     futures = [SendFuture() for _ in range(3)]
-    first, second = Row(futures).cut(1)
+    first, second = MessageRow([MESSAGE] * 3, [0, 200, 400, 600], futures).cut(1)
 
     second.refuse(SendFailed("no"))
     first.acknowledge(receipts(), 0)
 
-    assert (first.count, second.count, second.senders) == (1, 2, 2)
+    assert (len(first.messages), len(second.messages), second.senders) == (1, 2, 2)
+    assert (first.size_bytes, second.size_bytes) == (200, 400)
     assert [future.exception() is None for future in futures] == [True, False, False]
 
 
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_sender_of_many_that_was_cut_hears_once(fail: bool) -> None:
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    first, second = Many(3, outcome).cut(2)
+    size = record_size(MESSAGE)
+    first, second = Parcel([MESSAGE] * 3, 3 * size, outcome).cut(2)
 
+    assert (first.size_bytes, second.size_bytes) == (2 * size, size)
     second.acknowledge(receipts(), 2)
     assert not outcome.done()
     if fail:
@@ -148,7 +154,8 @@ def test_a_sender_that_has_gone_is_left_alone() -> None:
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
     outcome.cancel()
 
-    One(outcome).acknowledge(receipts(), 0)
-    One(outcome).refuse(SendFailed("no"))
+    parcel = Parcel((MESSAGE,), record_size(MESSAGE), outcome, single=True)
+    parcel.acknowledge(receipts(), 0)
+    parcel.refuse(SendFailed("no"))
 
     assert outcome.cancelled()
