@@ -1,9 +1,9 @@
-"""A store folder opened as a broker would have it after its recovery, without a byte written.
+"""A store folder seen in three ways, without a byte written: as it lies, as our broker would open it, as Java would.
 
-`OpenedStore.as_java` recovers it as Apache RocketMQ 5.5.0's broker does, `as_ours` as ours does; what is read then is
-the same for both. The store may be live, stopped, copied or damaged, of either broker; the disk keeps all changes to
-itself (an `OverlayDisk`). Committed offsets are read before the queues, so that a live group is never seen ahead of
-its queue.
+`StoreView` is the store as it lies: its files, nothing recovered, nothing checked. `OpenedStore.as_java` recovers it as
+Apache RocketMQ 5.5.0's broker does, `OpenedStore.as_ours` as ours does; what is read then is the same for both. The
+store may be live, stopped, copied or damaged, of either broker; where it is opened the disk keeps all changes to itself
+(an `OverlayDisk`). Committed offsets are read before the queues, so that a live group is never seen ahead of its queue.
 
     opened = OpenedStore.as_java(OverlayDisk(), "store", ApacheSettings(), clock.unix_ms())
     for queue in opened.queues():
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import errno
 import posixpath
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..proto.topics import SCHEDULE_TOPIC
@@ -26,14 +27,128 @@ from .apache.files import Refused
 from .apache.settings import ApacheSettings
 from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
+from .checkpoint import Checkpoint
+from .config import BATCH_ENTRY_SIZE, QUEUE_ENTRY_SIZE
 from .disk import Disk
 from .kept_table import Changes
+from .listing import FileRow, RowFile, queue_folders
 from .message_store import MessageStore
 from .recovery import RecoveryReport
 from .state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 
 #: What reading or mapping a folder fails with.
 NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
+#: Files that are mapped at a time: addresses, not memory, for the pages are the page cache's.
+MAPS_MAX: Final = 1 << 14
+#: Folder of queues, and the size of an entry in its files.
+QUEUE_FOLDERS: Final = {"consumequeue": QUEUE_ENTRY_SIZE, "batchconsumequeue": BATCH_ENTRY_SIZE}
+
+
+# ---------------------------------------------------------------- as it lies
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFolder:
+    """The files of one queue; ENTRY_SIZE tells plain queues (20) from batch queues (46)."""
+
+    topic: str
+    queue_id: int
+    path: str
+    entry_size: int
+
+    @property
+    def is_batch(self) -> bool:
+        return self.entry_size != QUEUE_FOLDERS["consumequeue"]
+
+
+@dataclass(slots=True)
+class StoreView:
+    """The store in ROOT on DISK as it lies. GIVEN are settings by Apache's names, where somebody said some.
+
+    Nothing is recovered and nothing is checked: files that do not belong to a row are told apart, not refused. A file
+    that vanishes while it is looked at counts as empty. MAPS_MAX files are mapped at a time.
+    """
+
+    disk: Disk
+    root: str
+    given: dict[str, str] = field(default_factory=dict)
+    settings: ApacheSettings = field(init=False)
+    _maps: OrderedDict[tuple[str, int], memoryview] = field(init=False, default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.settings = ApacheSettings.of(self.given)
+
+    def path(self, *parts: str) -> str:
+        """Return the path of PARTS below the root."""
+        return posixpath.join(self.root, *parts)
+
+    def has(self, *parts: str) -> bool:
+        """Is there a file of that path below the root? A folder in its place is none."""
+        path = self.path(*parts)
+        return self.disk.exists(path) and not self.disk.is_folder(path)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what the checkpoint says; zeros if it is missing."""
+        if not self.has("checkpoint"):
+            return Checkpoint()
+        return Checkpoint.read(self.disk, self.path("checkpoint"))
+
+    def row(self, folder: str) -> FileRow:
+        """Return the row in FOLDER as it is now."""
+        return FileRow.listed(self.disk, folder)
+
+    def log(self) -> FileRow:
+        """Return the files of the commit log as they are now."""
+        return self.row(self.path("commitlog"))
+
+    def queues(self) -> Iterator[QueueFolder]:
+        """Yield the folder of every queue, by topic and number."""
+        for folder, entry_size in QUEUE_FOLDERS.items():
+            for topic, queue_id, path in queue_folders(self.disk, self.path(folder)):
+                yield QueueFolder(topic, queue_id, path, entry_size)
+
+    def queue(self, topic: str, queue_id: int) -> QueueFolder | None:
+        """Return the folder of queue QUEUE_ID of TOPIC; None if there is none."""
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+            return None
+        for folder, entry_size in QUEUE_FOLDERS.items():
+            path = self.path(folder, topic, str(queue_id))
+            if self.disk.is_folder(path):
+                return QueueFolder(topic, queue_id, path, entry_size)
+        return None
+
+    def view(self, file: RowFile) -> memoryview:
+        """Return the bytes of FILE as far as it was long when it was listed; it shows what is written later."""
+        key = (file.path, file.size)
+        if key not in self._maps:
+            while len(self._maps) >= MAPS_MAX:
+                self._maps.popitem(last=False)
+            self._maps[key] = self._mapped(file)
+        self._maps.move_to_end(key)
+        return self._maps[key]
+
+    def _mapped(self, file: RowFile) -> memoryview:
+        try:
+            mapping = self.disk.open_map(file.path, writable=False)
+        except FileNotFoundError:
+            return memoryview(b"")  # A live broker's retention deleted it.
+        view = mapping.view[: file.size]
+        mapping.close()
+        return view
+
+    def data_end(self, file: RowFile) -> int:
+        """Return a position in FILE behind which it is one hole; its length where the file system cannot tell."""
+        try:
+            mapping = self.disk.open_map(file.path, writable=False)
+        except FileNotFoundError:
+            return 0
+        size = min(file.size, mapping.size)
+        end = mapping.data_end(0, size)
+        mapping.close()
+        return end
+
+
+# ---------------------------------------------------------------- as a broker would open it
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from ...store.mapped_file import file_name
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.run import Run
+from ...store.view import StoreView
 from ..inspect.overview import Overview
-from ..inspect.store_files import StoreFiles
 from ..inspect.verify.verification import Verification
 from .measure import MIB, Conditions, Figure
 from .recovery import crc_seconds
@@ -50,7 +50,7 @@ def inspect(conditions: Conditions) -> Figure:
     whole = conditions.folder / "whole"
     messages = _make_whole(whole)
     began, cpu = time.perf_counter(), time.process_time()
-    verification = Verification(StoreFiles(OsDisk(), str(whole)))
+    verification = Verification(StoreView(OsDisk(), str(whole)))
     for _ in verification.run():
         pass
     seconds = time.perf_counter() - began
@@ -75,7 +75,7 @@ def inspect(conditions: Conditions) -> Figure:
 def _overview(store: Path) -> tuple[float, float]:
     """Return how long an overview takes, and its processor time."""
     began, cpu = time.perf_counter(), time.process_time()
-    document = Overview(StoreFiles(OsDisk(), str(store))).document()
+    document = Overview(StoreView(OsDisk(), str(store))).document()
     assert document["log"]["files"] == LOG_FILES
     return time.perf_counter() - began, time.process_time() - cpu
 

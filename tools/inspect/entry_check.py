@@ -19,9 +19,9 @@ from ...proto.topics import SCHEDULE_TOPIC
 from ...store.config import parse_delay_levels
 from ...store.entry_row import PRE_BLANK_SIZE
 from ...store.queue_extension import ADDRESS_MAX
+from ...store.view import QueueFolder, StoreView
 from .log_walk import LogWalk
 from .queue_entries import Entries
-from .store_files import QueueFolder, StoreFiles
 
 Codes = NDArray[np.int8]
 
@@ -48,7 +48,7 @@ _INNER_BASE: Final = "INNER_BASE"
 class EntryCheck:
     """Checks entries of the queues in FILES against the log WALK."""
 
-    def __init__(self, files: StoreFiles, walk: LogWalk) -> None:
+    def __init__(self, files: StoreView, walk: LogWalk) -> None:
         self._files = files
         self._walk = walk
         self._delays_ms = np.array((0, *parse_delay_levels(files.settings.delay_levels)), np.int64)

@@ -16,10 +16,10 @@ import numpy as np
 from ...proto.clock import Clock, SystemClock
 from ...proto.instant import format_instant
 from ...proto.run_check import crc_mismatches
+from ...store.view import StoreView
 from .log_walk import LogWalk, Stretch
 from .output import Output, Row
 from .record_rows import RecordFilter, record_rows
-from .store_files import StoreFiles
 
 POLL_MS: Final = 100
 PATIENCE: Final = 20
@@ -29,7 +29,7 @@ class LogFollower:
     """New records of the log of FILES from offset AT on."""
 
     def __init__(
-        self, files: StoreFiles, at: int, wanted: RecordFilter, *, full: bool = False
+        self, files: StoreView, at: int, wanted: RecordFilter, *, full: bool = False
     ) -> None:
         """FULL: rows have all properties and the body."""
         self._files = files

@@ -15,9 +15,9 @@ from ...proto import properties as names
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record_run import as_bytes
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
+from ...store.view import StoreView
 from .log_walk import LogWalk, Stretch
 from .queue_records import queue_records
-from .store_files import StoreFiles
 
 _DONE_TAG: Final = "d"
 _PROPERTIES: Final = {
@@ -30,7 +30,7 @@ _PROPERTIES: Final = {
 }
 
 
-def half_messages(files: StoreFiles, walk: LogWalk) -> Iterator[dict[str, Any]]:
+def half_messages(files: StoreView, walk: LogWalk) -> Iterator[dict[str, Any]]:
     """Yield every half message that the log still has, oldest first.
 
     `state` is "open" (waits for its outcome), "ended" (has one), or "put again" (was checked and lies further behind
@@ -69,7 +69,7 @@ def _rows(part: Stretch) -> Iterator[dict[str, Any]]:
         }
 
 
-def _done(files: StoreFiles, walk: LogWalk, queue_id: int) -> set[int]:
+def _done(files: StoreView, walk: LogWalk, queue_id: int) -> set[int]:
     """Return the queue offsets of half messages of queue QUEUE_ID that have an outcome."""
     done: set[int] = set()
     for part in queue_records(files, walk, OP_HALF_TOPIC, queue_id):

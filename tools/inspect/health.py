@@ -12,11 +12,12 @@ from typing import Final, Literal
 
 from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from ...store.damage import SetAside, set_aside
+from ...store.listing import FileRow, RowFile
 from ...store.state_files import BROKEN_FOLDER
 from ...store.timers.wheel import WHEEL_SIZE
+from ...store.view import StoreView
 from .log_walk import LogWalk
 from .queue_entries import Bounds
-from .store_files import FileRow, RowFile, StoreFiles
 from .tables import Tables
 
 Severity = Literal["refused", "wrong", "note"]
@@ -52,7 +53,7 @@ def row_findings(row: FileRow, what: str, size: str | None = None) -> Iterator[F
 class Health:
     """Looks at the store FILES, whose log, tables and BOUNDS of queues are known."""
 
-    files: StoreFiles
+    files: StoreView
     walk: LogWalk
     tables: Tables
     bounds: Mapping[tuple[str, int], Bounds]

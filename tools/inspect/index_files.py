@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from ...store.apache.settings import ApacheSettings
 from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
 from ...store.index_file import ENTRIES, HEADER, IndexHeader
+from ...store.listing import RowFile
+from ...store.view import StoreView
 from ..stores.sizes import index_shape
-from .store_files import RowFile, StoreFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class IndexEntries:
         return bisect_left(range(self.count), offset, low, key=lambda at: int(offsets[at]))
 
 
-def index_names(files: StoreFiles) -> Iterator[IndexName]:
+def index_names(files: StoreView) -> Iterator[IndexName]:
     """Yield the index files, the oldest first."""
     folder = files.path("index")
     for entry in files.disk.list(folder):
@@ -63,16 +64,16 @@ def index_names(files: StoreFiles) -> Iterator[IndexName]:
             yield IndexName(entry.name, f"{folder}/{entry.name}", entry.size)
 
 
-def shape_of(files: StoreFiles) -> tuple[int, int]:
+def shape_of(files: StoreView) -> tuple[int, int]:
     """Return the numbers of slots and entries of the store's index files."""
     shape = index_shape(files.disk, files.root, files.given)
     settings = ApacheSettings.of(files.given, **shape)
     return settings.index_slots, settings.index_entries
 
 
-def open_index(files: StoreFiles, name: IndexName) -> IndexEntries | None:
+def open_index(files: StoreView, name: IndexName) -> IndexEntries | None:
     """Return the index file NAME; None if it is too short for a header."""
-    view = files.view(RowFile(0, name.size, name.path))
+    view = files.view(RowFile(name.path, 0, name.size))
     if len(view) < INDEX_HEADER_SIZE:
         return None
     slot_count, entry_count = shape_of(files)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK
 from ...proto.record_run import RunColumns, parse_run, walk
 from ...proto.topics import RECORD_SIZE_MAX
-from .store_files import RowFile, StoreFiles
+from ...store.listing import RowFile
+from ...store.view import StoreView
 
 STRETCH_BYTES: Final = 4 << 20
 #: A file that has no record in its first bytes is one that was made ahead of need.
@@ -71,7 +72,7 @@ class LogWalk:
 
     def __init__(
         self,
-        files: StoreFiles,
+        files: StoreView,
         known_end: int | None = None,
         *,
         stretch_bytes: int = STRETCH_BYTES,

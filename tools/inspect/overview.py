@@ -18,12 +18,12 @@ import numpy as np
 from ...broker.pop.journal_files import folder_in, read
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.os_disk import lock_is_held
+from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .document import checkpoint
 from .health import Finding, Health, row_findings
 from .log_walk import Gap, LogWalk
 from .queue_entries import Bounds, QueueEntries
 from .record_rows import Row, record_rows
-from .store_files import QUEUE_FOLDERS, QueueFolder, StoreFiles
 from .tables import Tables
 
 QUEUES_MAX: Final = 1000
@@ -34,7 +34,7 @@ _FILES_MAX: Final = 100_000
 class Overview:
     """Collects what is known of the store FILES."""
 
-    files: StoreFiles
+    files: StoreView
     walk: LogWalk = field(init=False)
     tables: Tables = field(init=False)
     bounds: dict[tuple[str, int], Bounds] = field(init=False, default_factory=dict)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Mapping
 from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.listing import FileRow, RowFile
 from ...store.queue_extension import QueueExtension
-from .store_files import FileRow, QueueFolder, RowFile, StoreFiles
+from ...store.view import QueueFolder, StoreView
 
 Entries = NDArray[Any]
 
@@ -43,7 +44,7 @@ class Bounds:
 class QueueEntries:
     """The queue in FOLDER; entries before LOG_BEGIN have lost their records and do not count."""
 
-    def __init__(self, files: StoreFiles, folder: QueueFolder, log_begin: int) -> None:
+    def __init__(self, files: StoreView, folder: QueueFolder, log_begin: int) -> None:
         self._files = files
         self.folder = folder
         self._log_begin = log_begin
@@ -143,7 +144,7 @@ class QueueEntries:
 class _Probe:
     """Looks at single entries of FILE through its descriptor."""
 
-    def __init__(self, files: StoreFiles, file: RowFile, entry_type: np.dtype[np.void]) -> None:
+    def __init__(self, files: StoreView, file: RowFile, entry_type: np.dtype[np.void]) -> None:
         self._type = entry_type
         self._size = entry_type.itemsize
         try:

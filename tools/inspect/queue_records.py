@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...proto.record_run import parse_run
+from ...store.view import StoreView
 from .log_walk import LogWalk, Stretch
 from .queue_entries import QueueEntries
-from .store_files import StoreFiles
 
 
 def queue_records(
-    files: StoreFiles, walk: LogWalk, topic: str, queue_id: int, first: int = 0
+    files: StoreView, walk: LogWalk, topic: str, queue_id: int, first: int = 0
 ) -> Iterator[Stretch]:
     """Yield the sound records of queue QUEUE_ID of TOPIC from queue offset FIRST on; none for an unknown queue."""
     folder = files.queue(topic, queue_id)

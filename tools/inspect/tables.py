@@ -28,7 +28,7 @@ from ...store.state_tables import (
     parse_groups,
     parse_topics,
 )
-from .store_files import StoreFiles
+from ...store.view import StoreView
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Bean)
@@ -38,7 +38,7 @@ E = TypeVar("E", bound=Bean)
 class Tables:
     """The tables of one store; `problems` are sentences, `refused` those for which a broker would not start."""
 
-    files: StoreFiles
+    files: StoreView
     problems: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 

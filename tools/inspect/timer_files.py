@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...store.listing import FileRow, RowFile
 from ...store.timers.checkpoint import TimerCheckpoint
 from ...store.timers.log import DELETE, RECORD_SIZE, ROLL, ROW, sound_rows
 from ...store.timers.wheel import SLOTS, WHEEL_SIZE, TimerWheel
-from .store_files import FileRow, RowFile, StoreFiles
+from ...store.view import StoreView
 
 _ROWS_AT_ONCE: Final = 1024
 _BITS: Final = ((ROLL, "roll"), (DELETE, "delete"))
@@ -21,7 +22,7 @@ _BITS: Final = ((ROLL, "roll"), (DELETE, "delete"))
 class TimerFiles:
     """The timer store in FILES; precision_ms is the length of a slot."""
 
-    def __init__(self, files: StoreFiles) -> None:
+    def __init__(self, files: StoreView) -> None:
         self._files = files
         self.precision_ms = max(1, files.settings.timer_precision_ms)
         known = files.has("config", "timercheck")
@@ -41,7 +42,7 @@ class TimerFiles:
         """Yield the used slots, by their time."""
         if self.wheel_problem is not None:
             return
-        view = self._files.view(RowFile(0, WHEEL_SIZE, self._files.path("timerwheel")))
+        view = self._files.view(RowFile(self._files.path("timerwheel"), 0, WHEEL_SIZE))
         wheel = TimerWheel.parse(view)
         for number, slot in sorted(wheel.slots.items(), key=lambda one: one[1].time):
             due_ms = slot.time * self.precision_ms

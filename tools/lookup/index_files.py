@@ -24,8 +24,8 @@ from ...store.config import (
 )
 from ...store.disk import Disk
 from ...store.index_file import ENTRY, HEADER, SLOT, IndexHeader
+from ...store.listing import FilePages
 from ..stores.sizes import index_shape
-from .file_row import FilePages
 
 _INT_MAX: Final = (1 << 31) - 1
 

@@ -32,7 +32,7 @@ from ...proto.record import (
     decode_record,
 )
 from ...store.disk import Disk
-from .file_row import FileRow, RowFile
+from ...store.listing import FilePages, PagedRow
 
 _HEAD: Final = struct.Struct(">ii")
 _MAGICS: Final = re.compile(
@@ -63,7 +63,7 @@ class Absence:
     why: str
 
 
-class LogFiles(FileRow):
+class LogFiles(PagedRow):
     """The commit log in FOLDER. Reads only."""
 
     def __init__(self, disk: Disk, folder: str, *, mapped: bool = True) -> None:
@@ -78,21 +78,21 @@ class LogFiles(FileRow):
         file = self.file_at(log_offset)
         if file is None:
             return self._outside(log_offset)
-        size, magic = _HEAD.unpack(file.pages.read(log_offset - file.start, _HEAD.size))
+        size, magic = _HEAD.unpack(file.read(log_offset - file.start, _HEAD.size))
         if magic == MAGIC_BLANK:
             return Absence(log_offset, "nothing", f"the blank end of {file.path} begins there")
         if not size and not magic and log_offset >= self.end:
             return Absence(log_offset, "beyond", f"the log ends at {self.end:,}")
         return self._record(file, log_offset, size, magic)
 
-    def _record(self, file: RowFile, log_offset: int, size: int, magic: int) -> Stored | Absence:
+    def _record(self, file: FilePages, log_offset: int, size: int, magic: int) -> Stored | Absence:
         at, room = log_offset - file.start, file.end - log_offset
         if not size and not magic:
             return Absence(log_offset, "nothing", f"there are zeros in {file.path}")
         if not FIXED_SIZE_V4 <= size <= room:
             why = f"no record begins there: it would be {size:,} bytes long, of magic {magic & 0xFFFFFFFF:08X}"
             return Absence(log_offset, "nothing", why)
-        data = bytes(file.pages.read(at, size))
+        data = bytes(file.read(at, size))
         try:
             record = decode_record(data)
         except InvalidRecord as error:
@@ -140,17 +140,17 @@ class LogFiles(FileRow):
                 return file.start + at
         return self.begin
 
-    def _first_head(self, file: RowFile) -> int:
+    def _first_head(self, file: FilePages) -> int:
         """Return the position in FILE of the record at `known`, if one begins there."""
         if not file.start <= self.known < file.end:
             return 0
         at = self.known - file.start
-        size, magic = _HEAD.unpack(file.pages.read(at, _HEAD.size))
+        size, magic = _HEAD.unpack(file.read(at, _HEAD.size))
         is_there = isinstance(self._record(file, self.known, size, magic), Stored)
         return at if is_there else 0
 
-    def _written(self, file: RowFile, at: int) -> int:
-        read, whole = file.pages.read_next, file.pages.size
+    def _written(self, file: FilePages, at: int) -> int:
+        read, whole = file.read_next, file.size
         while at + _HEAD.size <= whole:
             size, magic = _HEAD.unpack(read(at, _HEAD.size))
             if magic == MAGIC_BLANK:
@@ -164,10 +164,10 @@ class LogFiles(FileRow):
             at = following
         return at
 
-    def _next_sound(self, file: RowFile, begin: int) -> int | None:
+    def _next_sound(self, file: FilePages, begin: int) -> int | None:
         """Return the position from BEGIN on of the next sound record in FILE; None if there is none."""
         overlap = _HEAD.size - 1
-        for start, piece in file.pages.pieces(begin, file.pages.data_end, overlap):
+        for start, piece in file.pieces(begin, file.data_end, overlap):
             for match in _MAGICS.finditer(piece):
                 head = start + match.start() - 4
                 found = self.at(file.start + head) if head >= begin else None
@@ -181,7 +181,7 @@ class LogFiles(FileRow):
         if not self.files:
             return self.begin
         last = self.files[-1]
-        return max(self.end, last.start + last.pages.data_end)
+        return max(self.end, last.start + last.data_end)
 
     def store_time_ms(self, log_offset: int) -> int | None:
         """Return when the record at LOG_OFFSET was stored, Unix milliseconds; None if there is none."""
@@ -206,8 +206,8 @@ class LogFiles(FileRow):
         for file in self.files:
             if file.end <= begin or file.start >= stop:
                 continue
-            low, high = max(begin - file.start, 0), min(stop - file.start, file.pages.data_end)
-            for start, piece in file.pages.pieces(low, high, len(needle) - 1):
+            low, high = max(begin - file.start, 0), min(stop - file.start, file.data_end)
+            for start, piece in file.pieces(low, high, len(needle) - 1):
                 for match in pattern.finditer(piece):
                     place = file.start + start + match.start()
                     found = self._around(file, place) if done <= place < stop else None
@@ -215,12 +215,12 @@ class LogFiles(FileRow):
                         done = found.log_offset + len(found.data)
                         yield found
 
-    def _around(self, file: RowFile, place: int) -> Stored | None:
+    def _around(self, file: FilePages, place: int) -> Stored | None:
         """Return the record of FILE that holds byte PLACE: the nearest beginning before it that makes a record."""
         back, inside = _BACK_BYTES, place - file.start
         while True:
             low = max(0, inside - back)
-            before = file.pages.read(low, inside - low)
+            before = file.read(low, inside - low)
             for head in reversed([match.start() for match in _MAGICS.finditer(before)]):
                 found = self.at(file.start + low + head - 4) if low + head >= 4 else None
                 if isinstance(found, Stored) and found.log_offset + len(found.data) > place:

@@ -18,8 +18,8 @@ import numpy as np
 from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Disk
 from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.listing import PagedRow
 from ...store.queue_extension import QueueExtension
-from .file_row import FileRow
 from .log_files import LogFiles
 
 
@@ -33,7 +33,7 @@ class QueueEntry(NamedTuple):
     messages: int = 1
 
 
-class QueueFiles(FileRow):
+class QueueFiles(PagedRow):
     """Queue QUEUE of TOPIC in the files of FOLDER. Reads only."""
 
     def __init__(
@@ -55,7 +55,7 @@ class QueueFiles(FileRow):
         file = self.file_at(byte) if byte >= 0 else None
         if file is None:
             return None
-        data = file.pages.read(byte - file.start, self._entry_size)
+        data = file.read(byte - file.start, self._entry_size)
         fields = np.frombuffer(data, self._entry_type)[0].item()
         if self.is_batch:
             log_offset, size, code, _, base, count, _, _ = fields

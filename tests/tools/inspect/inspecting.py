@@ -9,8 +9,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.view import StoreView
 from pocketmq.tools.inspect.command import inspect
-from pocketmq.tools.inspect.store_files import StoreFiles
 
 from ...recorded import recorded_store
 
@@ -46,6 +46,6 @@ def document(store: Path, *words: str) -> dict[str, Any]:
     return found
 
 
-def files_of(store: Path) -> StoreFiles:
+def files_of(store: Path) -> StoreView:
     """Return the files of STORE."""
-    return StoreFiles(OsDisk(), str(store))
+    return StoreView(OsDisk(), str(store))

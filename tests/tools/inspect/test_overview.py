@@ -9,8 +9,8 @@ import pytest
 from pocketmq.proto.record import LOG_OFFSET_AT, Host, encode_run
 from pocketmq.store.disk import Mapping
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.view import StoreView
 from pocketmq.tools.inspect.overview import Overview
-from pocketmq.tools.inspect.store_files import StoreFiles
 
 from ...broker.pop.journals import make
 from ...recorded import expected, recorded_names, recorded_store
@@ -153,7 +153,7 @@ def test_a_hundred_gigabytes_are_not_read(tmp_path: Path) -> None:
     store = hundred_gigabytes(tmp_path / "store")
     disk = CountingDisk()
 
-    found = Overview(StoreFiles(disk, str(store))).document()
+    found = Overview(StoreView(disk, str(store))).document()
 
     assert found["log"]["maxPhyOffset"] == 99 * GIB + 5_000 * len(record_at(0))
     assert found["log"]["files"] == 100

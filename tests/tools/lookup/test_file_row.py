@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketmq.store import listing
 from pocketmq.store.disk import Buffer
+from pocketmq.store.listing import FilePages, PagedRow
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.lookup import file_row
-from pocketmq.tools.lookup.file_row import FilePages, FileRow
 from pocketmq.tools.lookup.log_files import LogFiles
 
 from ...recorded import expected, recorded_store
@@ -38,7 +38,7 @@ def test_any_range_is_that_of_the_file_and_zeros(
 
 
 def test_pieces_of_a_remote_file_overlap(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_row, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(listing, "_PIECE_BYTES", 1000)
     whole = file.read_bytes()
     pages = FilePages(OsDisk(), str(file), len(whole), mapped=False)
 
@@ -66,7 +66,7 @@ def test_a_row_leaves_out_what_is_no_part_of_it(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(bytes(size))
 
-    row = FileRow(OsDisk(), str(tmp_path), mapped=True)
+    row = PagedRow(OsDisk(), str(tmp_path), mapped=True)
 
     assert [(file.start, file.end) for file in row.files] == [(0, 8), (16, 24)]
     assert [row.file_at(at) is not None for at in (-1, 0, 7, 8, 16, 23, 24)] == [

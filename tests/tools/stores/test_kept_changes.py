@@ -11,8 +11,8 @@ from pocketmq.store.kept_table import KeptTable
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
 from pocketmq.store.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
+from pocketmq.store.view import StoreView
 from pocketmq.tools.diff.side import Side
-from pocketmq.tools.inspect.store_files import StoreFiles
 from pocketmq.tools.inspect.tables import Tables
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
@@ -60,7 +60,7 @@ def test_a_store_opened_cold_our_way_has_them_and_apaches_way_has_not(killed: st
 
 
 def test_inspect_and_diff_have_them(killed: str) -> None:
-    tables = Tables(StoreFiles(OsDisk(), killed))
+    tables = Tables(StoreView(OsDisk(), killed))
     side = Side.open(killed, {}, lambda: NOW_MS)
 
     for topics, groups in (

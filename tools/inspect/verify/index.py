@@ -23,8 +23,8 @@ from ....store.index_check import LogPlaces, check_index_file
 from ....store.index_file import IndexFile
 from ....store.message_keys import keys_of
 from ....store.overlay_disk import OverlayDisk
+from ....store.view import StoreView
 from ..index_files import IndexEntries, IndexName, index_names, open_index
-from ..store_files import StoreFiles
 from .tally import Tally
 
 #: Bits of a key hash; a stretch of the log is far shorter than what is left of 64.
@@ -42,7 +42,7 @@ class _Row:
 class IndexPass:
     """Checks the index files in FILES while the log is read from LOG_BEGIN on."""
 
-    def __init__(self, files: StoreFiles, tally: Tally, log_begin: int) -> None:
+    def __init__(self, files: StoreView, tally: Tally, log_begin: int) -> None:
         self._files = files
         self._tally = tally
         self._overlay = OverlayDisk(files.disk)

@@ -19,6 +19,7 @@ from ....proto.record_run import Bytes, Longs, RunColumns
 from ....proto.topics import SCHEDULE_TOPIC
 from ....store.dispatch import by_queue
 from ....store.queue_extension import ADDRESS_MAX
+from ....store.view import QueueFolder, StoreView
 from ..entry_check import (
     BEHIND_END,
     GONE,
@@ -34,7 +35,6 @@ from ..entry_check import (
 )
 from ..log_walk import LogWalk
 from ..queue_entries import Bounds, QueueEntries
-from ..store_files import QueueFolder, StoreFiles
 from .tally import Tally
 
 Rows = NDArray[np.intp]
@@ -53,7 +53,7 @@ _KINDS: Final = {
 class CheckedQueue:
     """One queue: its entries, and how many of them a record matched."""
 
-    def __init__(self, files: StoreFiles, folder: QueueFolder, log_begin: int) -> None:
+    def __init__(self, files: StoreView, folder: QueueFolder, log_begin: int) -> None:
         self.folder = folder
         self.entries = QueueEntries(files, folder, log_begin)
         self.bounds: Bounds = self.entries.bounds()
@@ -71,7 +71,7 @@ class QueuePass:
     """Checks the queues in FILES while the log WALK is read; TOPICS are those that the tables know."""
 
     def __init__(
-        self, files: StoreFiles, walk: LogWalk, tally: Tally, topics: Mapping[str, object]
+        self, files: StoreView, walk: LogWalk, tally: Tally, topics: Mapping[str, object]
     ) -> None:
         self._walk = walk
         self._tally = tally

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ....proto.property_ranges import PropertyRanges
 from ....proto.record_run import RunColumns, as_bytes
 from ....proto.run_check import crc_mismatches
+from ....store.view import StoreView
 from ..log_walk import Gap, LogWalk, Stretch
-from ..store_files import StoreFiles
 from ..tables import Tables
 from .index import IndexPass
 from .queues import QueuePass
@@ -34,7 +34,7 @@ _GAP_KINDS: Final = {"missing": "logFileMissing", "damaged": "logDamaged"}
 class Verification:
     """Verifies the store FILES; `tally` is what was found, complete once `run` has ended."""
 
-    def __init__(self, files: StoreFiles) -> None:
+    def __init__(self, files: StoreView) -> None:
         self.tally = Tally()
         self._walk = LogWalk(files, stretch_bytes=_BYTES_AT_ONCE)
         self._queues = QueuePass(files, self._walk, self.tally, Tables(files).topics().topics)

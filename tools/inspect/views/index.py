@@ -9,11 +9,11 @@ import click
 import numpy as np
 
 from ....proto.errors import MessageNotFound
+from ....store.view import StoreView
 from ..index_files import IndexEntries, IndexName, index_names, open_index
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option
 from ..places import offset_or_time
-from ..store_files import StoreFiles
 from .opened import opened
 
 FILES: Final = (
@@ -73,7 +73,7 @@ def index(
     output.rows(_entry_rows(found, walk, first, key_hash), ENTRIES, what="entries")
 
 
-def _named(files: StoreFiles, name: str) -> IndexEntries:
+def _named(files: StoreView, name: str) -> IndexEntries:
     names = {one.name: one for one in index_names(files)}
     chosen = names[max(names)] if name == "last" and names else names.get(name)
     found = None if chosen is None else open_index(files, chosen)
@@ -83,7 +83,7 @@ def _named(files: StoreFiles, name: str) -> IndexEntries:
     return found
 
 
-def _file_row(files: StoreFiles, name: IndexName) -> Row:
+def _file_row(files: StoreView, name: IndexName) -> Row:
     found = open_index(files, name)
     if found is None:
         return {"file": name.name, "problem": f"{name.size:,} bytes: too short for a header"}

@@ -11,11 +11,11 @@ from ....proto.duration import format_duration
 from ....proto.instant import format_instant
 from ....proto.topics import SCHEDULE_TOPIC
 from ....store.config import parse_delay_levels
+from ....store.view import StoreView
 from ..half_messages import half_messages
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
 from ..queue_entries import QueueEntries
-from ..store_files import StoreFiles
 from ..tables import Tables
 from ..timer_files import TimerFiles
 from .opened import opened
@@ -76,7 +76,7 @@ def schedule(*, limit: int | None, as_json: bool, as_jsonl: bool) -> None:
     Output.of(as_json, as_jsonl, limit).rows(rows, LEVELS, what="delayed messages")
 
 
-def _level_rows(files: StoreFiles) -> Iterator[Row]:
+def _level_rows(files: StoreView) -> Iterator[Row]:
     delays = parse_delay_levels(files.settings.delay_levels)
     delivered = Tables(files).delays().offsets
     log_begin = LogWalk(files).begin
@@ -136,7 +136,7 @@ def timer(*, fired: bool, of_log: bool, limit: int | None, as_json: bool, as_jso
 
 
 def _timer_document(
-    files: StoreFiles, timers: TimerFiles, slots: list[dict[str, Any]]
+    files: StoreView, timers: TimerFiles, slots: list[dict[str, Any]]
 ) -> dict[str, Any]:
     checkpoint = timers.checkpoint
     return {

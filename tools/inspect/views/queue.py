@@ -9,12 +9,12 @@ import click
 import numpy as np
 
 from ....proto.errors import QueueNotFound
+from ....store.view import QueueFolder, StoreView
 from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
 from ..places import offset_or_time
 from ..queue_entries import Bounds, Entries, QueueEntries
-from ..store_files import QueueFolder, StoreFiles
 from .opened import opened
 
 COLUMNS: Final = (
@@ -55,7 +55,7 @@ def queue(
     output.rows(listed.rows(first, end), COLUMNS, what="entries")
 
 
-def _unknown(files: StoreFiles, topic: str, queue_id: int) -> str:
+def _unknown(files: StoreView, topic: str, queue_id: int) -> str:
     known = [one.queue_id for one in files.queues() if one.topic == topic]
     if not known:
         return f"the store has no queue of topic {topic!r}"
@@ -65,7 +65,7 @@ def _unknown(files: StoreFiles, topic: str, queue_id: int) -> str:
 class QueueListing:
     """The entries of the queue in FOLDER as rows."""
 
-    def __init__(self, files: StoreFiles, folder: QueueFolder) -> None:
+    def __init__(self, files: StoreView, folder: QueueFolder) -> None:
         self._walk = walk = LogWalk(files)
         self._check = EntryCheck(files, walk)
         self._entries = QueueEntries(files, folder, walk.begin)

@@ -11,11 +11,12 @@ from rich.text import Text
 from ....proto.errors import MessageNotFound
 from ....proto.message_id import decode_offset_message_id
 from ....proto.record import MAGIC_V1, MAGIC_V2
+from ....store.listing import RowFile
+from ....store.view import StoreView
 from ..log_walk import LogWalk, next_sound
 from ..output import Output, format_options, people
 from ..places import offset_of
 from ..record_fields import RecordField, record_fields
-from ..store_files import RowFile, StoreFiles
 from .opened import opened
 
 _BYTES_A_LINE: Final = 16
@@ -62,7 +63,7 @@ def _place(text: str) -> int:
     return offset_of(text)
 
 
-def _bytes(files: StoreFiles, file: RowFile, at: int) -> memoryview:
+def _bytes(files: StoreView, file: RowFile, at: int) -> memoryview:
     view = files.view(file)
     position = at - file.start
     size = int.from_bytes(view[position : position + 4], "big", signed=True)

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from ....proto.errors import StoreRefused
 from ....proto.instant import format_instant
+from ....store.view import StoreView
 from ..document import checkpoint as checkpoint_fields
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
 from ..overview import Overview
 from ..queue_entries import Bounds, QueueEntries
-from ..store_files import StoreFiles
 from ..tables import Tables
 from .opened import opened
 
@@ -131,7 +131,7 @@ def _require_readable(tables: Tables) -> None:
 
 
 def _offset_rows(
-    files: StoreFiles, tables: Tables, group: str | None, topic: str | None
+    files: StoreView, tables: Tables, group: str | None, topic: str | None
 ) -> Iterator[Row]:
     log_begin = LogWalk(files).begin
     table = tables.offsets()
@@ -151,7 +151,7 @@ def _offset_rows(
             yield row | _against(_bounds(files, of_topic, queue_id, log_begin), committed)
 
 
-def _bounds(files: StoreFiles, topic: str, queue_id: int, log_begin: int) -> Bounds | None:
+def _bounds(files: StoreView, topic: str, queue_id: int, log_begin: int) -> Bounds | None:
     folder = files.queue(topic, queue_id)
     return None if folder is None else QueueEntries(files, folder, log_begin).bounds()
 

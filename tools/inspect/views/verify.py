@@ -21,8 +21,8 @@ from rich.text import Text
 from ....proto.clock import SystemClock
 from ....proto.instant import format_instant
 from ....store.scrub import ScrubNotes
+from ....store.view import StoreView
 from ..output import Output, format_options, people
-from ..store_files import StoreFiles
 from ..verify.verification import Verification
 from .opened import opened
 
@@ -54,7 +54,7 @@ def verify(context: click.Context, *, quiet: bool, as_json: bool, as_jsonl: bool
         context.exit(1)
 
 
-def _last_verified(files: StoreFiles) -> list[dict[str, Any]]:
+def _last_verified(files: StoreView) -> list[dict[str, Any]]:
     """Return what the broker's scrubber noted of each log file; nothing if it never noted anything."""
     notes = ScrubNotes.load(files.disk, files.path("pocketmq")).files
     rows = [(file, notes.get(posixpath.basename(file.path))) for file in files.log().files]

@@ -16,10 +16,10 @@ from ....store.config import index_file_size
 from ....store.disk import Disk
 from ....store.index_check import check_index_file
 from ....store.index_file import IndexFile
+from ....store.listing import missing_between, queue_folders, row_files, zeros_from
 from ....store.overlay_disk import OverlayDisk
 from ....store.state_tables import parse_consumer_offsets, parse_groups, parse_topics
 from ...stores.locations import StoreLocation
-from ...stores.scan.log_files import missing_between, queue_folders, row_files, zeros_from
 from ...stores.scan.log_range import log_end
 from ...stores.sizes import settings_of
 
@@ -79,7 +79,7 @@ def _behind_end(disk: Disk, folder: str) -> Iterator[Fault]:
         return
     file = files[-1]
     end, zeros = log_end(disk, file), zeros_from(disk, file)
-    data = disk.read_at(file.path, end - file.base, min(zeros - end, _LOOKED_AT_BYTES))
+    data = disk.read_at(file.path, end - file.start, min(zeros - end, _LOOKED_AT_BYTES))
     used = len(data.rstrip(b"\0"))
     if used and not _is_blank(data, file.end - end):
         yield Fault("bytes behind the end", file.path, end, f"{used:,} bytes that are no record")

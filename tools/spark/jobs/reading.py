@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ....store.listing import queue_folders
 from ...stores.locations import locate
-from ...stores.scan.log_files import queue_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

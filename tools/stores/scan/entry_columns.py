@@ -21,11 +21,11 @@ import numpy as np
 from ....store import batch_consume_queue, consume_queue
 from ....store.disk import Disk
 from ....store.entry_row import PRE_BLANK_SIZE, EntryArray
+from ....store.listing import RowFile, zeros_from
 from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
 from .arrow_ranges import Constant
 from .conditions import Conditions, Span, combined
-from .log_files import RowFile, zeros_from
 
 if TYPE_CHECKING:
     import pyarrow
@@ -56,7 +56,7 @@ class QueuePart:
         cls, topic: str, queue_id: int, is_batch: bool, files: Sequence[RowFile]
     ) -> list[QueuePart]:
         """Return a part for each of FILES, all of it."""
-        return [cls(topic, queue_id, is_batch, file, file.base, file.end) for file in files]
+        return [cls(topic, queue_id, is_batch, file, file.start, file.end) for file in files]
 
     @property
     def entry_type(self) -> np.dtype[Any]:
@@ -84,7 +84,7 @@ class QueuePart:
 def read_entries(disk: Disk, part: QueuePart) -> EntryArray:
     """Return the entries of PART; fewer where the file is shorter than it was."""
     kind = part.entry_type
-    data = disk.read_at(part.file.path, part.begin - part.file.base, part.size)
+    data = disk.read_at(part.file.path, part.begin - part.file.start, part.size)
     return np.frombuffer(data, kind, len(data) // kind.itemsize)
 
 

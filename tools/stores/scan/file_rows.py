@@ -16,8 +16,8 @@ from typing import Any, Final
 from ....store.config import INDEX_ENTRY_SIZE
 from ....store.disk import Disk
 from ....store.index_file import HEADER, IndexHeader
+from ....store.listing import queue_folders, row_files
 from .entry_columns import QueuePart, live_part
-from .log_files import queue_folders, row_files
 from .log_range import log_in_use
 from .log_scan import store_ms_at
 
@@ -67,11 +67,11 @@ def _walk(disk: Disk, folder: str, deep: int) -> Iterator[tuple[str, int]]:
 
 def _log_rows(disk: Disk, folder: str) -> Iterator[Row]:
     files = row_files(disk, folder)
-    firsts = [store_ms_at(disk, file, file.base) for file in files]
+    firsts = [store_ms_at(disk, file, file.start) for file in files]
     _, end = log_in_use(disk, files)
     for file, first, following in zip(files, firsts, [*firsts[1:], None], strict=False):
-        used = max(0, min(end, file.end) - file.base)
-        yield _row("commitlog", file.path, file.size, used, file.base, (first, following))
+        used = max(0, min(end, file.end) - file.start)
+        yield _row("commitlog", file.path, file.size, used, file.start, (first, following))
     known = {file.path for file in files}
     for path, size in _walk(disk, folder, 0):
         if path not in known:
@@ -85,9 +85,9 @@ def _queue_rows(
     for file in files:
         used = file.size
         if file is files[-1]:
-            whole = QueuePart(topic, queue_id, is_batch, file, file.base, file.end)
-            used = live_part(disk, whole, 0, is_first=False).end - file.base
-        yield _row(kind, file.path, file.size, used, file.base)
+            whole = QueuePart(topic, queue_id, is_batch, file, file.start, file.end)
+            used = live_part(disk, whole, 0, is_first=False).end - file.start
+        yield _row(kind, file.path, file.size, used, file.start)
 
 
 def _index_rows(disk: Disk, folder: str) -> Iterator[Row]:

@@ -28,7 +28,7 @@ from ....proto.record_run import LEAST_SIZE, Bytes, RunColumns, parse_run
 from ....proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
 from ....store.commit_log import BLANK_SIZE
 from ....store.disk import Disk
-from .log_files import RowFile, zeros_from
+from ....store.listing import RowFile, zeros_from
 
 #: What is read and parsed at a time: it should fit the processor's cache.
 WINDOW_BYTES: Final = 1 << 20
@@ -75,14 +75,14 @@ class LogRange:
     ) -> None:
         self._disk = disk
         self._file = file
-        self._begin = max(begin, file.base)
+        self._begin = max(begin, file.start)
         self._end = min(end, file.end)
         self._limit = file.end if limit is None else min(limit, file.end)
 
     def __iter__(self) -> Iterator[Found | Damage]:
         """Yield what the range holds, in order. FileNotFoundError if the file is gone."""
         at = self._begin
-        follows = at == self._file.base  # Must a record begin at AT?
+        follows = at == self._file.start  # Must a record begin at AT?
         while at < self._limit and (follows or at < self._end) and not self._is_over(at, follows):
             found = self._next(at)
             if found is None:
@@ -153,7 +153,7 @@ class LogRange:
     def _read(self, at: int, size: int) -> Bytes:
         size = min(size, self._limit - at)
         return np.frombuffer(
-            self._disk.read_at(self._file.path, at - self._file.base, size), np.uint8
+            self._disk.read_at(self._file.path, at - self._file.start, size), np.uint8
         )
 
     # --- what is no record ---------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class LogRange:
             return False
         if self._file.end - at < BLANK_SIZE:
             return True
-        head = self._disk.read_at(self._file.path, at - self._file.base, BLANK_SIZE)
+        head = self._disk.read_at(self._file.path, at - self._file.start, BLANK_SIZE)
         if len(head) < BLANK_SIZE:
             return True
         size, magic = _PAIR.unpack(head)
@@ -183,7 +183,7 @@ class LogRange:
             place += len(data)
 
     def _damage(self, start: int, end: int) -> Damage:
-        head = self._disk.read_at(self._file.path, start - self._file.base, _PAIR.size)
+        head = self._disk.read_at(self._file.path, start - self._file.start, _PAIR.size)
         size, magic = _PAIR.unpack(head.ljust(_PAIR.size, b"\0"))
         why = f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
         return Damage(self._file.path, start, end, why)
@@ -197,8 +197,8 @@ def log_in_use(disk: Disk, files: Sequence[RowFile], known: int = 0) -> tuple[li
     """
     for count in range(len(files), 0, -1):
         last = files[count - 1]
-        end = log_end(disk, last, known if last.base <= known < last.end else None)
-        if end > last.base or count == 1:
+        end = log_end(disk, last, known if last.start <= known < last.end else None)
+        if end > last.start or count == 1:
             return list(files[:count]), end
     return [], 0
 
@@ -209,7 +209,7 @@ def log_end(disk: Disk, file: RowFile, begin: int | None = None) -> int:
     With BEGIN, where a record stands, what lies before it is not looked at. What lies behind damage and is older than
     what lies in front of it is a rest of an earlier life of the file.
     """
-    begin = file.base if begin is None else begin
+    begin = file.start if begin is None else begin
     end = begin
     newest_ms = 0
     behind_damage = False

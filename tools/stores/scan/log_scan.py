@@ -12,10 +12,10 @@ import numpy as np
 from ....proto.record_run import RunColumns, parse_run
 from ....proto.run_check import crc_mismatches
 from ....store.disk import Disk
+from ....store.listing import RowFile, hole_from, require_joined, row_files
 from ..schemas import arrow
 from .bad_records import BadRecords
 from .conditions import Conditions, Span
-from .log_files import RowFile, hole_from, require_joined, row_files
 from .log_range import WINDOW_BYTES, Damage, Found, LogRange, log_in_use
 from .message_columns import MessageColumns, Refused
 
@@ -58,13 +58,13 @@ def log_parts(
     if fail_on_data_loss:
         require_joined(files, folder)
     files, log_ends = log_in_use(disk, files)
-    wanted = [file for file in files if conditions.log_offsets.meets(file.base, file.end - 1)]
+    wanted = [file for file in files if conditions.log_offsets.meets(file.start, file.end - 1)]
     if not conditions.store_ms.is_all:
         wanted = _of_time(disk, wanted, conditions.store_ms)
     parts = []
     for file in wanted:
         limit = min(log_ends, _data_limit(disk, file))
-        begin = max(file.base, conditions.log_offsets.low)
+        begin = max(file.start, conditions.log_offsets.low)
         end = min(limit, conditions.log_offsets.high + 1)
         if begin < end:
             parts.append(LogPart(file, begin, end, limit))
@@ -81,7 +81,7 @@ def _data_limit(disk: Disk, file: RowFile) -> int:
 
 def _of_time(disk: Disk, files: Sequence[RowFile], span: Span) -> list[RowFile]:
     """Return those of FILES that may hold records stored within SPAN: store times never fall, so first records tell."""
-    firsts = [store_ms_at(disk, file, file.base) for file in files]
+    firsts = [store_ms_at(disk, file, file.start) for file in files]
     kept = []
     for (file, first), (_, following) in pairwise(
         [*zip(files, firsts, strict=True), (None, _MOST_MS)]
@@ -95,7 +95,7 @@ def _of_time(disk: Disk, files: Sequence[RowFile], span: Span) -> list[RowFile]:
 
 def store_ms_at(disk: Disk, file: RowFile, log_offset: int) -> int | None:
     """Return the store time of the record at LOG_OFFSET of FILE; None if none says that it stands there."""
-    data = disk.read_at(file.path, log_offset - file.base, _HEAD_BYTES)
+    data = disk.read_at(file.path, log_offset - file.start, _HEAD_BYTES)
     if len(data) < _HEAD_BYTES:
         return None
     columns = parse_run(data, np.zeros(1, np.int64))

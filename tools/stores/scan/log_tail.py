@@ -17,9 +17,9 @@ import numpy as np
 from ....proto.record_run import RunColumns
 from ....store.disk import Disk
 from ....store.index_file import HEADER, IndexHeader
+from ....store.listing import RowFile, row_files
 from .conditions import Conditions
 from .entry_columns import QueuePart, read_entries
-from .log_files import RowFile, row_files
 from .log_range import Found, log_in_use
 from .log_scan import LogPart, store_ms_at
 
@@ -81,7 +81,7 @@ def log_tails(
     newest = tuple((topic, queue_id, at) for (topic, queue_id), at in _newest(disk, queues).items())
     for file in files:
         if begin < file.end:
-            start = max(begin, file.base)
+            start = max(begin, file.start)
             end = min(log_ends, file.end)
             if start < end:
                 yield LogTailPart(LogPart(file, start, end, end), newest)
@@ -120,6 +120,6 @@ def _indexed_until(disk: Disk, root: str, files: Sequence[RowFile]) -> int:
         if len(data) == HEADER.size:
             at = IndexHeader(*HEADER.unpack(data)).end_log_offset
             for file in files:
-                if file.base <= at < file.end and store_ms_at(disk, file, at) is not None:
+                if file.start <= at < file.end and store_ms_at(disk, file, at) is not None:
                     return at
-    return files[-1].base
+    return files[-1].start

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from ....proto.errors import OffsetOutOfRange
 from ....proto.record_run import Bytes, Longs, parse_run
 from ....store.disk import Disk, Mapping
+from ....store.listing import RowFile, require_joined, row_files
 from .conditions import Conditions, Span
 from .entry_columns import QueuePart, queue_offsets, read_entries, sound_entries
-from .log_files import RowFile, require_joined, row_files
 from .log_range import RECORD_BYTES_MAX, Damage, Found
 from .log_scan import MessageRows, store_ms_at
 
@@ -85,7 +85,7 @@ def _named(disk: Disk, part: QueuePart, log: Sequence[RowFile]) -> tuple[RowFile
     if not len(first) or not len(last):
         return ()
     low, high = int(first["log_offset"][0]), int(last["log_offset"][0])
-    return tuple(file for file in log if low < file.end and file.base <= high)
+    return tuple(file for file in log if low < file.end and file.start <= high)
 
 
 def _of_time(disk: Disk, part: QueuePart, log: Sequence[RowFile], span: Span) -> QueuePart:
@@ -98,7 +98,7 @@ def _of_time(disk: Disk, part: QueuePart, log: Sequence[RowFile], span: Span) ->
     def stored_ms(place: int) -> int:
         found = read_entries(disk, replace(part, begin=place, end=place + size))
         log_offset = int(found["log_offset"][0]) if len(found) else -1
-        file = next((one for one in log if one.base <= log_offset < one.end), None)
+        file = next((one for one in log if one.start <= log_offset < one.end), None)
         time_ms = None if file is None else store_ms_at(disk, file, log_offset)
         if time_ms is None:
             raise LookupError
@@ -129,7 +129,7 @@ class QueueReader:
         """Yield the rows of PART. FileNotFoundError if a file is gone."""
         with ExitStack() as opened:
             maps = {
-                file.base: opened.enter_context(
+                file.start: opened.enter_context(
                     closing(self._disk.open_map(file.path, writable=False))
                 )
                 for file in part.log_files
@@ -152,7 +152,7 @@ class QueueReader:
         for file in files:
             inside = named.of_file(file)
             if len(inside):
-                yield from self._read_file(file, maps[file.base], inside)
+                yield from self._read_file(file, maps[file.start], inside)
         if self._strict and files:
             named.require_files(files, piece)
 
@@ -175,12 +175,12 @@ class QueueReader:
     ) -> Iterator[tuple[Bytes, int, _Named]]:
         """Yield bytes of FILE, where they begin in the log, and the entries whose records are in them."""
         if self._is_local and mapping.size <= _MAP_BYTES_MAX:
-            yield mapping.array, file.base, named
+            yield mapping.array, file.start, named
             return
         for group in named.groups():
             begin = int(group.log_offsets[0])
             size = int((group.log_offsets + group.sizes).max()) - begin
-            data = np.frombuffer(mapping.read(begin - file.base, size), np.uint8)
+            data = np.frombuffer(mapping.read(begin - file.start, size), np.uint8)
             yield data, begin, group
 
 
@@ -200,7 +200,7 @@ class _Named:
 
     def of_file(self, file: RowFile) -> _Named:
         """Return those in FILE, in order of their places there."""
-        rows = np.flatnonzero((self.log_offsets >= file.base) & (self.log_offsets < file.end))
+        rows = np.flatnonzero((self.log_offsets >= file.start) & (self.log_offsets < file.end))
         if (np.diff(self.log_offsets[rows]) < 0).any():
             rows = rows[np.argsort(self.log_offsets[rows], kind="stable")]
         return self._take(rows)
@@ -209,8 +209,8 @@ class _Named:
         """Raise OffsetOutOfRange for an entry that points between FILES: the log file has gone meanwhile."""
         known = np.zeros(len(self), np.bool_)
         for file in files:
-            known |= (self.log_offsets >= file.base) & (self.log_offsets < file.end)
-        known |= self.log_offsets < files[0].base
+            known |= (self.log_offsets >= file.start) & (self.log_offsets < file.end)
+        known |= self.log_offsets < files[0].start
         known |= self.log_offsets >= files[-1].end
         if not known.all():
             at = int(self.log_offsets[int(known.argmin())])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from ....proto.errors import ConfigError, OffsetOutOfRange
 from ....store.disk import Disk
+from ....store.listing import queue_folders, require_joined, row_files
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
 from ..sizes import settings_of
@@ -27,7 +28,6 @@ from .conditions import Conditions
 from .entry_columns import QueueColumns, QueuePart, live_part
 from .file_rows import FilePart, file_rows
 from .index_entries import IndexColumns, IndexPart, index_parts
-from .log_files import queue_folders, require_joined, row_files
 from .log_scan import LogPart, MessageRows, log_parts
 from .log_tail import LogTailPart, dispatched_until, log_tails
 from .message_columns import MessageColumns
@@ -155,7 +155,7 @@ class Scan:
     def _queues(self, disk: Disk, root: str) -> Iterator[QueuePart]:
         """Yield the files of all queues that are wanted, cut to what readers of the queue would get."""
         log = row_files(disk, posixpath.join(root, "commitlog"))
-        log_begin = log[0].base if log else 0
+        log_begin = log[0].start if log else 0
         for kind, is_batch in (("consumequeue", False), ("batchconsumequeue", True)):
             for topic, queue_id, folder in queue_folders(
                 disk, posixpath.join(root, kind), self.conditions.topics

@@ -8,9 +8,8 @@ from unittest.mock import patch
 import pytest
 
 from pocketmq.proto.errors import OffsetOutOfRange
-from pocketmq.store import OsDisk
-from pocketmq.tools.stores.scan import log_files
-from pocketmq.tools.stores.scan.log_files import (
+from pocketmq.store import OsDisk, listing
+from pocketmq.store.listing import (
     RowFile,
     missing_between,
     queue_folders,
@@ -32,7 +31,7 @@ def test_files_are_those_that_are_named_by_an_offset(tmp_path: Path) -> None:
 
     found = row_files(OsDisk(), str(tmp_path))
 
-    assert [(file.base, file.end) for file in found] == [(0, 100), (100, 200)]
+    assert [(file.start, file.end) for file in found] == [(0, 100), (100, 200)]
 
 
 def test_a_file_that_was_made_while_its_folder_was_listed_is_found(tmp_path: Path) -> None:
@@ -43,7 +42,7 @@ def test_a_file_that_was_made_while_its_folder_was_listed_is_found(tmp_path: Pat
     with patch.object(OsDisk, "list", side_effect=[[whole[0], whole[2]], whole]):
         found = row_files(OsDisk(), str(tmp_path))
 
-    assert [file.base for file in found] == [0, 100, 200]
+    assert [file.start for file in found] == [0, 100, 200]
 
 
 def test_a_file_that_stays_away_is_missing(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_zeros_are_found_with_and_without_holes(tmp_path: Path, used: int) -> No
     path.write_bytes(b"x" * used + bytes(65_536 - used))
     file = RowFile(str(path), 1_000, 65_536)
 
-    with patch.object(log_files, "_PROBE_BYTES", 4_096):
+    with patch.object(listing, "_PROBE_BYTES", 4_096):
         found = zeros_from(OsDisk(), file)
 
     assert 1_000 + used <= found <= 1_000 + used + 4_096

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
 from pocketmq.store import OsDisk
 from pocketmq.store.disk import Mapping
+from pocketmq.store.listing import RowFile
 from pocketmq.tools.stores.scan import log_range
 from pocketmq.tools.stores.scan.conditions import Conditions
-from pocketmq.tools.stores.scan.log_files import RowFile
 from pocketmq.tools.stores.scan.log_range import Damage, Found, LogRange, log_end
 from pocketmq.tools.stores.scan.log_scan import log_parts
 
