@@ -32,7 +32,7 @@ from .waiting import Purgatory, Waiting, end_of_wait
 class Fetches:
     """Answers fetches from STORE."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (it stands between these parts)
         self,
         config: BrokerConfig,
         topics: Topics,
@@ -41,7 +41,9 @@ class Fetches:
         purgatory: Purgatory,
         now_ms: Callable[[], int],
         filters: Filters,
+        renew_lease: Callable[[str, str, int, int], None] | None = None,
     ) -> None:
+        """RENEW_LEASE: of group, topic and queue; raises LeaseLost where they are not held under the token."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -49,8 +51,7 @@ class Fetches:
         self._purgatory = purgatory
         self._now_ms = now_ms
         self._filters = filters
-        #: Renews the lease of group, topic and queue; raises LeaseLost where they are not held under the token.
-        self.renew_lease: Callable[[str, str, int, int], None] | None = None
+        self._renew_lease = renew_lease
         #: Hears of each fetch; returns what is told its answer.
         self.on_fetch: Callable[[pb.FetchRequest, Done], Done] = lambda request, done: done
         #: How many fetches were asked for.
@@ -97,8 +98,8 @@ class Fetches:
                     f"{field} is {value}: must not be negative", field=field, limit=0, value=value
                 )
         self._topics.for_reading(request.topic, request.queue)
-        if request.lease and self.renew_lease is not None:
-            self.renew_lease(request.group, request.topic, request.queue, request.lease)
+        if request.lease and self._renew_lease is not None:
+            self._renew_lease(request.group, request.topic, request.queue, request.lease)
 
     def _limits(self, request: pb.FetchRequest) -> Limits:
         """Return how many messages and bytes the answer may have."""

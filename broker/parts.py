@@ -210,31 +210,46 @@ def assemble(
     unix_ms = clock.unix_ms
     topics = Topics(state_file("topics.json"), config, unix_ms)
     groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
-    accounts = Accounts(wall.unix_ms, AccountFile(store.disk, store.config.path))
-    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts)
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
+    lease_file = LeaseFile(store.disk, store.config.own_folder)
+    leases = KeptLeases(lease_file, wall_timers, limit=config.leases_max)
+    fence = Fence(leases, config.lease_ms)
+    account_file = AccountFile(store.disk, store.config.path)
+    accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
+    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
     filters = Filters(wall_timers, wall, accounts)
     appends = Appends(store, purgatory.notify)
-    fetches = Fetches(config, topics, offsets, store, purgatory, wall.now_ms, filters)
-    coordination = _coordination(config, store, topics, groups, (offsets, accounts), wall_timers)
-    fetches.renew_lease = coordination.fence.renew_by_fetch
+    fetches = Fetches(
+        config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch
+    )
     transactions = Transactions(config, store, topics, offsets, appends, timers, clock)
     waits = _waits(store, transactions, unix_ms)
     producers = _producers(config, store, clock)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
-    pop_parts = _pop_parts(config, store, offsets, retries, (timers, wall_timers), random)
-    pop_parts.accounts = accounts
-    pops = Pops(config, topics, groups, filters, purgatory, pop_parts)
+    pop_parts = _pop_parts(config, store, offsets, accounts, retries, (timers, wall_timers), random)
+
+    def has_members(group: str) -> bool:
+        # A group shares queues or pops: the coordinator asks the pops as well, and is made after them.
+        return coordination.coordinator.has_members(group)
+
+    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, has_members)
     appends.on_arrival.append(pops.arrived)
     sees_all = config.v2_cluster and not config.v2_endpoints
     servers = config.nameservers if sees_all else ()
     neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
     topics.on_change.append(neighbours.forget)
     clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops)
-    coordination.official = clients.subscriptions.of_group
-    coordination.keep_apart(pops)
+    coordination = Coordination(
+        topics,
+        Coordinator(config, groups, wall_timers, pops.check_not_popped),
+        QueueLeases(config, topics, groups, offsets, wall_timers, leases),
+        leases,
+        fence,
+        accounts,
+        clients.subscriptions.of_group,
+    )
     parts = Parts(
         store=store,
         topics=topics,
@@ -349,27 +364,6 @@ def _clients(
     return clients
 
 
-def _coordination(
-    config: BrokerConfig,
-    store: MessageStore,
-    topics: Topics,
-    groups: Groups,
-    kept_of_groups: tuple[Offsets, Accounts],
-    timers: Timers,
-) -> Coordination:
-    offsets, accounts = kept_of_groups
-    file = LeaseFile(store.disk, store.config.own_folder)
-    leases = KeptLeases(file, timers, limit=config.leases_max)
-    return Coordination(
-        topics,
-        Coordinator(config, groups, timers),
-        QueueLeases(config, topics, groups, offsets, timers, leases),
-        leases,
-        Fence(leases, config.lease_ms),
-        accounts,
-    )
-
-
 def _producers(config: BrokerConfig, store: MessageStore, clock: Clock) -> Producers:
     return Producers(
         store,
@@ -383,6 +377,7 @@ def _pop_parts(
     config: BrokerConfig,
     store: MessageStore,
     offsets: Offsets,
+    accounts: Accounts,
     retries: Retries,
     both_timers: tuple[Timers, Timers],
     random: Random,
@@ -397,4 +392,5 @@ def _pop_parts(
         bury=retries.bury,
         in_flight_max=config.pop_in_flight_max,
         bytes_max=config.fetch_bytes_max,
+        accounts=accounts,
     )

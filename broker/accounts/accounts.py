@@ -50,7 +50,10 @@ class Accounts:
         now_ms: Callable[[], int] = lambda: 0,
         file: AccountFile | None = None,
         limit: int = ACCOUNTS_MAX,
+        holder: Callable[[str, str, int], str] = lambda group, topic, queue: "",
     ) -> None:
+        """HOLDER tells who holds a queue of ours for a group; "": nobody."""
+        self._holder = holder
         self._now_ms = now_ms
         self._file = file
         self._limit = limit
@@ -64,8 +67,6 @@ class Accounts:
         self._saver = Flusher("not started: works at once")
         self._call_owner: CallOwner = lambda function: function()
         self._saving = 0
-        #: Who holds a queue of ours for a group; "": nobody.
-        self.holder: Callable[[str, str, int], str] = lambda group, topic, queue: ""
         self.lost = 0
         self.skipped = 0
 
@@ -83,7 +84,7 @@ class Accounts:
         """Note LOOK at KEY through FILTERING for MEMBER (None: who holds the queue); the queue ends at QUEUE_END."""
         account = self._of(key, queue_end)
         before = account.skipped_count
-        who = self.holder(*key) if member is None and look.stepped else member or ""
+        who = self._holder(*key) if member is None and look.stepped else member or ""
         self.lost += account.look(look, filtering, who, self._now_ms())
         self.skipped += max(0, account.skipped_count - before)
 

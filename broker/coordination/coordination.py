@@ -8,7 +8,6 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, bidi, service, unary
 from ...proto.topics import check_group
 from ..accounts.accounts import Accounts
-from ..pop.pops import Pops
 from ..topics import Topics
 from .coordinator import Coordinator
 from .leases import Fence, KeptLeases, Lease, QueueKey
@@ -29,15 +28,14 @@ class Coordination:
         kept: KeptLeases,
         fence: Fence,
         accounts: Accounts,
+        official: OfficialMembers,
     ) -> None:
         self.coordinator = coordinator
         self.leases = leases
         self.fence = fence
         self._kept = kept
         self.accounts = accounts
-        accounts.holder = self._holder
-        #: Who knows which official clients there are.
-        self.official: OfficialMembers = lambda group: ()
+        self._official = official
         self._topics = topics
         self._shapes = {name: self._shape(name) for name in topics.names()}
         topics.on_change.append(self._topic_changed)
@@ -49,11 +47,6 @@ class Coordination:
     def holder(self, group: str, key: QueueKey) -> Lease | None:
         """Return the lease by which somebody holds KEY for GROUP."""
         return self._kept.holder(group, key)
-
-    def keep_apart(self, pops: Pops) -> None:
-        """Have groups share queues or pop, and not both."""
-        pops.has_members = self.coordinator.has_members
-        self.coordinator.check_join = pops.check_not_popped
 
     def methods(self) -> MethodTable:
         """Return the methods of members, and the one that tells of them."""
@@ -86,11 +79,6 @@ class Coordination:
         self.leases.forget_topic(topic)
         self.accounts.forget_topic(topic)
 
-    def _holder(self, group: str, topic: str, queue: int) -> str:
-        """Return the member that holds QUEUE of TOPIC for GROUP; "" for nobody."""
-        lease = self._kept.holder(group, QueueKey(topic, queue))
-        return "" if lease is None else lease.member_id
-
     # --- topics
 
     def _shape(self, name: str) -> tuple[int, int] | None:
@@ -113,7 +101,7 @@ class Coordination:
         reply = pb.GroupStateReply(
             leases=self.leases.of_group(name),
             filtered=self.accounts.of_group(name),
-            official=self.official(name),
+            official=self._official(name),
         )
         membership = self.coordinator.get(name)
         if membership is None:

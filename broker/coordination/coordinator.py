@@ -46,7 +46,15 @@ logger = logging.getLogger(__name__)
 class Coordinator:
     """Groups with members. The event loop owns it."""
 
-    def __init__(self, config: BrokerConfig, groups: Groups, timers: Timers) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        groups: Groups,
+        timers: Timers,
+        check_join: Callable[[str], None] = lambda group: None,
+    ) -> None:
+        """CHECK_JOIN raises GroupInUse for a group that reads in another way."""
+        self._check_join = check_join
         self._config = config
         self._configs = groups
         self._timers = timers
@@ -55,8 +63,6 @@ class Coordinator:
         self._joins = Purgatory(timers, limit=config.groups_max + 1)
         #: How many members there are in all.
         self._count = 0
-        #: Raises GroupInUse for a group that reads in another way.
-        self.check_join: Callable[[str], None] = lambda group: None
 
     def __len__(self) -> int:
         """Return how many members there are."""
@@ -109,7 +115,7 @@ class Coordinator:
     def join(self, seat: MemberStream, join: pb.Join) -> Group:
         """Take in who says JOIN at SEAT, or take it back; return its group."""
         member = member_of(join, seat.peer, self._timers)
-        self.check_join(join.group)
+        self._check_join(join.group)
         config = self._configs.ensure(join.group)
         group = self._groups.get(join.group) or Group(
             join.group, self._config, self._timers, self._joins

@@ -374,6 +374,11 @@ class KeptLeases:
         """Return the lease by which somebody holds KEY for GROUP at present."""
         return self.table.holder(group, key, self.now_ms())
 
+    def member_of(self, group: str, topic: str, queue: int) -> str:
+        """Return the member that holds QUEUE of TOPIC for GROUP; "" for nobody."""
+        lease = self.holder(group, QueueKey(topic, queue))
+        return "" if lease is None else lease.member_id
+
     def start(self) -> None:
         """Begin to write the table down."""
         self._timers.every(PERSIST_INTERVAL_MS, self.save)

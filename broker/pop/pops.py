@@ -63,7 +63,10 @@ class Pops:
         filters: Filters,
         purgatory: Purgatory,
         parts: PopParts,
+        has_members: Callable[[str], bool] = lambda group: False,
     ) -> None:
+        """HAS_MEMBERS tells of a group whether it has members that share queues."""
+        self._has_members = has_members
         self._topics = topics
         self._groups = groups
         self._filters = filters
@@ -81,8 +84,6 @@ class Pops:
         self.on_receive: Callable[[Asked, Callable[[Popped], None]], Callable[[Popped], None]] = (
             lambda asked, done: done
         )
-        #: Has a group members that share queues?
-        self.has_members: Callable[[str], bool] = lambda group: False
 
     # --- beginning and ending
 
@@ -240,7 +241,7 @@ class Pops:
 
     def _check_alone(self, group: str) -> None:
         """Raise GroupInUse if members of GROUP share queues: they would finish what is in flight."""
-        if self.has_members(group):
+        if self._has_members(group):
             raise GroupInUse(
                 f"group {group!r} has members that share its queues, and cannot pop as well: stop them, or use another"
                 " group",

@@ -38,8 +38,7 @@ from .frames import ErrorCode
 from .methods import Kind
 from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
 from .served import HeldAnswers, Served
-from .server_calls import RequestedCall, ServerUnaryCall
-from .server_streams import ServerStreamCall
+from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
 
 OpenCall = ServerUnaryCall | ServerStreamCall
 #: What a call takes that has begun and is not whole, besides its bytes.

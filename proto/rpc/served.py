@@ -1,4 +1,4 @@
-"""What all connections of a server share: its methods, its bounds, and the bytes that it holds for its peers.
+"""What the connections of a server share: its methods and bounds, bytes that are held for peers, and deadlines.
 
 Those bytes are bounded over all connections, with one bound and no fixed share: a single busy peer may have nearly all
 of it. Where all of it is in use, room is made for whoever comes by taking from the others in the order of their
@@ -9,10 +9,15 @@ pace that a network has is next to none.
 
 Cost: nothing per call that holds nothing; else two look-ups in a table. Room is made an eighth of the bound at once, so
 that looking through all holders happens once for so many bytes.
+
+Deadlines are seldom met: thousands of calls wait for an answer, and each ends at its instant if none comes. Those of
+one step of time share a set, so that adding and cancelling cost a hash each, and only steps are kept in order. A
+deadline is met at the end of its step: late by `STEP_MS` at most, never early. Pure: the owner brings the time.
 """
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import ipaddress
 import logging
@@ -23,7 +28,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from .connection import ServerConnection
-from .deadlines import Deadlines
 from .errors import Describe, RpcError, described, not_read
 from .limits import Limits
 from .methods import Kind, Method, MethodTable
@@ -38,6 +42,9 @@ _ROOM: Final = 8
 _V6_HOST_BYTES: Final = 8
 #: Who held so much, and holds a quarter of it, has freed what is worth giving back to the system.
 _PEAK_BYTES: Final = 64 * 1024 * 1024
+STEP_MS: Final = 50
+#: So many steps are kept, and twice those that have deadlines, before the others are looked for.
+_STEPS_MIN: Final = 100
 
 
 class Holder(Protocol):
@@ -50,10 +57,16 @@ class Holder(Protocol):
 HolderT = TypeVar("HolderT", bound=Holder)
 
 
+def _ignore() -> None:
+    """Leave what was freed to the allocator."""
+
+
 class Shares(Generic[HolderT]):
     """What holders have of BYTES_MAX; KIND says of what, in the log."""
 
-    def __init__(self, kind: str, bytes_max: int) -> None:
+    def __init__(self, kind: str, bytes_max: int, released: Callable[[], None] = _ignore) -> None:
+        """RELEASED is told when much was held and is no more."""
+        self._released = released
         self._kind = kind
         self.bytes_max = bytes_max
         #: Bytes of all.
@@ -64,8 +77,6 @@ class Shares(Generic[HolderT]):
         self._is_making_room = False
         self._was_over = False
         self._peak = 0
-        #: Told when much was held and is no more.
-        self.released: Callable[[], None] = _ignore
 
     @property
     def free(self) -> int:
@@ -82,7 +93,7 @@ class Shares(Generic[HolderT]):
         elif self._peak >= _PEAK_BYTES and self.held < self._peak // 4:
             self._peak = self.held
             self._was_over = False
-            self.released()
+            self._released()
 
     def make_room(self, burden: Callable[[HolderT], int], take: Callable[[HolderT], None]) -> None:
         """Unless all is within the bound, have TAKE end what holders have, the greatest BURDEN (bytes × time) first.
@@ -124,10 +135,6 @@ class Shares(Generic[HolderT]):
         return sorted(burdens, key=rank, reverse=True)
 
 
-def _ignore() -> None:
-    """Leave what was freed to the allocator."""
-
-
 def host_of(peer: str) -> str:
     """Return who PEER, an address and a port, belongs to."""
     address = peer.rpartition(":")[0]
@@ -155,10 +162,11 @@ class ServedMethod:
 class Served:
     """The methods of TABLES within LIMITS, and PAGE if there is one. DESCRIBE says how errors travel.
 
-    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's.
+    NOW_MS and SPAWN (which runs a coroutine as a task) are the owner's. RELEASED is told when peers held much and do so
+    no more.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all that connections share)
         self,
         tables: Iterable[MethodTable],
         limits: Limits,
@@ -167,6 +175,7 @@ class Served:
         spawn: Callable[[Coroutine[Any, Any, None]], Any],
         page: Page | None = None,
         describe: Describe = described,
+        released: Callable[[], None] = _ignore,
     ) -> None:
         self._describe = describe
         self.methods: dict[str, ServedMethod] = {}
@@ -180,9 +189,9 @@ class Served:
         self.now_ms = now_ms
         self.spawn = spawn
         #: Bytes of requests that have begun and are not whole, or wait for their reader, on all connections, …
-        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server)
+        self.requests: Shares[Any] = Shares("requests", limits.half_sent_bytes_server, released)
         #: … and of answers that wait for their peers.
-        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server)
+        self.answers: Shares[Any] = Shares("answers", limits.queue_bytes_server, released)
         self.inflater = Inflater()
         #: A stop has begun: streams are to end.
         self.stopping = False
@@ -295,3 +304,64 @@ class HeldAnswers:
                 stream_id, not_read(answers.held, answers.bytes_max, "queue_bytes_server")
             )
             self._hold(self._held - queued)
+
+
+# --- deadlines
+
+
+class Deadline:
+    """An action that is due, unless it is cancelled before."""
+
+    __slots__ = ("_others", "action")
+
+    def __init__(self, action: Callable[[], None], others: set[Deadline]) -> None:
+        self.action = action
+        self._others = others
+        others.add(self)
+
+    def cancel(self) -> None:
+        """Have the action not done. Twice is once."""
+        self._others.discard(self)
+
+
+class Deadlines:
+    """All deadlines of one owner. WAKE is told when the first of them is earlier than it was, or there was none."""
+
+    def __init__(self, wake: Callable[[int], None]) -> None:
+        self._wake = wake
+        self._by_step: dict[int, set[Deadline]] = {}
+        self._steps: list[int] = []
+        self._sweep_at = _STEPS_MIN
+
+    @property
+    def next_ms(self) -> int | None:
+        """When to ask for what is due; None: nothing is."""
+        return self._steps[0] * STEP_MS if self._steps else None
+
+    def add(self, due_ms: int, action: Callable[[], None]) -> Deadline:
+        """Have ACTION due at DUE_MS."""
+        step = -(-due_ms // STEP_MS)
+        found = self._by_step.get(step)
+        if found is None:
+            if len(self._steps) >= self._sweep_at:
+                self._sweep()
+            found = self._by_step[step] = set()
+            heapq.heappush(self._steps, step)
+            if self._steps[0] == step:
+                self._wake(step * STEP_MS)
+        return Deadline(action, found)
+
+    def take_due(self, now_ms: int) -> list[Callable[[], None]]:
+        """Return the actions that are due at NOW_MS and forget them."""
+        due: list[Callable[[], None]] = []
+        while self._steps and self._steps[0] * STEP_MS <= now_ms:
+            found = self._by_step.pop(heapq.heappop(self._steps))
+            due.extend(deadline.action for deadline in found)
+            found.clear()
+        return due
+
+    def _sweep(self) -> None:
+        """Forget steps of which every deadline was cancelled: callers may name any time, a new one each call."""
+        self._by_step = {step: found for step, found in self._by_step.items() if found}
+        self._steps = sorted(self._by_step)
+        self._sweep_at = max(_STEPS_MIN, 2 * len(self._steps))

@@ -26,15 +26,13 @@ from itertools import islice
 from random import Random
 from typing import Any, Final
 
-from .deadlines import Deadlines
-from .errors import Describe, RpcError, described
+from .errors import Describe, RpcError, RpcFailure, described
 from .limits import ConnectionLimits, Limits
 from .listening import BACKLOG, listen
 from .methods import Certificate, ConnectionFigures, ConnectionTotals, MethodTable
 from .pages import Page
-from .served import Served
-from .server_link import ServerLink
-from .tls import server_context
+from .served import Deadlines, Served
+from .server_link import ServerLink, server_context
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ class Server:
         certificate: Callable[[], Awaitable[Certificate]] | None = None,
         page: Page | None = None,
         random: Random | None = None,
-        describe: Describe = described,
+        describe: Describe | None = None,
     ) -> None:
         """CERTIFICATE returns what to show, and is asked at each handshake; without, there is no TLS.
 
@@ -80,10 +78,16 @@ class Server:
         self._random = random or Random()
         self.deadlines = Deadlines(self._wake_at)
         self.served = Served(
-            tables, self.limits, self.deadlines, self.now_ms, self.spawn, page, describe
+            tables,
+            self.limits,
+            self.deadlines,
+            self.now_ms,
+            self.spawn,
+            page,
+            describe or self.describe,
+            released=self._plan_to_give_back,
         )
         self._is_giving_back = False
-        self.served.requests.released = self.served.answers.released = self._plan_to_give_back
         #: What any connection reads goes here and is taken out at once.
         self.large_view = memoryview(bytearray(LARGE_READ_BYTES))
         self.view = self.large_view[:READ_BYTES]
@@ -97,6 +101,11 @@ class Server:
         self._accepted = 0
         self._refused = 0
         self._closed: Counter[str] = Counter()
+
+    @staticmethod
+    def describe(error: RpcError) -> RpcFailure:
+        """Return how ERROR travels where nobody said so."""
+        return described(error)
 
     # --- a carrier
 
@@ -269,7 +278,7 @@ async def serve(
     limits: Limits | None = None,
     certificate: Callable[[], Awaitable[Certificate]] | None = None,
     page: Page | None = None,
-    describe: Describe = described,
+    describe: Describe | None = None,
     grace_s: float = 2.0,
 ) -> AsyncIterator[int]:
     """Serve TABLES at HOST and PORT (0: any free one) inside the block, whose value is the port; then stop.

@@ -1,24 +1,26 @@
-"""Calls as a server has them: what each knows of its request; the one with a message each way, from head to answer."""
+"""Calls as a server has them: what each knows of its request; with a message each way, or with streams."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
 from .connection import ServerConnection
-from .deadlines import Deadline
-from .errors import RpcError, internal_error, not_read, shutting_down
-from .methods import LATER, Call
+from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
+from .methods import LATER, Call, Kind, Receiver, Stream
 from .protocol import GOOD, HEAD, PREFIX_BYTES, Inflation, MessageReader, good, not_one, with_prefix
-from .served import HeldAnswers, Served, ServedMethod
+from .served import Deadline, HeldAnswers, Served, ServedMethod
 
 #: Headers that are about the transport; a handler has no use for them.
 _OF_TRANSPORT: Final = frozenset(
     ("te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding")
 )
+logger = logging.getLogger(__name__)
 
 
 class RequestMetadata(Mapping[str, str]):
@@ -339,3 +341,381 @@ class ServerUnaryCall(RequestContext, Call):
     def _end_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+# --- streams
+
+
+class ServerStreamCall(RequestContext, Stream):
+    """A stream from its headers to its end. What is sent after that is dropped.
+
+    Messages reach the receiver one after the other. While it is busy with one, or more is queued for the peer than
+    `Limits.queue_bytes`, further ones wait here, and no window is given back for them.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_asked",
+        "_busy",
+        "_conversation",
+        "_deadline",
+        "_drained",
+        "_end_told",
+        "_ended",
+        "_ended_by_peer",
+        "_has_head",
+        "_is_delivering",
+        "_method",
+        "_reader",
+        "_receiver",
+        "_receiving",
+        "_task",
+        "_trailing",
+        "_waiting_bytes",
+    )
+
+    def __init__(self, asked: RequestedCall, reader: MessageReader) -> None:
+        super().__init__()
+        self._asked = asked
+        self._conversation = asked.conversation
+        self._method = asked.method
+        self._reader = reader
+        self._deadline: Deadline | None = None
+        self._trailing: list[tuple[str, str]] = []
+        self._receiver: Receiver[Any] | None = None
+        self._receiving = True
+        self._task: asyncio.Task[None] | None = None
+        #: The receiver is busy with a message until this is done.
+        self._busy: asyncio.Future[Any] | None = None
+        self._is_delivering = False
+        self._arrived: deque[bytes | Inflation] = deque()
+        self._waiting_bytes = 0
+        self._ended_by_peer = False
+        self._end_told = False
+        self._has_head = False
+        self._ended = False
+        self._drained: list[asyncio.Future[None]] = []
+
+    def open(self) -> None:
+        """Ask the handler of a talk for its receiver; a server stream has its request first."""
+        self._deadline = self._begun_deadline(self._expire)
+        if self._method.kind is not Kind.BIDI:
+            return
+        try:
+            self._receiver = self._method.handler(self)
+        except RpcError as error:
+            self._end(error)
+        except Exception as bug:  # The edge: a handler's bug costs its own stream, not the process.
+            self._end(internal_error(self._method.path, bug))
+        else:
+            self._send_head()  # Some peers wait for it before they say anything.
+            self._conversation.complete(self)
+            if self._conversation.served.stopping:
+                self.wind_down()
+
+    # --- what comes
+
+    def take(self, data: bytes, ended: bool) -> None:
+        """Take a piece of the body; ENDED: the last."""
+        if self._ended:
+            return
+        try:
+            for message in self._reader.feed(data):
+                self._arrived.append(message)
+                self._waiting_bytes += len(message)
+                self._conversation.connection.earn()
+            if ended:
+                self._ended_by_peer = True
+                if self._reader.is_half:
+                    raise BadRequest(
+                        "the body ends within a message: send what the prefix says", field="body"
+                    )
+            self._deliver()
+        except RpcError as error:
+            self._deliver()  # What came before is answered before.
+            self.fail(error)
+        self._account()
+
+    @property
+    def held(self) -> int:
+        """Bytes that came and were not delivered yet."""
+        return self._waiting_bytes + self._reader.held
+
+    @property
+    def is_half(self) -> bool:
+        """Has a message begun that is not whole, or is the request of a server stream not there?"""
+        return self._reader.is_half or (self._method.kind is not Kind.BIDI and self._receiving)
+
+    def _deliver(self) -> None:
+        """Hand over what has arrived, as long as it is taken."""
+        if self._is_delivering:
+            return
+        self._is_delivering = True
+        try:
+            if self._method.kind is Kind.BIDI:
+                self._deliver_all()
+            else:
+                self._deliver_request()
+        except RpcError as error:
+            self.fail(error)
+        except Exception as bug:  # The edge: a bug costs its own stream.
+            self.fail(internal_error(self._method.path, bug))
+        finally:
+            self._is_delivering = False
+
+    def _deliver_all(self) -> None:
+        connection, queue_bytes = (
+            self._conversation.connection,
+            self._conversation.served.limits.queue_bytes,
+        )
+        receiver, method = self._receiver, self._method
+        assert receiver is not None
+        while self._arrived and self._receiving and not self._ended and self._busy is None:
+            if self.queued_bytes >= queue_bytes:
+                connection.hold(self.stream_id)
+                connection.tell_below(self.stream_id, queue_bytes)
+                return
+            if self._conversation.answers.is_full:
+                connection.hold(self.stream_id)
+                self._conversation.answers.wait(self)
+                return
+            data = self._arrived.popleft()
+            busy: Awaitable[None] | None
+            if isinstance(data, Inflation):
+                busy = self._inflate(data, lambda data: receiver.on_message(method.decode(data)))
+            else:
+                self._waiting_bytes -= len(data)
+                busy = receiver.on_message(method.decode(data))
+            if busy is not None:
+                self._wait_for(busy)
+        if not self._arrived and self._ended_by_peer and self._busy is None and not self._ended:
+            self._end_receiving(receiver)
+
+    def _deliver_request(self) -> None:
+        """Ask a server stream's handler, once the request and the end are there."""
+        if not self._ended_by_peer or not self._receiving:
+            if len(self._arrived) > 1:
+                raise not_one("more")
+            return
+        self._receiving = False
+        self._conversation.complete(self)
+        if len(self._arrived) != 1:
+            raise not_one("more" if self._arrived else "none")
+        data = self._arrived.popleft()
+        if isinstance(data, Inflation):
+            self._wait_for(self._inflate(data, self._ask))
+        else:
+            self._waiting_bytes = 0
+            self._ask(data)
+
+    def _ask(self, data: bytes) -> None:
+        """Ask a server stream's handler."""
+        request = self._method.decode(data)
+        if self._method.is_coroutine:
+            self._task = self._conversation.served.spawn(self._run(request))
+        else:
+            self._method.handler(request, self)
+
+    async def _run(self, request: Message) -> None:
+        try:
+            await self._method.handler(request, self)
+            self.finish()
+        except RpcError as error:
+            self.fail(error)
+        except asyncio.CancelledError as cancelled:
+            if self._ended or self.cancelled:
+                raise
+            self.fail(internal_error(self._method.path, cancelled))
+        except Exception as bug:  # The edge: as in `_deliver`.
+            self.fail(internal_error(self._method.path, bug))
+
+    async def _inflate(
+        self, message: Inflation, take: Callable[[bytes], Awaitable[None] | None]
+    ) -> None:
+        """Have TAKE take MESSAGE once it is inflated; until then it counts as what waits."""
+        conversation = self._conversation
+        data = await conversation.served.inflater.inflate(message, conversation.inflating)
+        self._waiting_bytes -= len(message)
+        busy = take(data)
+        if busy is not None:
+            await busy
+
+    # --- a receiver that is busy
+
+    def _wait_for(self, busy: Awaitable[None]) -> None:
+        self._busy = asyncio.ensure_future(busy)
+        self._busy.add_done_callback(self._go_on)
+        self._conversation.connection.hold(self.stream_id)
+
+    def _go_on(self, done: asyncio.Future[Any]) -> None:
+        """Deliver what has waited meanwhile, or fail as the receiver did."""
+        self._busy = None
+        bug = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if self._ended or self.cancelled:
+            return
+        if isinstance(bug, RpcError):
+            self.fail(bug)
+        elif bug is not None:
+            self.fail(internal_error(self._method.path, bug))
+        elif not self._receiving and self._receiver is not None:
+            self._end_in_stop(self._receiver)
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        self._deliver()
+        self._account()
+        if not self._ended and self._busy is None and not self._arrived:
+            self._conversation.connection.release(self.stream_id)
+        self._conversation.touch()
+
+    def _account(self) -> None:
+        """Have the conversation know how much waits here; fail if that is too much."""
+        if not self._ended:
+            try:
+                self._conversation.gathered(self)
+            except RpcError as error:
+                self.fail(error)
+
+    def drain(self) -> None:
+        """Go on: less is queued than the bound."""
+        self._release_drained()
+        if not self._ended:
+            self._resume()
+
+    def _end_receiving(self, receiver: Receiver[Any]) -> None:
+        self._receiving = False
+        if not self._end_told:
+            self._end_told = True
+            receiver.on_end()
+
+    # --- what is sent
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._conversation.connection.queued_of(self.stream_id)
+
+    def send(self, message: Message) -> None:
+        if self._ended or self.cancelled:
+            return
+        connection, limits = self._conversation.connection, self._conversation.served.limits
+        if not self._has_head:
+            self._send_head()
+        connection.send_data(self.stream_id, with_prefix(message.SerializeToString()))
+        if self.queued_bytes > limits.queue_bytes_max:
+            self.overflow(not_read(self.queued_bytes, limits.queue_bytes_max, "queue_bytes_max"))
+        elif connection.queued > limits.connection_queue_bytes_max:
+            self.overflow(
+                not_read(
+                    connection.queued,
+                    limits.connection_queue_bytes_max,
+                    "connection_queue_bytes_max",
+                )
+            )
+        self._conversation.touch()
+
+    def _send_head(self) -> None:
+        self._has_head = True
+        self._conversation.connection.send_headers(self.stream_id, HEAD)
+
+    def overflow(self, error: RpcError) -> None:
+        """End with ERROR instead of what waits."""
+        self._conversation.connection.drop_body(self.stream_id)
+        self.fail(error)
+
+    def finish(self) -> None:
+        self._end(shutting_down() if self._conversation.served.stopping else None)
+
+    def fail(self, error: RpcError) -> None:
+        self._end(error)
+
+    async def drained(self) -> None:
+        queue_bytes = self._conversation.served.limits.queue_bytes
+        while self.queued_bytes >= queue_bytes and not self._ended and not self.cancelled:
+            waiting = asyncio.get_running_loop().create_future()
+            self._drained.append(waiting)
+            self._conversation.connection.tell_below(self.stream_id, queue_bytes)
+            await waiting
+
+    def _release_drained(self) -> None:
+        for waiting in self._drained:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._drained.clear()
+
+    def _end(self, error: RpcError | None) -> None:
+        """End the stream behind what was sent: well, or with ERROR."""
+        if self._ended or self.cancelled:
+            return
+        conversation = self._conversation
+        trailers = conversation.served.failed(error) if error is not None else self._trailers()
+        if self._has_head:
+            conversation.connection.send_end(self.stream_id, trailers)
+        else:
+            conversation.connection.send_headers(self.stream_id, HEAD + trailers, ends=True)
+        if error is None:
+            conversation.succeeded += 1
+        else:
+            conversation.failed += 1
+        self._close()
+        conversation.touch()
+
+    # --- its ends
+
+    def _close(self) -> None:
+        """Let go of everything; the receiver hears of it once what runs now has returned."""
+        self._ended = True
+        self._no_deadline()
+        self._arrived.clear()
+        self._waiting_bytes = 0
+        self._reader.drop()  # Now, not when cycles of references are looked for.
+        self._conversation.forget(self)
+        self._release_drained()
+        if self._busy is not None:
+            self._busy.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        if self._receiver is not None:
+            asyncio.get_running_loop().call_soon(_close_receiver, self._receiver, self._method.path)
+
+    def wind_down(self) -> None:
+        """Have the receiver finish what is pending; a stream without one has nothing to wait for."""
+        if self._receiver is None:
+            self.fail(shutting_down())
+        elif self._busy is not None:
+            self._receiving = False  # It is told when it is free.
+        elif self._receiving:
+            self._end_in_stop(self._receiver)
+
+    def _end_in_stop(self, receiver: Receiver[Any]) -> None:
+        try:
+            self._end_receiving(receiver)
+        except RpcError as error:
+            self.fail(error)
+        except Exception as bug:  # The edge: a receiver's bug costs its own stream.
+            self.fail(internal_error(self._method.path, bug))
+
+    def give_up(self) -> None:
+        """End now, for the server stops."""
+        self.fail(shutting_down())
+
+    def break_off(self) -> None:
+        """Let go: the peer has."""
+        if not self._ended:
+            self.cancel()
+            self._close()
+
+    def expire(self, error: RpcError) -> None:
+        """End with ERROR, for the time is over, and have the handler know."""
+        self.fail(error)
+        self.cancel()
+
+    def _expire(self) -> None:
+        self.expire(self._conversation.too_late(self._method.path))
+
+
+def _close_receiver(receiver: Receiver[Any], path: str) -> None:
+    try:
+        receiver.on_close()
+    except Exception:  # The edge: the stream is over, nobody else can be told.
+        logger.exception("receiver failed to close method=%s", path)

@@ -170,8 +170,7 @@ def test_counts_are_told_by_group_topic_and_queue() -> None:
 
 
 def test_who_holds_the_queue_is_told_where_the_look_does_not_say() -> None:
-    accounts = Accounts()
-    accounts.holder = lambda group, topic, queue: f"{group}-{topic}-{queue}"
+    accounts = Accounts(holder=lambda group, topic, queue: f"{group}-{topic}-{queue}")
 
     look(accounts, 0, 1, set(), member=None)
 

@@ -85,6 +85,8 @@ class Popping:
         self.flush = flush
         self.random = Random(7)
         self.remembered = Remembered()
+        #: Groups with members that share queues.
+        self.sharing: set[str] = set()
         self.make_journal = make_journal or (lambda store, timers: self.remembered)
         self._begin()
         if not self.topics.has_queue(TOPIC, 0):
@@ -119,7 +121,15 @@ class Popping:
             in_flight_max=self.config.pop_in_flight_max,
             bytes_max=self.config.fetch_bytes_max,
         )
-        self.pops = Pops(self.config, self.topics, self.groups, self.filters, self.purgatory, parts)
+        self.pops = Pops(
+            self.config,
+            self.topics,
+            self.groups,
+            self.filters,
+            self.purgatory,
+            parts,
+            lambda group: group in self.sharing,
+        )
         self.appends.on_arrival.append(self.pops.arrived)
         self.pops.start()
         self.timers.start()

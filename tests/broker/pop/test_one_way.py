@@ -11,7 +11,7 @@ from .popping import GROUP, TOPIC, Popping, seen
 
 
 async def test_a_group_with_members_does_not_pop(broker: Popping) -> None:
-    broker.pops.has_members = lambda group: group == GROUP
+    broker.sharing.add(GROUP)
 
     with pytest.raises(GroupInUse, match="has members"):
         broker.pop()

@@ -8,7 +8,6 @@ from typing import Any
 from pocketmq.proto.rpc import Limits, MethodTable
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import Conversation
-from pocketmq.proto.rpc.deadlines import Deadlines
 from pocketmq.proto.rpc.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -29,7 +28,7 @@ from pocketmq.proto.rpc.frames import (
 from pocketmq.proto.rpc.hpack import FieldDecoder, FieldEncoder
 from pocketmq.proto.rpc.limits import ConnectionLimits
 from pocketmq.proto.rpc.protocol import with_prefix
-from pocketmq.proto.rpc.served import Served
+from pocketmq.proto.rpc.served import Deadlines, Served
 
 from ..http2.calls import request_fields
 

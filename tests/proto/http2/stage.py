@@ -15,8 +15,7 @@ from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
 from pocketmq.proto.rpc.conversation import Conversation
 from pocketmq.proto.rpc.protocol import MessageReader
-from pocketmq.proto.rpc.server_calls import ServerUnaryCall
-from pocketmq.proto.rpc.server_streams import ServerStreamCall
+from pocketmq.proto.rpc.server_calls import ServerStreamCall, ServerUnaryCall
 from pocketmq.proto.rpc.streams import Http2Stream
 
 from ..carriers.echo import REPLY, RUN, EchoService

@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc import server_link as shell
-from pocketmq.proto.rpc.deadlines import Deadlines
+from pocketmq.proto.rpc.served import Deadlines
 from pocketmq.proto.rpc.server_link import Keepalive
 
 from ..carriers.echo import RUN

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.certificates import development_certificate
-from pocketmq.proto.rpc.tls import server_context
+from pocketmq.proto.rpc.server_link import server_context
 
 from ....interop.go_tools import go_tool
 from .plain_server import plain_server
