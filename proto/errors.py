@@ -39,6 +39,9 @@
     │   ├── TopicInUse               queues that were to go hold messages
     │   ├── InvalidReceiptHandle     no delivery that lasts: it is over, finished otherwise, or never was
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
+    │   ├── CellChanged              somebody else has changed what the registry says of the replica set
+    │   ├── RegistryUnavailable      the registry did not answer: what was asked for may have been done
+    │   ├── SessionExpired           the registry has ended the session, and with it the live node
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
     └── ClientError
@@ -305,6 +308,25 @@ class TopicInUse(BrokerError):
     """Queues of the topic that were to go hold messages: nobody could read them."""
 
     status = "FAILED_PRECONDITION"
+
+
+class CellChanged(BrokerError):
+    """What the registry says of the replica set has another version than the one that was read."""
+
+    status = "ABORTED"
+
+
+class RegistryUnavailable(BrokerError):
+    """The registry did not answer: whether it did, or will yet do, what was asked for is unknown."""
+
+    status = "UNAVAILABLE"
+    retriable = True
+
+
+class SessionExpired(BrokerError):
+    """The registry has ended the session; the live node of this replica is gone with it."""
+
+    status = "UNAVAILABLE"
 
 
 class NotServed(BrokerError):

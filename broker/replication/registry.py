@@ -1,0 +1,244 @@
+"""The registry of replica sets: one cell a set, which says who is master, and a live node for each replica that runs.
+
+    <cluster>/sets/<name>/state      persistent, changed only by compare-and-set on the version that was read
+        {"format":1,"epoch":7,"master":2,"in_sync":[1,2],"replicas":{"1":"host:port","2":"host:port"}}
+    <cluster>/sets/<name>/live/<id>  ephemeral: it ends with the session of who announced it
+        {"address":"host:port","epoch":7,"end":4096,"unclean":false}
+
+`epoch` is the set's own number, i32 as in Apache's files: it survives a registry that is built anew. `master` 0: the
+set was never led. `in_sync` holds the ids, ascending, of the replicas that have all that was acknowledged; `replicas`
+all that there are. Whoever is elected writes a higher epoch with itself as master, so that each epoch has one master.
+
+Fields that are not known are ignored, and gone with the next change: whoever adds one that must stay raises `format`,
+and a later format is refused. Bounds: a node has `NODE_SIZE_MAX` bytes, a set `REPLICAS_MAX` replicas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from ...proto.errors import ConfigError
+
+FORMAT: Final = 1
+NODE_SIZE_MAX: Final = 65_536
+REPLICAS_MAX: Final = 64
+REPLICA_ID_MAX: Final = 2**31 - 1
+EPOCH_MAX: Final = 2**31 - 1
+OFFSET_MAX: Final = 2**63 - 1
+_ADDRESS_LENGTH_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What the registry says of a replica set."""
+
+    epoch: int
+    #: A replica id; 0 before the first election.
+    master: int
+    in_sync: frozenset[int]
+    #: "host:port" by replica id.
+    replicas: Mapping[int, str] = field(default_factory=dict)
+
+
+class VersionedCell(NamedTuple):
+    """A cell as it was at a version of its node; versions of one node only grow."""
+
+    cell: Cell
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveNode:
+    """What a replica that runs says of itself."""
+
+    address: str
+    #: Of its last record; orders candidates, together with END. Both are hints, and may be old.
+    epoch: int
+    end: int
+    #: It may lack what it once acknowledged: no candidate, and in no set, until it has caught up.
+    unclean: bool = False
+
+
+class Registry(Protocol):
+    """One session with the registry of one replica set.
+
+    Each operation raises RegistryUnavailable when no answer came: whether a change was, or will yet be, applied is then
+    unknown. Reads may be old: versions tell what is newer. Once the session is over all raise SessionExpired: the live
+    node is gone, and a new session has to be opened.
+    """
+
+    @property
+    def answered_ms(self) -> int:
+        """The `CLOCK_BOOTTIME`, in ms, at which the latest request that was answered had been sent."""
+        ...
+
+    async def read(self) -> VersionedCell | None:
+        """Return the cell; None: there is none. Raises ConfigError if it cannot be understood."""
+        ...
+
+    async def create(self, cell: Cell) -> int:
+        """Make the cell where there is none; return its version. Raises CellChanged if there is one."""
+        ...
+
+    async def compare_and_set(self, cell: Cell, version: int) -> int:
+        """Replace the cell of VERSION by CELL; return the new version. Raises CellChanged if it has another."""
+        ...
+
+    async def announce(self, replica_id: int, node: LiveNode) -> None:
+        """Set the live node of REPLICA_ID; it ends with this session."""
+        ...
+
+    async def live(self) -> Mapping[int, LiveNode]:
+        """Return the live nodes by replica id; one that cannot be understood is left out."""
+        ...
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have CHANGED called whenever the cell or a live node may have changed."""
+        ...
+
+    async def close(self) -> None:
+        """End the session, and with it the live node."""
+        ...
+
+
+# ---------------------------------------------------------------- cells and their bytes
+
+
+def render_cell(cell: Cell) -> bytes:
+    """Return the bytes of CELL. Raises ConfigError if it breaks a rule."""
+    _check_cell(cell, "the cell to write")
+    return _render(
+        {
+            "format": FORMAT,
+            "epoch": cell.epoch,
+            "master": cell.master,
+            "in_sync": sorted(cell.in_sync),
+            "replicas": {str(one): cell.replicas[one] for one in sorted(cell.replicas)},
+        }
+    )
+
+
+def parse_cell(data: bytes, node: str) -> Cell:
+    """Return the cell in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    fields = _object_in(data, node)
+    number = _integer(fields, "format", node, 1, 2**31)
+    if number != FORMAT:
+        raise _refused(
+            node,
+            f'"format" is {number}, and this program knows {FORMAT}',
+            "upgrade this broker: another one of the set is of a later version",
+        )
+    epoch = _integer(fields, "epoch", node, 0, EPOCH_MAX)
+    master = _integer(fields, "master", node, 0, REPLICA_ID_MAX)
+    in_sync = fields.get("in_sync")
+    if not isinstance(in_sync, list) or not all(_is_id(one) for one in in_sync):
+        raise _refused(
+            node, f'"in_sync" must be a list of replica ids from 1 on, not {in_sync!r:.80}'
+        )
+    if len(set(in_sync)) != len(in_sync):
+        raise _refused(node, f'"in_sync" names a replica twice: {in_sync!r:.80}')
+    addresses = fields.get("replicas")
+    if not isinstance(addresses, dict):
+        raise _refused(
+            node, f'"replicas" must be an object of addresses by replica id, not {addresses!r:.80}'
+        )
+    replicas: dict[int, str] = {}
+    for key, address in addresses.items():
+        if not (key.isascii() and key.isdecimal() and str(int(key[:12])) == key):
+            raise _refused(
+                node, f'"replicas" has the key {key!r:.80}, which is no replica id from 1 on'
+            )
+        replicas[int(key)] = address
+    cell = Cell(epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=replicas)
+    _check_cell(cell, node)
+    return cell
+
+
+def render_live(node: LiveNode) -> bytes:
+    """Return the bytes of a live node."""
+    return _render(
+        {
+            "address": node.address,
+            "epoch": node.epoch,
+            "end": node.end,
+            "unclean": node.unclean,
+        }
+    )
+
+
+def parse_live(data: bytes, node: str) -> LiveNode:
+    """Return the live node in DATA, the bytes of NODE, which errors name. Raises ConfigError."""
+    fields = _object_in(data, node)
+    unclean = fields.get("unclean")
+    if not isinstance(unclean, bool):
+        raise _refused(node, f'"unclean" must be true or false, not {unclean!r:.80}')
+    address = fields.get("address")
+    _check_address(address, '"address"', node)
+    return LiveNode(
+        address=str(address),
+        epoch=_integer(fields, "epoch", node, 0, EPOCH_MAX),
+        end=_integer(fields, "end", node, 0, OFFSET_MAX),
+        unclean=unclean,
+    )
+
+
+def _render(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _object_in(data: bytes, node: str) -> dict[str, Any]:
+    if len(data) > NODE_SIZE_MAX:
+        raise _refused(node, f"it has {len(data)} bytes, and {NODE_SIZE_MAX} are the limit")
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _refused(node, f"it is no JSON: {data[:40]!r}") from None
+    if not isinstance(fields, dict):
+        raise _refused(node, f"it is no JSON object: {data[:40]!r}")
+    return fields
+
+
+def _check_cell(cell: Cell, node: str) -> None:
+    """Raise ConfigError if the values of CELL contradict each other or their bounds."""
+    if not 0 <= cell.epoch <= EPOCH_MAX:
+        raise _refused(node, f'"epoch" is {cell.epoch}, not from 0 to {EPOCH_MAX}')
+    if len(cell.replicas) > REPLICAS_MAX:
+        raise _refused(
+            node, f'"replicas" has {len(cell.replicas)} entries, and {REPLICAS_MAX} are the limit'
+        )
+    for one, address in cell.replicas.items():
+        if not _is_id(one):
+            raise _refused(node, f'"replicas" has the id {one}, not from 1 to {REPLICA_ID_MAX}')
+        _check_address(address, f'"replicas" at "{one}"', node)
+    if unknown := sorted(cell.in_sync - cell.replicas.keys()):
+        raise _refused(node, f'"in_sync" has {unknown[0]}, which "replicas" does not have')
+    if cell.master and cell.master not in cell.in_sync:
+        raise _refused(node, f'"master" is {cell.master}, which "in_sync" does not have')
+
+
+def _check_address(address: object, name: str, node: str) -> None:
+    host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not (host and colon and is_port and len(host) <= _ADDRESS_LENGTH_MAX):
+        raise _refused(node, f'{name} must be "host:port", not {address!r:.80}')
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 1 <= value <= REPLICA_ID_MAX
+
+
+def _integer(fields: dict[str, Any], name: str, node: str, least: int, most: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise _refused(
+            node, f'"{name}" must be an integer from {least} to {most}, not {value!r:.80}'
+        )
+    return value
+
+
+def _refused(node: str, fault: str, remedy: str = "") -> ConfigError:
+    remedy = remedy or "correct the node, or write it anew for the replica whose log is the newest"
+    return ConfigError(f"{node}: {fault}; {remedy}", node=node)

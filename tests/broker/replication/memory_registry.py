@@ -1,0 +1,178 @@
+"""A registry of replica sets in memory, with a real one's faults: lost answers, old reads, sessions that end.
+
+`Ensemble` is the server: requests are carried out when the caller says so. `MemoryRegistry` is a session with it, as
+brokers see it; its faults come from FAULTS, which is asked before each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import TypeVar
+
+from pocketmq.broker.replication.registry import (
+    Cell,
+    LiveNode,
+    VersionedCell,
+    parse_cell,
+    parse_live,
+    render_cell,
+    render_live,
+)
+from pocketmq.proto.errors import CellChanged, RegistryUnavailable, SessionExpired
+
+_T = TypeVar("_T")
+NODE = "/pocketmq/test/sets/orders/state"
+
+
+class Fault(Enum):
+    """What becomes of a request."""
+
+    NONE = auto()
+    #: It never arrives; the caller hears of a lost connection.
+    LOST = auto()
+    #: It is carried out, and the caller hears of a lost connection.
+    ANSWER_LOST = auto()
+    #: A read is answered by a server that is behind.
+    OLD = auto()
+    #: The session ends before it.
+    EXPIRED = auto()
+
+
+class Ensemble:
+    """The cell with every value that it had, and the live nodes by session."""
+
+    def __init__(self) -> None:
+        #: The bytes of each version.
+        self.history: list[bytes] = []
+        self._live: dict[int, tuple[int, bytes]] = {}
+        self.sessions: set[int] = set()
+        self._last_session = 0
+        self._watchers: dict[int, Callable[[], None]] = {}
+
+    def read(self, behind: int = 0) -> VersionedCell | None:
+        """Return the cell as it was BEHIND changes ago."""
+        version = len(self.history) - 1 - behind
+        if version < 0:
+            return None
+        return VersionedCell(parse_cell(self.history[version], NODE), version)
+
+    def create(self, cell: Cell) -> int | None:
+        """Make the cell; None: there is one."""
+        return self._append(cell) if not self.history else None
+
+    def compare_and_set(self, cell: Cell, version: int) -> int | None:
+        """Replace the cell of VERSION; return the new version, or None if it has another."""
+        if not self.history or version != len(self.history) - 1:
+            return None
+        return self._append(cell)
+
+    def open(self) -> int:
+        """Begin a session."""
+        self._last_session += 1
+        self.sessions.add(self._last_session)
+        return self._last_session
+
+    def expire(self, session: int) -> None:
+        """End SESSION, and with it what it announced."""
+        self.sessions.discard(session)
+        self._watchers.pop(session, None)
+        gone = [one for one, (of, _) in self._live.items() if of == session]
+        for one in gone:
+            del self._live[one]
+        if gone:
+            self._tell()
+
+    def announce(self, session: int, replica_id: int, node: LiveNode) -> bool:
+        """Set a live node; False: the session is over."""
+        if session not in self.sessions:
+            return False
+        self._live[replica_id] = (session, render_live(node))
+        self._tell()
+        return True
+
+    def live(self) -> dict[int, LiveNode]:
+        return {one: parse_live(data, NODE) for one, (_, data) in self._live.items()}
+
+    def watch(self, session: int, changed: Callable[[], None]) -> None:
+        self._watchers[session] = changed
+
+    def _append(self, cell: Cell) -> int:
+        self.history.append(render_cell(cell))
+        self._tell()
+        return len(self.history) - 1
+
+    def _tell(self) -> None:
+        for changed in list(self._watchers.values()):
+            changed()
+
+
+class MemoryRegistry:
+    """A session with ENSEMBLE, for one replica; a `Registry`."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        now_ms: Callable[[], int],
+        faults: Callable[[str], Fault] = lambda _: Fault.NONE,
+    ) -> None:
+        self._ensemble = ensemble
+        self._now_ms = now_ms
+        self._faults = faults
+        self.session = ensemble.open()
+        self._answered_ms = now_ms()
+
+    @property
+    def answered_ms(self) -> int:
+        return self._answered_ms
+
+    async def read(self) -> VersionedCell | None:
+        fault, sent_ms = self._ask("read")
+        found = self._ensemble.read(
+            1 if fault is Fault.OLD and len(self._ensemble.history) > 1 else 0
+        )
+        return self._answer(fault, sent_ms, found)
+
+    async def create(self, cell: Cell) -> int:
+        fault, sent_ms = self._ask("create")
+        version = self._answer(fault, sent_ms, self._ensemble.create(cell))
+        if version is None:
+            raise CellChanged(f"{NODE} is there already", node=NODE)
+        return version
+
+    async def compare_and_set(self, cell: Cell, version: int) -> int:
+        fault, sent_ms = self._ask("compare_and_set")
+        new = self._answer(fault, sent_ms, self._ensemble.compare_and_set(cell, version))
+        if new is None:
+            raise CellChanged(f"{NODE} is not of version {version} any more", node=NODE)
+        return new
+
+    async def announce(self, replica_id: int, node: LiveNode) -> None:
+        fault, sent_ms = self._ask("announce")
+        self._answer(fault, sent_ms, self._ensemble.announce(self.session, replica_id, node))
+
+    async def live(self) -> Mapping[int, LiveNode]:
+        fault, sent_ms = self._ask("live")
+        return self._answer(fault, sent_ms, self._ensemble.live())
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._ensemble.watch(self.session, changed)
+
+    async def close(self) -> None:
+        self._ensemble.expire(self.session)
+
+    def _ask(self, operation: str) -> tuple[Fault, int]:
+        fault = self._faults(operation)
+        if fault is Fault.EXPIRED:
+            self._ensemble.expire(self.session)
+        if self.session not in self._ensemble.sessions:
+            raise SessionExpired("the session is over: open a new one")
+        if fault is Fault.LOST:
+            raise RegistryUnavailable(f"{operation}: the connection was lost")
+        return fault, self._now_ms()
+
+    def _answer(self, fault: Fault, sent_ms: int, found: _T) -> _T:
+        if fault is Fault.ANSWER_LOST:
+            raise RegistryUnavailable("the connection was lost before the answer")
+        self._answered_ms = sent_ms
+        return found
