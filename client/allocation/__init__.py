@@ -1,4 +1,4 @@
-"""Which member of a group reads which queues: strategies, pure functions of members and queues, one a module.
+"""Which member of a group reads which queues: strategies, pure functions of members and queues.
 
     strategy = strategy_named("sticky")
     shares = allocated(strategy, [Member("a", topics=topics), Member("b", topics=topics)], queues)
@@ -17,18 +17,18 @@ All but the last two compute what Apache RocketMQ 5.5 computes for members and q
 is any object with a `name` and `allocate`: see `Strategy`.
 """
 
-from .allocated import allocated
-from .average import Average
-from .average_by_circle import AverageByCircle
-from .configured import Configured
-from .consistent_hash import ConsistentHash
-from .machine_room import MachineRoom
-from .machine_room_nearby import MachineRoomNearby
-from .member import Member
-from .moves import Move, moves
-from .named import known_strategies, strategy_named
 from .sticky import Sticky
-from .strategy import Strategy
+from .strategies import (
+    Average,
+    AverageByCircle,
+    Configured,
+    ConsistentHash,
+    MachineRoom,
+    MachineRoomNearby,
+    known_strategies,
+    strategy_named,
+)
+from .strategy import Member, Move, Strategy, allocated, moves
 
 __all__ = [
     "Member",

@@ -15,8 +15,7 @@ from typing import Final
 from sortedcontainers import SortedList
 
 from ..queue import Queue
-from .member import Member, ordered_members, ordered_queues
-from .strategy import Shares
+from .strategy import Member, Shares, ordered_members, ordered_queues
 
 _NOBODY: Final = -1
 

@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.client import Queue
 from pocketmq.client.allocation import MachineRoom, Member, strategy_named
-from pocketmq.client.allocation.member import ordered_members, ordered_queues
+from pocketmq.client.allocation.strategy import ordered_members, ordered_queues
 
 TABLES = [
     json.loads(line)

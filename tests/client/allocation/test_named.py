@@ -48,7 +48,7 @@ def test_an_object_is_taken_as_it_is_and_a_class_is_made() -> None:
 
 
 def test_a_class_is_found_by_its_module() -> None:
-    found = strategy_named("pocketmq.client.allocation.average:Average")
+    found = strategy_named("pocketmq.client.allocation:Average")
 
     assert isinstance(found, Average)
 
