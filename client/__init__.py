@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from .consuming.offsets import OffsetAndMetadata
     from .consuming.pulling import Pulled
     from .consuming.sending_back import SentBack
-    from .draft import Draft
-    from .filtering import Filter, Sql
-    from .message import Message
+    from .message import Draft, Message
     from .message_batch import MessageBatch
     from .once import Once
     from .producer import Producer
@@ -62,6 +60,7 @@ if TYPE_CHECKING:
     from .queue import Queue
     from .rebalance_listener import RebalanceListener
     from .received_message import ReceivedMessage
+    from .subscriptions import Filter, Sql
 
 __all__ = [
     "Message",
@@ -142,9 +141,9 @@ _MODULES = {
     "OffsetAndMetadata": "consuming.offsets",
     "Pulled": "consuming.pulling",
     "SentBack": "consuming.sending_back",
-    "Draft": "draft",
-    "Filter": "filtering",
-    "Sql": "filtering",
+    "Draft": "message",
+    "Filter": "subscriptions",
+    "Sql": "subscriptions",
     "Message": "message",
     "MessageBatch": "message_batch",
     "Once": "once",

@@ -10,9 +10,8 @@ from typing import Any, Final, Unpack, overload
 from ..proto.clock import Clock, SystemClock
 from .config import ProducerConfig, ProducerSettings, settled
 from .connections import Connections, GrpcConnections
-from .draft import NO_VALUE
 from .faces import AsyncSignalledFace
-from .message import ManyParts, Message, MessageParts
+from .message import NO_VALUE, ManyParts, Message, MessageParts
 from .producing.checking import Checker
 from .producing.metrics import ProducerMetrics
 from .producing.receipt import Receipt, Receipts

@@ -17,14 +17,11 @@ from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections, GrpcConnections
 from .consuming.counts import Counts
 from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
-from .consuming.poll_watch import watch_polls
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
 from .consuming.pulling import Pull, Pulled, pull_once
 from .consuming.reading import Reading
-from .consuming.retrying import Retrying
-from .consuming.sending_back import SentBack
+from .consuming.sending_back import Retrying, SentBack
 from .consuming.steering import Steering
-from .consuming.wishes import Topics, subscriptions_of
 from .faces import AsyncSignalledFace
 from .message_batch import MessageBatch
 from .queue import Queue
@@ -32,6 +29,7 @@ from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
 from .session import Session
 from .signals import Signals
+from .subscriptions import Topics, subscriptions_of
 
 #: Hears what became of `commit_async`: None, or why it failed.
 CommitCallback = Callable[[PocketMQError | None], object]
@@ -87,7 +85,6 @@ class AsyncPullConsumer(AsyncSignalledFace):
         """Begin to read ahead; `async with` does so."""
         self._reading.start()
         self._reading.has_listener = self._listener is not None
-        self._session.tasks.spawn(watch_polls(self._reading, self._cursor))
         if self._subscriptions:
             self._steering.subscribe(self._subscriptions, None)
 
@@ -112,15 +109,10 @@ class AsyncPullConsumer(AsyncSignalledFace):
 
     async def messages(self, timeout_ms: int | None = None) -> AsyncIterator[ReceivedMessage]:
         """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
-        cursor, signals = self._cursor, self._signals
+        signals = self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
             while signals.told is None:
-                for message in cursor.rest():
-                    assert cursor.batch is not None
-                    if cursor.batch.stretch.ended:
-                        break
-                    cursor.begin = cursor.end
-                    cursor.end += 1
+                for message in self._cursor.one_by_one():
                     yield message
                     if signals.told is not None:
                         break
@@ -258,8 +250,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of TOPIC that can be read, whoever reads them."""
-        self._reading.check_open()
-        return await self._retrying.queues(topic)
+        return await self._steering.queues(topic)
 
     # ------------------------------------------------------------ where
 
@@ -328,7 +319,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
             work = self._reading.commit(self._cursor.finish())
         else:
             work = self._steering.commit_offsets(offsets)
-        self._session.tasks.spawn(self._retrying.tell_outcome(work, callback))
+        self._session.tasks.spawn(self._reading.tell_outcome(work, callback))
 
     def metrics(self) -> Counts:
         """Return what was counted so far, also after the end."""

@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 from ..proto.facts import Facts
@@ -25,12 +24,7 @@ class AsyncBlock(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._leave(error)
 
 
@@ -67,12 +61,7 @@ class AsyncSignalledFace(AsyncStartedFace):
         self._signals.enter()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._signals.leaving():
             await self._leave(error)
 
@@ -87,12 +76,7 @@ class Block(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
 
@@ -127,12 +111,7 @@ class SignalledFace(Face):
         self._signals.enter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._signals.leaving():
             self._leave(error)
 

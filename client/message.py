@@ -3,11 +3,14 @@
 `property_string` is the message's properties as a record stores them (properties.py), but for UNIQ_KEY, which the
 producer adds. It is worked out here because a message is made once and may be sent, retried and sent again.
 
+A `Draft` is a message whose key and value are not serialized yet.
+
 Cost: 0.4 µs a message with topic and body alone, 1.3 µs with a key, 1 µs with an instant to be delivered at.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -36,6 +39,8 @@ UNIQUE_KEY_SIZE: Final = len(UNIQ_KEY) + 1 + 34 + 1
 OWN_PROPERTIES_SIZE: Final = (
     UNIQUE_KEY_SIZE + len(PRODUCER_SEQUENCE) + 1 + 16 + 10 + 19 + 10 + 3 + 1
 )
+#: Stands for a value that was not given; None is a value.
+NO_VALUE: Final[Any] = object()
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 _new = tuple.__new__
@@ -326,3 +331,43 @@ def _refuse_properties_size(size: int) -> None:
         limit=limit,
         value=size,
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draft:
+    """VALUE for TOPIC, as the application gave it: what interceptors see of `send(topic, value, …)`.
+
+    Nothing is checked before it becomes a Message.
+    """
+
+    topic: str
+    value: Any
+    key: Any = None
+    keys: Iterable[str] = ()
+    tag: str | None = None
+    properties: Mapping[str, str] = dataclasses.field(default_factory=lambda: _NO_PROPERTIES)
+    delay_level: int = 0
+    delay: timedelta | str | None = None
+    deliver_at: datetime | int | None = None
+    queue: Queue | int | None = None
+    sharding_key: str | None = None
+
+    def replace(self, **parts: Unpack[MessageParts]) -> Draft:
+        """Return a draft with other PARTS."""
+        return dataclasses.replace(self, **parts)
+
+    def message(self, body: bytes, key: str | None) -> Message:
+        """Return the message with BODY and KEY. Raises what Message does."""
+        return Message(
+            self.topic,
+            body,
+            key=key,
+            keys=self.keys,
+            tag=self.tag,
+            properties=self.properties,
+            delay_level=self.delay_level,
+            delay=self.delay,
+            deliver_at=self.deliver_at,
+            queue=self.queue,
+            sharding_key=self.sharding_key,
+        )

@@ -27,9 +27,8 @@ from ..proto.facts import Facts
 from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings, settled
 from .connections import GrpcConnections
-from .draft import NO_VALUE, Draft
 from .faces import SignalledFace
-from .message import ManyParts, Message, MessageParts
+from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts
 from .portal import Portal
 from .producing.bodies import record_size
 from .producing.checking import Checker, check_checker

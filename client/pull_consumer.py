@@ -34,7 +34,6 @@ from .consuming.offsets import OffsetAndMetadata
 from .consuming.prefetch import Rebalanced
 from .consuming.pulling import Pulled
 from .consuming.sending_back import SentBack
-from .consuming.wishes import Topics
 from .faces import SignalledFace
 from .message_batch import MessageBatch
 from .portal import Portal
@@ -42,6 +41,7 @@ from .queue import Queue
 from .rebalance_listener import RebalanceListener
 from .received_message import ReceivedMessage
 from .signals import Signals
+from .subscriptions import Topics
 
 Value = TypeVar("Value")
 
@@ -107,15 +107,10 @@ class PullConsumer(SignalledFace):
 
     def messages(self, timeout_ms: int | None = None) -> Iterator[ReceivedMessage]:
         """Yield messages one by one; end when none comes for TIMEOUT_MS (None: never, but at SIGTERM or Ctrl-C)."""
-        cursor, signals = self._cursor, self._signals
+        signals = self._signals
         with signals.returning() if timeout_ms is None else nullcontext():
             while signals.told is None:
-                for message in cursor.rest():
-                    assert cursor.batch is not None
-                    if cursor.batch.stretch.ended:
-                        break
-                    cursor.begin = cursor.end
-                    cursor.end += 1
+                for message in self._cursor.one_by_one():
                     yield message
                     if signals.told is not None:
                         break

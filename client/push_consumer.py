@@ -41,7 +41,6 @@ from ..proto.errors import ClientClosed, ConfigError
 from ..proto.topics import check_group
 from .config import settled
 from .connections import Connections, GrpcConnections
-from .consuming.wishes import Topics, subscriptions_of
 from .faces import AsyncSignalledFace, SignalledFace
 from .once import remembers
 from .portal import Portal
@@ -51,6 +50,7 @@ from .pushing.metrics import PushMetrics
 from .pushing.pushing import Pushing
 from .session import Session
 from .signals import Signals
+from .subscriptions import Topics, subscriptions_of
 
 AnyListener = TypeVar("AnyListener", bound=Listener)
 

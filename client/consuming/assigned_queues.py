@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
-from ..alarm import Alarm
 from ..queue import Queue
+from ..tasks import Alarm
 from .held_queue import HeldQueue, QueueUser
 from .parts import ConsumerParts
 from .whole_topics import WATCH_UNKNOWN_MS, CommittedOf

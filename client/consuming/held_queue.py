@@ -10,16 +10,11 @@ For each queue `begin` and `end` alternate; a queue comes again only after its `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from ...proto.errors import PocketMQError
-from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..queue import Queue
-
-#: What is wanted of each topic.
-Subscriptions: TypeAlias = Mapping[str, pb.Filter]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from ...proto.clock import Clock, held
 from ...proto.errors import CorruptState, OffsetsNotKept
 from ...proto.facts import Facts
 from ..queue import Queue
-from .offset_keeper import OffsetKeeper
+from .commits import OffsetKeeper
 
 logger = logging.getLogger(__name__)
 

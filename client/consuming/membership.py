@@ -8,6 +8,10 @@ A stream that ends says nothing about the queues: what is held is held by its le
 id and says what it holds. What the coordinator refuses for good reaches the application, and is tried again every
 10 s; only a member whose place another has taken (the same `instance_id`) does not come back.
 
+The coordinator of a group is the broker to which its name hashes, or the next that can be reached: the brokers' names
+in order are a ring. All members find the same one as long as they see the same brokers; where they do not, or cannot
+reach the same, each half agrees for itself, and the leases of the queues keep them apart.
+
 Not thread-safe: its event loop owns it.
 """
 
@@ -17,7 +21,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final, Protocol
 
@@ -31,11 +35,11 @@ from ...proto.errors import (
 )
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..alarm import Alarm
+from ...proto.java_hash import java_hash
 from ..connections import BROKER
 from ..conversation import Conversation
 from ..routes import master_addresses
-from .coordinators import coordinators
+from ..tasks import Alarm
 from .parts import ConsumerParts
 
 logger = logging.getLogger(__name__)
@@ -58,6 +62,15 @@ _Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
 def new_member_id(random: Random) -> str:
     """Return an id that no other member has: "<host>@<process>@<random>"."""
     return f"{socket.gethostname()}@{os.getpid()}@{random.getrandbits(48):012x}"
+
+
+def coordinators(group: str, addresses: Mapping[str, str]) -> list[str]:
+    """Return ADDRESSES, which are by broker name, in the order in which a member of GROUP tries them."""
+    names = sorted(addresses)
+    if not names:
+        return []
+    first = (java_hash(group) & 0x7FFFFFFF) % len(names)
+    return [addresses[name] for name in names[first:] + names[:first]]
 
 
 class Follower(Protocol):

@@ -11,10 +11,12 @@ of one that is void nothing counts any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
+from ..received_message import ReceivedMessage
 from .held_queue import HeldQueue
 
 
@@ -107,6 +109,16 @@ class Cursor:
         if max_messages is None:
             return messages[self.end :]
         return messages[self.end : self.end + max_messages]
+
+    def one_by_one(self) -> Iterator[ReceivedMessage]:
+        """Hand out what is left, each message when it is asked for, which finishes the one before."""
+        for message in self.rest():
+            assert self.batch is not None
+            if self.batch.stretch.ended:
+                return
+            self.begin = self.end
+            self.end += 1
+            yield message
 
     def finish(self) -> Position | None:
         """Have all that is handed out be finished; return the position behind it."""

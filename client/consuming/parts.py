@@ -1,14 +1,26 @@
-"""What the parts of one consumer have in common."""
+"""The common ground of one consumer's parts: group, settings, numbers, the ways to brokers and name servers.
+
+A consumer whose name servers do not answer is told of at once, and meets an error after nameserver_timeout_ms. Once one
+has answered, their loss stops nobody who knows the way (routes.py), and this is over.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from ...proto.errors import Disconnected, NotServed, PocketMQError
+from ...proto.facts import Facts
 from ..config import ReadingConfig
 from ..session import Session
 from .counts import Counts
 from .queue_bounds import QueueBounds
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MS: Final = 500
 
 
 @dataclass(slots=True)
@@ -26,3 +38,34 @@ class ConsumerParts:
 
     def __post_init__(self) -> None:
         self.bounds = QueueBounds(self.session, self.config.request_timeout_ms)
+
+
+async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError], object]) -> None:
+    """Ask until a name server has answered once; FAIL hears of it each time that none did for too long."""
+    session, timeout_ms = parts.session, parts.config.nameserver_timeout_ms
+    clock = session.clock
+    began_ms, warned = clock.now_ms(), False
+    while True:
+        try:
+            await session.routes.brokers()
+            return
+        except (Disconnected, NotServed) as error:
+            silent_ms = clock.now_ms() - began_ms
+            if not warned:
+                warned = True
+                facts = Facts(
+                    group=parts.group, fails_after_ms=timeout_ms or None, reason=error.message
+                )
+                logger.warning("name servers not reached, trying again %s", facts)
+            if timeout_ms and silent_ms >= timeout_ms:
+                began_ms = clock.now_ms()
+                fail(_unreached(error, silent_ms))
+        await clock.sleep_until(clock.now_ms() + _PAUSE_MS)
+
+
+def _unreached(error: PocketMQError, silent_ms: int) -> PocketMQError:
+    return type(error)(
+        f"for {silent_ms / 1_000:g} s {error.message}; give their addresses as nameservers=… or in"
+        " $POCKETMQ_NAMESERVER (nameserver_timeout_ms=0 waits on)",
+        **error.details,
+    )

@@ -15,11 +15,10 @@ from typing import Final
 
 from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
-from ..alarm import Alarm
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun
-from ..tasks import Tasks
+from ..tasks import Alarm, Tasks
 from .offsets import Batch, Stretch
 
 

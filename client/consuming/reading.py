@@ -5,33 +5,39 @@ has come. Not thread-safe: the consumer's event loop owns it.
 
 A queue that is to go waits until the application has come back from what it was handed of it: then that is finished,
 committed, and the queue is released. What lies fetched ahead is dropped.
+
+A consumer whose application does not come for more in max_poll_interval_ms leaves its group, and lets others have its
+queues. While the application goes through a batch message by message, each counts as coming for more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ...proto.facts import Facts
 from ..config import ConsumerConfig
 from ..queue import Queue
 from ..session import Session
-from .held_queue import HeldQueue, Subscriptions
-from .offset_keeper import RegularCommits
+from ..subscriptions import Subscriptions
+from .commits import RegularCommits
+from .held_queue import HeldQueue
 from .offsets import Batch, Cursor, Position, Positions, Stretch
-from .parts import ConsumerParts
+from .parts import ConsumerParts, reach_name_server
 from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
 from .queue_reader import QueueReader
-from .reaching import reach_name_server
 from .supply import Supply
 
 logger = logging.getLogger(__name__)
 
 #: Pause between tries to commit a queue that is to go.
 _COMMIT_PAUSE_MS = 200
+#: Looks for the application in max_poll_interval_ms: it is missed an eighth of that later at most.
+_LOOKS: Final = 8
 
 
 @dataclass(slots=True)
@@ -81,6 +87,27 @@ class Reading:
     def start(self) -> None:
         """Serve messages from now on."""
         self._started = True
+        self._session.tasks.spawn(self._watch_polls())
+
+    async def _watch_polls(self) -> None:
+        """Leave the group when the application does not come for more."""
+        clock, cursor = self._session.clock, self._cursor
+        interval_ms = self.config.max_poll_interval_ms
+        last = (0, 0)
+        since_ms = clock.now_ms()
+        while True:
+            await clock.sleep_until(clock.now_ms() + max(1, interval_ms // _LOOKS))
+            now = (self.calls, cursor.end)
+            if self.is_waiting or now != last or self.is_away or self.supply is None:
+                last, since_ms = now, clock.now_ms()
+            elif clock.now_ms() - since_ms >= interval_ms:
+                logger.warning(
+                    "application does not come for more messages, leaving the group until it does %s",
+                    Facts(group=self.parts.group, max_poll_interval_ms=interval_ms),
+                )
+                self.is_away = True
+                self.give_up_handed()
+                await self.supply.source.close()
 
     def use(self, supply: Supply) -> None:
         """Read what SUPPLY gives."""
@@ -284,6 +311,23 @@ class Reading:
             self.come_back(finished)
         if self.supply is not None:
             await self.supply.keeper.commit(self.positions.finished())
+
+    async def tell_outcome(
+        self, work: Awaitable[None], callback: Callable[[PocketMQError | None], object] | None
+    ) -> None:
+        """Tell CALLBACK what becomes of WORK, a commit; without one, a failure is logged."""
+        outcome: PocketMQError | None = None
+        try:
+            await work
+        except PocketMQError as error:
+            outcome = error
+        if callback is not None:
+            callback(outcome)
+        elif outcome is not None:
+            logger.warning(
+                "offsets not committed %s",
+                Facts(group=self.parts.group, reason=outcome.message),
+            )
 
     def active_queue(self, queue: Queue) -> Active:
         """Return what is known of QUEUE; raise InvalidArgument if it is not read here."""

@@ -1,4 +1,4 @@
-"""Gives back to its broker a message that could not be handled, to come again later or to be dead.
+"""The way back to its broker of a message that could not be handled, to come again later or to be dead.
 
 Not tried again by itself: where an answer was lost, a second try may store a second copy.
 """
@@ -6,12 +6,21 @@ Not tried again by itself: where an answer was lost, a second try may store a se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from ...proto.errors import GroupNotFound, RouteNotFound
+from ...proto.errors import GroupNotFound, InvalidArgument, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.topics import retry_topic
 from ..connections import BROKER
 from ..received_message import ReceivedMessage
 from ..session import Session
+from .whole_topics import WATCH_UNKNOWN_MS
+
+if TYPE_CHECKING:  # A push consumer has no use for it.
+    from .reading import Reading
+
+#: How often a retry queue that a broker has just made is looked for, before it is left to the regular look.
+_LOOKS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +89,61 @@ async def _address(session: Session, broker: str) -> str:
     except RouteNotFound:
         await session.routes.brokers()
         return session.routes.address(broker)
+
+
+class Retrying:
+    """Sends back for a pull consumer, and has its READING find the retry topic soon.
+
+    Not thread-safe: the event loop owns it.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._parts = reading.parts
+        self._session = reading.parts.session
+        self._topic = retry_topic(reading.parts.group)
+        #: Brokers of which a retry queue is looked for.
+        self._looking: set[str] = set()
+
+    async def send_back(
+        self, message: ReceivedMessage, *, delay_level: int, reason: str
+    ) -> SentBack:
+        """Give MESSAGE back to its broker; see pull_consumer.py."""
+        self._reading.check_open()
+        config = self._parts.config
+        if delay_level >= 0 and (config.broadcasting or not config.retries):
+            raise InvalidArgument(
+                "this consumer has retries off, as one that reads everything for itself: a retry would come to its"
+                " group and not to it; turn retries on, or give the message up with delay_level=-1",
+                field="retries",
+                value=False,
+            )
+        sent = await send_back(
+            self._session,
+            self._parts.group,
+            message,
+            delay_level=delay_level,
+            reason=reason,
+            timeout_ms=config.request_timeout_ms,
+        )
+        broker = message.broker
+        if not sent.dead and broker not in self._looking and not self._reads_retries(broker):
+            self._looking.add(broker)
+            self._session.tasks.spawn(self._look_for_retries(broker))
+        return sent
+
+    async def _look_for_retries(self, broker: str) -> None:
+        """Have the retry queues of BROKER be read as soon as a name server knows them."""
+        clock = self._session.clock
+        for _ in range(_LOOKS):
+            if self._reads_retries(broker) or self._reading.supply is None:
+                break
+            self._session.routes.forget(self._topic)
+            self._reading.supply.source.look_again()
+            await clock.sleep_until(clock.now_ms() + WATCH_UNKNOWN_MS)
+        self._looking.discard(broker)
+
+    def _reads_retries(self, broker: str) -> bool:
+        return any(
+            queue.topic == self._topic and queue.broker == broker for queue in self._reading.active
+        )

@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from ...proto.errors import ConfigError, MemberFenced, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..alarm import finished_within
 from ..allocation import strategy_named
 from ..queue import Queue
-from .held_queue import HeldQueue, QueueUser, Subscriptions
+from ..subscriptions import Subscriptions
+from ..tasks import finished_within
+from .held_queue import HeldQueue, QueueUser
 from .leases import Leases
 from .membership import Membership, new_member_id
 from .parts import ConsumerParts

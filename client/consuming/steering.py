@@ -12,9 +12,10 @@ from datetime import datetime
 
 from ...proto.commit_metadata import check_metadata
 from ...proto.errors import InvalidArgument
+from ...proto.topics import check_topic
 from ..queue import Queue
+from ..subscriptions import Subscriptions
 from .assigned_queues import AssignedQueues
-from .held_queue import Subscriptions
 from .offsets import OffsetAndMetadata, Position
 from .queue_reader import start_ms
 from .reading import Active, Reading
@@ -89,6 +90,11 @@ class Steering:
         """Return the queues that are read."""
         self._reading.check_open()
         return sorted(self._reading.active)
+
+    async def queues(self, topic: str) -> tuple[Queue, ...]:
+        """Return the queues of TOPIC that can be read, whoever reads them."""
+        self._reading.check_open()
+        return (await self._parts.session.routes.find(check_topic(topic))).readable
 
     # ------------------------------------------------------------ where
 

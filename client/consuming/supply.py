@@ -11,11 +11,11 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
 from ..name_server_addresses import parse_addresses
 from ..session import local_host
+from ..subscriptions import Subscriptions
 from .assigned_queues import AssignedQueues
-from .commits import Commits
-from .held_queue import HeldQueue, QueueSource, QueueUser, Subscriptions
+from .commits import Commits, OffsetKeeper
+from .held_queue import HeldQueue, QueueSource, QueueUser
 from .local_offsets import LocalOffsets, offsets_path
-from .offset_keeper import OffsetKeeper
 from .parts import ConsumerParts
 from .sharing import Sharing
 from .whole_topics import WholeTopics, committed_offsets

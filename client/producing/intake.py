@@ -15,8 +15,7 @@ from typing import Any
 from ...proto.configuration import nearest
 from ...proto.errors import ClientClosed, InvalidArgument, PocketMQError
 from ..config import ProducerConfig
-from ..draft import NO_VALUE, Draft
-from ..message import ManyParts, Message, MessageParts
+from ..message import NO_VALUE, Draft, ManyParts, Message, MessageParts
 from ..serialization import key_encoder, value_encoder
 from ..session import Session
 from .bodies import Bodies, check_count, checked_bodies

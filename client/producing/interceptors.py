@@ -27,8 +27,7 @@ from typing import Any, Final, TypeAlias
 
 from ...proto.errors import ConfigError
 from ...proto.facts import Facts
-from ..draft import Draft
-from ..message import Message
+from ..message import Draft, Message
 from .receipt import Outcome, Receipt, Receipts, Watch
 
 logger = logging.getLogger(__name__)

@@ -32,8 +32,7 @@ from ...proto.message_id import UniqueIds
 from ...proto.recall_handle import decode_handle
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..draft import NO_VALUE, Draft
-from ..message import Message, MessageParts
+from ..message import NO_VALUE, Draft, Message, MessageParts
 from ..queue import Queue
 from ..routes import Route, master_addresses
 from ..session import Session, local_host

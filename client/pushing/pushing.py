@@ -23,17 +23,17 @@ from typing import Final
 from ...proto.errors import ClientClosed, PocketMQError
 from ...proto.facts import Facts
 from ...proto.topics import retry_topic
-from ..alarm import finished_within
-from ..consuming.held_queue import HeldQueue, Subscriptions
-from ..consuming.offset_keeper import RegularCommits
-from ..consuming.parts import ConsumerParts
+from ..consuming.commits import RegularCommits
+from ..consuming.held_queue import HeldQueue
+from ..consuming.parts import ConsumerParts, reach_name_server
 from ..consuming.queue_reader import QueueReader
-from ..consuming.reaching import reach_name_server
 from ..consuming.sending_back import SentBack
 from ..consuming.supply import Supply, broadcast_supply, group_supply
 from ..queue import Queue
 from ..received_message import ReceivedMessage, RetriedMessage
 from ..session import Session
+from ..subscriptions import Subscriptions
+from ..tasks import finished_within
 from .backlog import Backlog, OrderedBacklog, SharedBacklog
 from .config import PushConfig
 from .failures import Failures, LetGo, Returns, SendBack, TryInPlace

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pocketmq.client.config import ReadingConfig
-from pocketmq.client.consuming.commits import Commits
+from pocketmq.client.consuming.commits import HURRY_MS, Commits, RegularCommits
 from pocketmq.client.consuming.held_queue import HeldQueue
-from pocketmq.client.consuming.offset_keeper import HURRY_MS, RegularCommits
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.queue import Queue
 from pocketmq.client.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketmq.client.consuming.coordinators import coordinators
+from pocketmq.client.consuming.membership import coordinators
 from pocketmq.proto.errors import (
     MemberFenced,
     NotServed,

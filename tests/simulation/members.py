@@ -9,9 +9,8 @@ from typing import Protocol
 
 from pocketmq.client import AsyncPullConsumer, AsyncPushConsumer, Queue, ReceivedMessage
 from pocketmq.client.config import ReadingConfig
-from pocketmq.client.consuming.commits import Commits
+from pocketmq.client.consuming.commits import Commits, RegularCommits
 from pocketmq.client.consuming.held_queue import HeldQueue
-from pocketmq.client.consuming.offset_keeper import RegularCommits
 from pocketmq.client.consuming.parts import ConsumerParts
 from pocketmq.client.consuming.queue_reader import QueueReader
 from pocketmq.client.consuming.sharing import Sharing

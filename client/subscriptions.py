@@ -1,4 +1,5 @@
-"""What a subscription wants of its topic: tags, or an SQL92 expression over properties. The broker evaluates it.
+"""Subscriptions: topics, and what is wanted of each: tags, or an SQL92 expression over properties, which the broker
+evaluates.
 
     consumer.subscribe("orders", "paid || refunded")           tags
     consumer.subscribe("orders", Sql("amount > 100 AND region IN ('eu', 'us')"))
@@ -8,16 +9,18 @@ An expression that does not parse is refused where it is made. See docs/filters.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..proto.errors import InvalidFilter
+from ..proto.errors import InvalidFilter, InvalidName
 from ..proto.filters.sql.evaluation import compiled
 from ..proto.filters.tags import parse_tags, tag_expression
 from ..proto.filters.wire import normalised
 from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.topics import check_topic
 
-__all__ = ["Filter", "Sql", "normalised", "to_wire"]
+__all__ = ["Filter", "Sql", "Subscriptions", "Topics", "normalised", "subscriptions_of", "to_wire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class Sql:
 
 #: Tags ("a || b"; "*" is every message), an SQL expression, or None for every message.
 Filter: TypeAlias = str | Sql | None
+#: Topics as applications name them: "orders", ["orders", "bills"], or
+#: {"orders": "paid || refunded", "bills": Sql("amount > 100"), "news": None}.
+Topics: TypeAlias = str | Iterable[str] | Mapping[str, Filter]
+#: What is wanted of each topic, as it travels.
+Subscriptions: TypeAlias = Mapping[str, pb.Filter]
 
 
 def to_wire(wanted: Filter) -> pb.Filter:
@@ -47,3 +55,16 @@ def to_wire(wanted: Filter) -> pb.Filter:
         )
     tags = parse_tags(wanted)
     return pb.Filter(kind=pb.Filter.TAG, expression=tag_expression(tags)) if tags else pb.Filter()
+
+
+def subscriptions_of(topics: Topics) -> Subscriptions:
+    """Return what TOPICS ask for. Raises InvalidName and InvalidFilter."""
+    if isinstance(topics, str):
+        topics = (topics,)
+    if not isinstance(topics, Iterable):
+        raise InvalidName(
+            f"topics is {topics!r:.80}, but must be a topic's name, several, or a mapping of names to filters",
+            field="topics",
+        )
+    wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(topics)
+    return {check_topic(topic): to_wire(one) for topic, one in wanted.items()}
