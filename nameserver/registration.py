@@ -10,9 +10,9 @@ import sys
 from typing import Final
 
 from ..proto.errors import InvalidArgument, InvalidName
-from ..proto.gen.pocketmq_v1_pb2 import BrokerRegistration, TopicConfig
+from ..proto.gen.pocketmq_v1_pb2 import FOLLOWER, MASTER, BrokerRegistration, TopicConfig
 from ..proto.topics import PERMISSION_ALL, PERMISSION_INHERIT, TOPIC_LENGTH_MAX, check_topic
-from .route_table import BrokerState, TopicQueues
+from .route_table import BrokerState, Role, TopicQueues
 
 #: Clusters and brokers have topics of their own names, so they follow the rules of topics.
 NAME_LENGTH_MAX: Final = TOPIC_LENGTH_MAX
@@ -21,21 +21,26 @@ TYPE_LENGTH_MAX: Final = 32
 QUEUES_MAX: Final = 65_536  # of one topic on one broker
 _PERMISSION_MAX: Final = PERMISSION_ALL | PERMISSION_INHERIT
 _PORT_MAX: Final = 65_535
+_ROLES: Final = {0: None, MASTER: Role.MASTER, FOLLOWER: Role.FOLLOWER}
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>[0-9]{1,5})")
 
 
 def read_registration(message: BrokerRegistration, *, topics_max: int) -> BrokerState:
     """Return what MESSAGE says; raise InvalidArgument if a field is not acceptable."""
+    role = _role(message.role)
     return BrokerState(
         cluster=_name("cluster", message.cluster),
         name=_name("broker_name", message.broker_name),
-        id=_in_range("broker_id", message.broker_id, 0, None),
+        id=_in_range("broker_id", message.broker_id, 1 if role else 0, None),
         address=_address(message.address),
         data_version=_in_range("data_version", message.data_version, 0, None),
         topics=None if message.unchanged else _topics(message, topics_max),
         changed_since=message.changed_since if message.HasField("changed_since") else None,
         gone=tuple(message.gone),
+        role=role,
+        # A follower may know of no epoch yet.
+        epoch=_in_range("epoch", message.epoch, int(role is Role.MASTER), None if role else 0),
     )
 
 
@@ -48,6 +53,12 @@ def check_count(count: int, topics_max: int) -> None:
             limit=topics_max,
             value=count,
         )
+
+
+def _role(value: int) -> Role | None:
+    """Return what a replica is; None: a broker without replicas."""
+    _in_range("role", value, 0, max(_ROLES))
+    return _ROLES[value]
 
 
 def _topics(message: BrokerRegistration, topics_max: int) -> dict[str, TopicQueues]:

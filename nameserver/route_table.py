@@ -1,6 +1,8 @@
 """The route table: which brokers live, and which of them hold the queues of a topic. Pure, and told the time.
 
-A broker is known by its name and its id; brokers of one name hold the same queues, id 0 is the master, others copy it.
+A broker is known by its name and its id; brokers of one name hold the same queues, one is the master, others copy it.
+Of brokers without replicas id 0 is the master. Those of a *replica set* keep their ids for good, and say their role
+and their epoch.
 Each broker speaks through a *session*, one open stream, numbered in the order of opening. Rules:
 
   - A registration that carries topics is the whole state of its broker and replaces what was known: a topic that is
@@ -9,13 +11,19 @@ Each broker speaks through a *session*, one open stream, numbered in the order o
     answer is SEND_TOPICS.
   - A heartbeat (no topics) renews a registration of the same session and data version; to any other the answer is
     SEND_TOPICS, and what was known of the session stays alive meanwhile.
-  - Two sessions that claim the same name and id: the one opened last wins; the other hears SUPERSEDED, and
-    takes over again with its next whole registration once the winner is gone.
+  - Two sessions that claim the same name and id: the one of the higher epoch wins, of one epoch (0 without replicas)
+    the one opened last; the other hears SUPERSEDED, and takes over again with its next whole registration once the
+    winner is gone.
+  - Nobody is a master in an epoch below the highest that any broker of the name has told of: it is refused,
+    MasterFenced, and a higher epoch ends at once who is the master of a lower one. An epoch has one master: the first
+    that claimed it.
+  - The highest epoch of a name is known until none of its brokers, those that were refused among them, was heard of
+    for EXPIRY_MS.
   - The end of a session removes its broker at once, unless a later session has taken over.
   - A broker that was not heard of for EXPIRY_MS is removed by `expire`.
 
-The topics of a name are those of its lowest id. If that is not the master, the queues cannot be written to, so
-their permission comes without the write bit.
+The topics of a name are those of its master, or of its lowest id. If that is not the master, the queues cannot be
+written to, so their permission comes without the write bit.
 
 Costs: a heartbeat O(1), a whole registration O(its topics), a change O(what changed), a route
 O(brokers of the topic), `expire` O(brokers).
@@ -30,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..proto.errors import Overloaded
+from ..proto.errors import MasterFenced, Overloaded
 from ..proto.topics import PERMISSION_WRITE, is_system_topic, system_topic_queues
 
 logger = logging.getLogger(__name__)
@@ -49,11 +57,19 @@ class TopicQueues:
     type: str = ""
 
 
+class Role(enum.Enum):
+    """What a broker of a replica set is in its epoch."""
+
+    MASTER = "master"
+    FOLLOWER = "follower"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerState:
     """What a broker says of itself. TOPICS is None in a heartbeat: they are as last time.
 
     With CHANGED_SINCE, a data version, TOPICS and those that are GONE are what changed since.
+    ROLE is None, and EPOCH 0, for a broker without replicas.
     """
 
     cluster: str
@@ -64,15 +80,33 @@ class BrokerState:
     topics: Mapping[str, TopicQueues] | None
     changed_since: int | None = None
     gone: Sequence[str] = ()
+    role: Role | None = None
+    epoch: int = 0
+
+    @property
+    def is_master(self) -> bool:
+        """Does it say that it is the master of its name?"""
+        return self.role is Role.MASTER or (self.role is None and self.id == MASTER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A live broker of a replica set; EPOCH is the newest that it told of."""
+
+    id: int
+    address: str
+    role: Role
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddresses:
-    """The brokers of one name: id to address."""
+    """The brokers of one name: id to address, the master at 0; REPLICAS of a replica set, in the order of their ids."""
 
     cluster: str
     name: str
     addresses: Mapping[int, str]
+    replicas: tuple[Replica, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +137,19 @@ class _Registered:
     is_own: bool = False
 
 
+@dataclass(slots=True)
+class _Epoch:
+    """The highest epoch of a name."""
+
+    number: int
+    #: The id of who claimed it; None: nobody has.
+    master: int | None
+    #: When a broker of the name was last heard of.
+    heard_ms: int
+
+
 class RouteTable:
-    """All live brokers and their topics; at most BROKERS_MAX of them."""
+    """All live brokers and their topics, at most BROKERS_MAX; and as many epochs of names without a broker."""
 
     def __init__(self, *, expiry_ms: int, brokers_max: int) -> None:
         self._expiry_ms = expiry_ms
@@ -114,6 +159,8 @@ class RouteTable:
         self._speakers: dict[str, BrokerState] = {}
         #: Topic to the names of the brokers that have it.
         self._holders: dict[str, set[str]] = {}
+        #: Of each name that told of an epoch.
+        self._epochs: dict[str, _Epoch] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -131,10 +178,16 @@ class RouteTable:
         return 0 if known is None or known.state.topics is None else len(known.state.topics)
 
     def register(self, state: BrokerState, session: int, now_ms: int) -> Verdict:
-        """Take what a broker says of itself in SESSION; raise Overloaded if there are too many brokers."""
+        """Take what a broker says of itself in SESSION.
+
+        Raises MasterFenced, which names the epoch that holds; Overloaded if there are too many brokers.
+        """
+        self._check_epoch(state, now_ms)
         known = self._brokers.get(state.name, {}).get(state.id)
-        if known is not None and known.session > session:
+        if known is not None and (known.state.epoch, known.session) > (state.epoch, session):
             return Verdict.SUPERSEDED
+        self._note_epoch(state, now_ms)
+        known = self._brokers.get(state.name, {}).get(state.id)  # It may have ended itself.
         if state.topics is None:
             return self._renew(known, state, session, now_ms)
         if state.changed_since is not None:
@@ -160,11 +213,7 @@ class RouteTable:
         if known is None or known.session != session:
             return Verdict.SEND_TOPICS
         known.heard_ms = max(known.heard_ms, now_ms)
-        same = (
-            known.state.data_version == state.data_version
-            and known.state.address == state.address
-            and known.state.cluster == state.cluster
-        )
+        same = known.state.data_version == state.data_version and _same_broker(known.state, state)
         return Verdict.TAKEN if same else Verdict.SEND_TOPICS
 
     def _change(
@@ -174,8 +223,7 @@ class RouteTable:
         if known is None or known.session != session:
             return Verdict.SEND_TOPICS
         before = known.state
-        as_known = (state.changed_since, state.address, state.cluster)
-        if (before.data_version, before.address, before.cluster) != as_known:
+        if before.data_version != state.changed_since or not _same_broker(before, state):
             return Verdict.SEND_TOPICS
         assert before.topics is not None, "a live broker has topics"
         assert state.topics is not None, "a change is no heartbeat"
@@ -218,6 +266,9 @@ class RouteTable:
         ]
         for state in silent:
             self._remove(state.name, state.id)
+        for name, epoch in list(self._epochs.items()):
+            if now_ms - epoch.heard_ms >= self._expiry_ms:
+                del self._epochs[name]
         return silent
 
     def route(self, topic: str) -> Route | None:
@@ -249,15 +300,18 @@ class RouteTable:
         speaker = self._speakers[name]
         assert speaker.topics is not None
         queues = speaker.topics[topic]
-        if speaker.id == MASTER_ID:
+        if speaker.is_master:
             return queues
         permission = queues.permission & ~PERMISSION_WRITE
         return replace(queues, permission=permission)
 
     def _addresses(self, name: str) -> BrokerAddresses:
-        group = self._brokers[name]
-        addresses = {broker_id: group[broker_id].state.address for broker_id in sorted(group)}
-        return BrokerAddresses(self._speakers[name].cluster, name, addresses)
+        states = [known.state for _, known in sorted(self._brokers[name].items())]
+        addresses = {MASTER_ID if one.is_master else one.id: one.address for one in states}
+        replicas = tuple(
+            Replica(one.id, one.address, one.role, one.epoch) for one in states if one.role
+        )
+        return BrokerAddresses(self._speakers[name].cluster, name, addresses, replicas)
 
     def _remove(self, name: str, broker_id: int) -> None:
         group = self._brokers[name]
@@ -268,10 +322,9 @@ class RouteTable:
         self._elect(name)
 
     def _elect(self, name: str) -> None:
-        """Let the lowest id of NAME speak for it, and bring the holders of its topics up to date."""
+        """Let the master of NAME or its lowest id speak for it, and bring the holders of its topics up to date."""
         before = self._speakers.pop(name, None)
-        group = self._brokers.get(name)
-        now = group[min(group)].state if group else None
+        now = self._speaker_of(self._brokers.get(name, {}))
         if now is not None:
             self._speakers[name] = now
         old = before.topics if before is not None and before.topics is not None else {}
@@ -281,20 +334,104 @@ class RouteTable:
         for topic in new.keys() - old.keys():
             self._holders.setdefault(topic, set()).add(name)
 
+    @staticmethod
+    def _speaker_of(group: Mapping[int, _Registered]) -> BrokerState | None:
+        return min(
+            (known.state for known in group.values()),
+            key=lambda state: (not state.is_master, state.id),
+            default=None,
+        )
+
+    # --- epochs
+
+    def _check_epoch(self, state: BrokerState, now_ms: int) -> None:
+        """Raise MasterFenced if STATE claims to be the master of an epoch that is over, or has another."""
+        known = self._epochs.get(state.name)
+        if known is None:
+            return
+        known.heard_ms = max(known.heard_ms, now_ms)  # Also of one that is refused: it lives.
+        if not state.is_master or state.epoch > known.number:
+            return
+        if state.epoch == known.number and known.master in (None, state.id):
+            return
+        whose = "" if known.master is None else f", and its master is replica {known.master}"
+        raise MasterFenced(
+            f"broker {state.name}, id {state.id}, is not the master any more: it claims epoch {state.epoch},"
+            f" epoch {known.number} holds{whose}; it has to follow",
+            field="epoch",
+            limit=known.number,
+            value=state.epoch,
+        )
+
+    def _note_epoch(self, state: BrokerState, now_ms: int) -> None:
+        """Know the epoch of STATE from now on, if it is the highest of its name, and end the master of a lower one."""
+        known = self._epochs.get(state.name)
+        if known is None and not state.epoch:
+            return
+        if known is None or state.epoch > known.number:
+            self._forget_epochs()
+            known = self._epochs[state.name] = _Epoch(state.epoch, None, now_ms)
+            self._end_masters(state)
+        if state.is_master:
+            known.master = state.id
+
+    def _end_masters(self, by: BrokerState) -> None:
+        for broker_id, known in list(self._brokers.get(by.name, {}).items()):
+            if known.state.is_master and known.state.epoch < by.epoch:
+                logger.info(
+                    "master ended broker=%s id=%d address=%s epoch=%d by_epoch=%d by_id=%d",
+                    by.name,
+                    broker_id,
+                    known.state.address,
+                    known.state.epoch,
+                    by.epoch,
+                    by.id,
+                )
+                self._remove(by.name, broker_id)
+
+    def _forget_epochs(self) -> None:
+        """Make room for one more: of too many names without a broker those go that were heard of longest ago."""
+        idle = sorted(
+            (epoch.heard_ms, name)
+            for name, epoch in self._epochs.items()
+            if name not in self._brokers
+        )
+        for _, name in idle[: max(0, len(idle) + 1 - self._brokers_max)]:
+            del self._epochs[name]
+
     def check(self) -> None:
         """Assert all invariants. For tests; O(everything)."""
         assert self._count == sum(len(group) for group in self._brokers.values())
         assert self._count <= self._brokers_max
         assert all(self._brokers.values()), "a name without a broker"
         assert self._speakers == {
-            name: group[min(group)].state for name, group in self._brokers.items()
+            name: self._speaker_of(group) for name, group in self._brokers.items()
         }
+        assert len(self._epochs) <= 2 * self._brokers_max
+        for name, group in self._brokers.items():
+            highest = self._epochs.get(name, _Epoch(0, MASTER_ID, 0))
+            assert all(known.state.epoch <= highest.number for known in group.values())
+            masters = [known.state for known in group.values() if known.state.is_master]
+            assert [(one.epoch, one.id) for one in masters] in (
+                [],
+                [(highest.number, highest.master)],
+            )
         holders: dict[str, set[str]] = {}
         for name, speaker in self._speakers.items():
             assert speaker.topics is not None
             for topic in speaker.topics:
                 holders.setdefault(topic, set()).add(name)
         assert self._holders == holders
+
+
+def _same_broker(known: BrokerState, state: BrokerState) -> bool:
+    """Does STATE say the same of its broker as what is KNOWN of it, topics apart?"""
+    return (known.address, known.cluster, known.role, known.epoch) == (
+        state.address,
+        state.cluster,
+        state.role,
+        state.epoch,
+    )
 
 
 def _log_registration(known: _Registered | None, state: BrokerState, session: int) -> None:

@@ -16,6 +16,7 @@ from .registration import check_count, read_registration
 from .route_table import (
     BrokerAddresses,
     BrokerState,
+    Role,
     Route,
     RouteTable,
     TopicQueues,
@@ -178,5 +179,16 @@ def _route(route: Route) -> pb.TopicRoute:
 
 def _broker(broker: BrokerAddresses) -> pb.BrokerData:
     return pb.BrokerData(
-        cluster=broker.cluster, broker_name=broker.name, addresses=broker.addresses
+        cluster=broker.cluster,
+        broker_name=broker.name,
+        addresses=broker.addresses,
+        replicas=[
+            pb.Replica(
+                replica_id=replica.id,
+                address=replica.address,
+                role=pb.MASTER if replica.role is Role.MASTER else pb.FOLLOWER,
+                epoch=replica.epoch,
+            )
+            for replica in broker.replicas
+        ],
     )

@@ -31,6 +31,7 @@
     │   ├── TransactionResolved      it has the other outcome already
     │   ├── FlushTimeout             stored, but not on the device in time
     │   ├── ProducerFenced           a newer epoch of the same producer has sent
+    │   ├── MasterFenced             a later epoch of the replica set holds, or this one has another master
     │   ├── SequenceBroken           a run does not follow the last one of its producer: what is between is missing
     │   ├── ProducerUnknown          what the producer sent last is not known any more: repeats cannot be told
     │   ├── SubscriptionMismatch     members of one group want different things
@@ -260,6 +261,13 @@ class ProducerFenced(BrokerError):
     """A newer epoch of the same producer has sent: this one is not heard any more."""
 
     status = "FAILED_PRECONDITION"
+
+
+class MasterFenced(BrokerError):
+    """A later epoch of the replica set holds, or this one has another master: who was asked is not the master."""
+
+    status = "FAILED_PRECONDITION"
+    retriable = True
 
 
 class SequenceBroken(BrokerError):

@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReplicaRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_ROLE_UNSPECIFIED: _ClassVar[ReplicaRole]
+    MASTER: _ClassVar[ReplicaRole]
+    FOLLOWER: _ClassVar[ReplicaRole]
+
 class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DURABILITY_UNSPECIFIED: _ClassVar[Durability]
@@ -19,6 +25,9 @@ class Resolution(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESOLUTION_UNSPECIFIED: _ClassVar[Resolution]
     COMMIT: _ClassVar[Resolution]
     ROLLBACK: _ClassVar[Resolution]
+REPLICA_ROLE_UNSPECIFIED: ReplicaRole
+MASTER: ReplicaRole
+FOLLOWER: ReplicaRole
 DURABILITY_UNSPECIFIED: Durability
 MEMORY: Durability
 DISK: Durability
@@ -42,7 +51,7 @@ class QueueData(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., type: _Optional[str] = ...) -> None: ...
 
 class BrokerData(_message.Message):
-    __slots__ = ("cluster", "broker_name", "addresses")
+    __slots__ = ("cluster", "broker_name", "addresses", "replicas")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -53,10 +62,24 @@ class BrokerData(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     addresses: _containers.ScalarMap[int, str]
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., addresses: _Optional[_Mapping[int, str]] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., addresses: _Optional[_Mapping[int, str]] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("replica_id", "address", "role", "epoch")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    replica_id: int
+    address: str
+    role: ReplicaRole
+    epoch: int
+    def __init__(self, replica_id: _Optional[int] = ..., address: _Optional[str] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class TopicRoute(_message.Message):
     __slots__ = ("topic", "queues", "brokers")
@@ -94,7 +117,7 @@ class TopicConfig(_message.Message):
     def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., type: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., order: _Optional[bool] = ...) -> None: ...
 
 class BrokerRegistration(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "address", "data_version", "topics", "unchanged", "more", "changed_since", "gone")
+    __slots__ = ("cluster", "broker_name", "broker_id", "address", "data_version", "topics", "unchanged", "more", "changed_since", "gone", "role", "epoch")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +128,8 @@ class BrokerRegistration(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     CHANGED_SINCE_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -115,7 +140,9 @@ class BrokerRegistration(_message.Message):
     more: bool
     changed_since: int
     gone: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., data_version: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., unchanged: _Optional[bool] = ..., more: _Optional[bool] = ..., changed_since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
+    role: ReplicaRole
+    epoch: int
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., data_version: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., unchanged: _Optional[bool] = ..., more: _Optional[bool] = ..., changed_since: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class RegistrationReply(_message.Message):
     __slots__ = ("send_topics", "takes_changes")

@@ -11,7 +11,7 @@ import pytest
 from pocketmq.broker.registration import PART_TOPICS, Registration, State
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.errors import Overloaded
+from pocketmq.proto.errors import MasterFenced, Overloaded, PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc import Stream, bidi, service
 
@@ -25,7 +25,7 @@ class FakeNameServer:
         self.told: asyncio.Queue[pb.BrokerRegistration] = asyncio.Queue()
         self.ended = asyncio.Event()
         self.ask_again = False
-        self.refuse = False
+        self.refuse: PocketMQError | None = None
         self.takes_changes = False
         self.opened = 0
         self.streams: list[Stream] = []
@@ -57,8 +57,8 @@ class _Session:
         self._stream = stream
 
     def on_message(self, message: pb.BrokerRegistration) -> None:
-        if self._server.refuse:
-            raise Overloaded("too many brokers")
+        if self._server.refuse is not None:
+            raise self._server.refuse
         self._server.told.put_nowait(message)
         again, self._server.ask_again = self._server.ask_again, False
         self._stream.send(
@@ -187,22 +187,25 @@ async def test_a_lost_stream_is_opened_again_with_the_whole_state(
     assert await server.told.get() == rig.state()
 
 
+@pytest.mark.parametrize(
+    "refusal", [Overloaded("too many brokers"), MasterFenced("epoch 7 is claimed, epoch 8 holds")]
+)
 async def test_a_refusal_is_logged_once_and_tried_again(
-    server: FakeNameServer, caplog: pytest.LogCaptureFixture
+    server: FakeNameServer, caplog: pytest.LogCaptureFixture, refusal: PocketMQError
 ) -> None:
-    server.refuse = True
+    server.refuse = refusal
     rig = Rig(await server.start())
     rig.registration.start()
 
     while server.opened < 4:
         await rig.clock.advance(100)
-    server.refuse = False
+    server.refuse = None
     while server.told.empty():
         await rig.clock.advance(100)
     await rig.registration.registered()
     await rig.registration.stop()
 
-    warnings = [r for r in caplog.records if "too many brokers" in r.message]
+    warnings = [r for r in caplog.records if refusal.message in r.message]
     assert len(warnings) == 1
 
 

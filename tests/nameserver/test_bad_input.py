@@ -25,6 +25,8 @@ GOOD = (
         broker_id=1,
         address="127.0.0.1:8081",
         data_version=1,
+        role=pb.FOLLOWER,
+        epoch=3,
         topics=[
             pb.TopicConfig(name=name, read_queues=8, write_queues=8, permission=6)
             for name in ("T", "U")

@@ -18,6 +18,7 @@ from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import (
     ConfigError,
     InvalidArgument,
+    MasterFenced,
     Overloaded,
     PocketMQError,
     ShuttingDown,
@@ -229,6 +230,39 @@ async def test_a_stream_speaks_for_one_broker() -> None:
 
         assert (await failure(stream)).details["field"] == "broker_name"
         await until_gone(peer)
+
+
+async def test_a_deposed_master_hears_which_epoch_holds_and_does_not_take_the_route() -> None:
+    async with serving() as (_, peer):
+        old, new = pb.BrokerRegistration(), pb.BrokerRegistration()
+        old.CopyFrom(BROKER)
+        old.broker_id, old.role, old.epoch = 1, pb.MASTER, 7
+        new.CopyFrom(old)
+        new.broker_id, new.epoch, new.address = 2, 8, "127.0.0.1:8082"
+        stream = await peer.registered(old)
+        await peer.registered(new)
+
+        await stream.write(old)
+        error = await failure(stream)
+        assert type(error) is MasterFenced
+        assert error.details == {"field": "epoch", "limit": "8", "value": "7"}
+        assert "epoch 8 holds" in error.message
+
+        old.role, old.epoch = pb.FOLLOWER, 8
+        await peer.registered(old)
+        brokers = pb.BrokerData(
+            cluster="c",
+            broker_name="broker-a",
+            addresses={0: new.address, 1: old.address},
+            replicas=[
+                pb.Replica(replica_id=1, address=old.address, role=pb.FOLLOWER, epoch=8),
+                pb.Replica(replica_id=2, address=new.address, role=pb.MASTER, epoch=8),
+            ],
+        )
+        cluster = await peer.ask("Cluster", pb.ClusterRequest(), pb.ClusterReply)
+        assert list(cluster.brokers) == [brokers]
+        reply = await peer.ask("Route", pb.RouteRequest(topics=["T"]), pb.RouteReply)
+        assert list(reply.routes[0].brokers) == [brokers]
 
 
 async def test_bounds_are_named_when_they_are_hit() -> None:

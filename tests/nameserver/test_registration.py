@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketmq.nameserver.registration import read_registration
-from pocketmq.nameserver.route_table import BrokerState, TopicQueues
+from pocketmq.nameserver.route_table import BrokerState, Role, TopicQueues
 from pocketmq.proto.errors import InvalidArgument, InvalidName
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 
@@ -26,6 +26,15 @@ def test_a_registration_becomes_a_state() -> None:
     assert read_registration(registration(), topics_max=1) == BrokerState(
         "DefaultCluster", "broker-a", 0, "127.0.0.1:8081", 3, {"T": TopicQueues(8, 4, 6)}
     )
+
+
+def test_a_replica_says_its_role_and_its_epoch() -> None:
+    for role, said in ((pb.MASTER, Role.MASTER), (pb.FOLLOWER, Role.FOLLOWER)):
+        message = registration(role=role, epoch=2**31 - 1, broker_id=3)
+        state = read_registration(message, topics_max=1)
+        assert (state.id, state.role, state.epoch) == (3, said, 2**31 - 1)
+    new = read_registration(registration(role=pb.FOLLOWER, broker_id=1), topics_max=1)
+    assert (new.role, new.epoch) == (Role.FOLLOWER, 0)
 
 
 def test_a_heartbeat_has_no_topics() -> None:
@@ -59,6 +68,11 @@ def topic(**changes: object) -> list[pb.TopicConfig]:
         ({"address": "h:" + "1" * 300}, "address", "302 characters, the limit is 255"),
         ({"address": "a b:1"}, "address", "host:port"),
         ({"address": "user@h:1"}, "address", "host:port"),
+        ({"role": 3}, "role", "3 is out of range, it must be 0 to 2"),
+        ({"role": pb.MASTER, "epoch": 1}, "broker_id", "0 is out of range, it must be at least 1"),
+        ({"role": pb.MASTER, "broker_id": 1}, "epoch", "0 is out of range, it must be at least 1"),
+        ({"role": pb.FOLLOWER, "broker_id": 1, "epoch": -1}, "epoch", "-1 is out of range"),
+        ({"epoch": 1}, "epoch", "1 is out of range, it must be 0 to 0"),
         ({"topics": topic() * 2}, "topics", "the broker has 2, the limit is 1"),
         ({"topics": topic(name="")}, "topics[0].name", "empty"),
         ({"topics": topic(name="ü")}, "topics[0].name", "'ü'"),

@@ -12,12 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pocketmq.nameserver.route_table import (
     BrokerAddresses,
     BrokerState,
+    Replica,
+    Role,
     Route,
     RouteTable,
     TopicQueues,
     Verdict,
 )
-from pocketmq.proto.errors import Overloaded
+from pocketmq.proto.errors import MasterFenced, Overloaded
 
 EXPIRY_MS = 120_000
 ALL = TopicQueues(8, 8, 6)
@@ -32,6 +34,25 @@ def broker(
 ) -> BrokerState:
     """Return a broker's whole state."""
     return BrokerState("c", name, id, address, version, dict.fromkeys(topics, ALL))
+
+
+def replica(id: int, role: Role, epoch: int, *topics: str, address: str = "") -> BrokerState:
+    """Return the whole state of a replica of broker-a."""
+    plain = broker("broker-a", *topics, id=id, address=address or f"h:{id}")
+    return replace(plain, role=role, epoch=epoch)
+
+
+def master(id: int, epoch: int, *topics: str, address: str = "") -> BrokerState:
+    return replica(id, Role.MASTER, epoch, *topics, address=address)
+
+
+def follower(id: int, epoch: int, *topics: str) -> BrokerState:
+    return replica(id, Role.FOLLOWER, epoch, *topics)
+
+
+def addresses(routes: RouteTable) -> dict[int, str]:
+    """Return the addresses of broker-a, the master's at 0."""
+    return dict(next((one.addresses for one in routes.cluster()), {}))
 
 
 def heartbeat(state: BrokerState) -> BrokerState:
@@ -271,27 +292,207 @@ def test_the_topics_that_brokers_make_are_listed_only_on_demand() -> None:
     assert routes.topics(include_system=True) == sorted(["%RETRY%g", "T", *own])
 
 
+# ---------------------------------------------------------------- replica sets
+
+
+def test_a_deposed_master_that_wakes_does_not_take_the_route() -> None:
+    routes = table()
+    routes.register(master(1, 7, "T"), 1, 0)
+    routes.register(master(2, 8, "T"), 2, 0)
+    assert addresses(routes) == {0: "h:2"}, "a higher epoch ends the lower at once"
+
+    for session, state in ((1, heartbeat(master(1, 7))), (1, master(1, 7, "T")), (3, master(1, 7))):
+        with pytest.raises(MasterFenced, match=r"claims epoch 7, epoch 8 holds") as raised:
+            routes.register(state, session, 0)
+        assert raised.value.details == {"field": "epoch", "limit": "8", "value": "7"}
+
+    assert addresses(routes) == {0: "h:2"}
+    assert not routes.unregister("broker-a", 1, 1)
+    routes.check()
+
+
+def test_a_deposed_master_comes_back_as_a_follower() -> None:
+    routes = table()
+    routes.register(master(1, 7, "T"), 1, 0)
+    routes.register(master(2, 8, "T"), 2, 0)
+
+    beat = heartbeat(follower(1, 8))
+    assert routes.register(beat, 1, 0) is Verdict.SEND_TOPICS
+    assert routes.register(follower(1, 8, "T"), 1, 0) is Verdict.TAKEN
+    assert routes.register(beat, 1, 0) is Verdict.TAKEN
+
+    assert routes.cluster() == [
+        BrokerAddresses(
+            "c",
+            "broker-a",
+            {0: "h:2", 1: "h:1"},
+            (Replica(1, "h:1", Role.FOLLOWER, 8), Replica(2, "h:2", Role.MASTER, 8)),
+        )
+    ]
+    routes.check()
+
+
+def test_a_follower_that_tells_of_a_higher_epoch_ends_the_master_of_the_lower() -> None:
+    routes = table()
+    routes.register(master(1, 7, "T", "U"), 1, 0)
+    routes.register(follower(2, 7, "T"), 2, 0)
+    routes.register(heartbeat(follower(2, 8)), 2, 0)
+    route = routes.route("T")
+    assert route is not None
+    assert route.queues == {"broker-a": TopicQueues(8, 8, 4)}, "nobody can be written to"
+    assert routes.route("U") is None
+    with pytest.raises(MasterFenced, match="epoch 8 holds; it has to follow"):
+        routes.register(master(1, 7, "T"), 1, 0)
+
+    routes.register(master(2, 8, "T"), 2, 0)
+    assert addresses(routes) == {0: "h:2"}
+    routes.check()
+
+
+def test_a_master_that_told_of_a_higher_epoch_is_not_the_master_of_the_lower() -> None:
+    routes = table()
+    routes.register(master(1, 7, "T"), 1, 0)
+    assert routes.register(heartbeat(master(1, 9)), 1, 0) is Verdict.SEND_TOPICS
+    assert addresses(routes) == {}
+    assert routes.register(master(1, 9, "T"), 1, 0) is Verdict.TAKEN
+    assert addresses(routes) == {0: "h:1"}
+    routes.check()
+
+
+def test_an_epoch_has_one_master() -> None:
+    routes = table()
+    routes.register(master(1, 7, "T"), 1, 0)
+    with pytest.raises(MasterFenced, match="epoch 7 holds, and its master is replica 1"):
+        routes.register(master(2, 7, "T"), 2, 0)
+    routes.unregister("broker-a", 1, 1)
+    with pytest.raises(MasterFenced):
+        routes.register(master(2, 7, "T"), 2, 0)
+
+    assert routes.register(master(1, 7, "T", address="h:9"), 3, 0) is Verdict.TAKEN
+    assert addresses(routes) == {0: "h:9"}
+    routes.check()
+
+
+def test_of_two_sessions_of_one_replica_the_higher_epoch_wins() -> None:
+    routes = table()
+    routes.register(follower(1, 8, "T"), 1, 0)
+    assert routes.register(follower(1, 7, "T"), 2, 0) is Verdict.SUPERSEDED
+    assert routes.register(follower(1, 8, "T"), 3, 0) is Verdict.TAKEN
+    assert routes.register(follower(1, 8, "T"), 1, 0) is Verdict.SUPERSEDED
+    assert routes.register(follower(1, 9, "T"), 1, 0) is Verdict.TAKEN
+    routes.check()
+
+
+def test_an_epoch_is_known_while_any_broker_of_the_name_lives() -> None:
+    routes = table()
+    routes.register(master(2, 8, "T"), 1, 0)
+    routes.register(follower(3, 6, "T"), 2, 0)
+    routes.unregister("broker-a", 2, 1)
+    for now_ms in range(0, 10 * EXPIRY_MS, EXPIRY_MS // 2):
+        routes.register(follower(3, 6, "T"), 2, now_ms)
+        assert routes.expire(now_ms) == []
+    routes.unregister("broker-a", 3, 2)
+
+    # Those that are refused live as well.
+    for now_ms in range(10 * EXPIRY_MS, 20 * EXPIRY_MS, EXPIRY_MS // 2):
+        with pytest.raises(MasterFenced, match="epoch 8 holds"):
+            routes.register(master(1, 7, "T"), 3, now_ms)
+        routes.expire(now_ms)
+
+    routes.expire(21 * EXPIRY_MS)
+    assert routes.register(master(1, 7, "T"), 4, 21 * EXPIRY_MS) is Verdict.TAKEN
+    routes.check()
+
+
+def test_a_broker_without_replicas_does_not_take_the_route_of_a_replica_set() -> None:
+    routes = table()
+    routes.register(broker("broker-a", "T"), 1, 0)
+    routes.register(master(1, 1, "T"), 2, 0)
+    assert addresses(routes) == {0: "h:1"}
+    with pytest.raises(MasterFenced, match="id 0, is not the master any more: it claims epoch 0"):
+        routes.register(broker("broker-a", "T"), 3, 0)
+    routes.check()
+
+
+def test_the_epochs_of_names_without_a_broker_are_bounded() -> None:
+    routes = table(brokers_max=3)
+    for number in range(10):
+        one = replace(master(1, 5), name=f"b{number}")
+        routes.register(one, number, number)
+        routes.unregister(one.name, 1, number)
+        routes.check()
+
+    for number, kept in ((6, False), (9, True)):
+        older = replace(master(1, 4), name=f"b{number}")
+        if kept:
+            with pytest.raises(MasterFenced):
+                routes.register(older, 11, 11)
+        else:
+            assert routes.register(older, 11, 11) is Verdict.TAKEN
+    routes.check()
+
+
 # ---------------------------------------------------------------- any history
 
 NAMES = st.sampled_from(["a", "b"])
 IDS = st.integers(0, 2)
 TOPICS = st.frozensets(st.sampled_from("TUVW"))
 QUEUES = st.builds(TopicQueues, st.integers(0, 8), st.integers(0, 8), st.integers(0, 7))
+#: Roles, and epochs of replicas.
+CLAIMS = st.sampled_from([None, Role.MASTER, Role.FOLLOWER]).flatmap(
+    lambda role: st.tuples(st.just(role), st.integers(1, 4) if role else st.just(0))
+)
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """The table against a model: a dict of live brokers, and everything else looked up in it."""
+    """The table against a model: a dict of live brokers, one of epochs, and everything else looked up in them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = table(brokers_max=5)
         self.live: dict[tuple[str, int], tuple[BrokerState, int, int]] = {}
+        #: Name to the highest epoch, its master, and when the name was last heard of.
+        self.epochs: dict[str, tuple[int, int | None, int]] = {}
         self.sessions = 0
         self.now_ms = 0
+
+    def foreseen(self, state: BrokerState, session: int) -> Verdict | type[MasterFenced] | None:
+        """Return what refuses STATE, None if nothing does; and have its epoch end others."""
+        epoch, master, _ = self.epochs.get(state.name, (0, None, 0))
+        if epoch:
+            self.epochs[state.name] = (epoch, master, self.now_ms)
+        if epoch and state.is_master:
+            claimed_by_another = state.epoch == epoch and master not in (None, state.id)
+            if state.epoch < epoch or claimed_by_another:
+                return MasterFenced
+        known = self.live.get((state.name, state.id))
+        if known and (known[0].epoch, known[1]) > (state.epoch, session):
+            return Verdict.SUPERSEDED
+        if state.epoch > epoch:
+            master = None
+            for key, (other, *_) in list(self.live.items()):
+                if key[0] == state.name and other.is_master:
+                    del self.live[key]
+        if state.epoch:
+            now = state.id if state.is_master else master
+            self.epochs[state.name] = (
+                state.epoch if state.epoch > epoch else epoch,
+                now,
+                self.now_ms,
+            )
+        return None
+
+    def told(self, state: BrokerState, session: int, expected: object) -> None:
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                self.table.register(state, session, self.now_ms)
+        else:
+            assert self.table.register(state, session, self.now_ms) is expected
 
     @rule(
         name=NAMES,
         id=IDS,
+        claim=CLAIMS,
         topics=TOPICS,
         queues=QUEUES,
         address=st.sampled_from(["h:1", "h:2"]),
@@ -301,6 +502,7 @@ class AnyHistory(RuleBasedStateMachine):
         self,
         name: str,
         id: int,
+        claim: tuple[Role | None, int],
         topics: frozenset[str],
         queues: TopicQueues,
         address: str,
@@ -308,32 +510,40 @@ class AnyHistory(RuleBasedStateMachine):
     ) -> None:
         self.sessions += old == 0
         session = max(1, self.sessions - old)
-        state = BrokerState("c", name, id, address, 1, dict.fromkeys(topics, queues))
-        known = self.live.get((name, id))
-        if known is None and len(self.live) == 5:
-            with pytest.raises(Overloaded):
-                self.table.register(state, session, self.now_ms)
-            return
-        superseded = known is not None and known[1] > session
-        verdict = self.table.register(state, session, self.now_ms)
-        assert verdict is (Verdict.SUPERSEDED if superseded else Verdict.TAKEN)
-        if not superseded:
+        role, epoch = claim
+        id = max(id, 1) if role else id
+        plain = BrokerState("c", name, id, address, 1, dict.fromkeys(topics, queues))
+        state = replace(plain, role=role, epoch=epoch)
+        refused: object = self.foreseen(state, session)
+        if refused is None and (name, id) not in self.live and len(self.live) == 5:
+            refused = Overloaded
+        self.told(state, session, refused or Verdict.TAKEN)
+        if refused is None:
             self.live[name, id] = (state, session, self.now_ms)
 
-    @rule(name=NAMES, id=IDS, session=st.integers(1, 20), version=st.integers(1, 2))
-    def renew(self, name: str, id: int, session: int, version: int) -> None:
+    @rule(
+        name=NAMES,
+        id=IDS,
+        claim=st.none() | CLAIMS,
+        session=st.integers(1, 20),
+        version=st.integers(1, 2),
+    )
+    def renew(
+        self, name: str, id: int, claim: tuple[Role | None, int] | None, session: int, version: int
+    ) -> None:
         known = self.live.get((name, id))
-        state = known[0] if known else broker(name, id=id)
-        verdict = self.table.register(
-            replace(state, topics=None, data_version=version), session, self.now_ms
-        )
-        if known and known[1] > session:
-            assert verdict is Verdict.SUPERSEDED
-        elif known and known[1] == session:
-            assert verdict is (Verdict.TAKEN if version == 1 else Verdict.SEND_TOPICS)
+        state = replace(known[0] if known else broker(name, id=id), data_version=version)
+        if claim is not None and id > 0:
+            state = replace(state, role=claim[0], epoch=claim[1])
+        beat = heartbeat(state)
+        refused = self.foreseen(beat, session)
+        known = self.live.get((name, id))
+        if refused is None and known and known[1] == session:
+            same = known[0] == replace(state, topics=known[0].topics)
             self.live[name, id] = (known[0], session, self.now_ms)
+            self.told(beat, session, Verdict.TAKEN if same else Verdict.SEND_TOPICS)
         else:
-            assert verdict is Verdict.SEND_TOPICS
+            self.told(beat, session, refused or Verdict.SEND_TOPICS)
 
     @rule(name=NAMES, id=IDS, session=st.integers(1, 20))
     def unregister(self, name: str, id: int, session: int) -> None:
@@ -350,26 +560,38 @@ class AnyHistory(RuleBasedStateMachine):
         assert {(state.name, state.id) for state in self.table.expire(self.now_ms)} == silent
         for key in silent:
             del self.live[key]
+        names = {name for name, _ in self.live}
+        for name, (_, _, heard_ms) in list(self.epochs.items()):
+            if name not in names and self.now_ms - heard_ms >= EXPIRY_MS:
+                del self.epochs[name]
 
     @invariant()
     def routes_are_those_of_the_model(self) -> None:
         self.table.check()
         names = sorted({name for name, _ in self.live})
-        groups = {n: {i: known[0] for (m, i), known in self.live.items() if m == n} for n in names}
+        groups = {n: [known[0] for (m, _), known in self.live.items() if m == n] for n in names}
         for topic in "TUVW":
             queues = {}
             for name, group in groups.items():
-                speaker = group[min(group)]
+                masters = [state for state in group if state.is_master]
+                assert len(masters) <= 1
+                speaker = (masters or sorted(group, key=lambda state: state.id))[0]
                 assert speaker.topics is not None
                 if topic in speaker.topics:
                     found = speaker.topics[topic]
-                    mask = 7 if speaker.id == 0 else 5
+                    mask = 7 if masters else 5
                     queues[name] = replace(found, permission=found.permission & mask)
             route = self.table.route(topic)
             assert (route.queues if route else {}) == queues
         assert {one.name: dict(one.addresses) for one in self.table.cluster()} == {
-            name: {id: state.address for id, state in group.items()}
+            name: {0 if state.is_master else state.id: state.address for state in group}
             for name, group in groups.items()
+        }
+        assert {(one.name, each) for one in self.table.cluster() for each in one.replicas} == {
+            (name, Replica(state.id, state.address, state.role, state.epoch))
+            for name, group in groups.items()
+            for state in group
+            if state.role
         }
 
 
