@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Messages(Protocol):
+class ColumnarMessages(Protocol):
     """Messages by the column, as a MessageBatch has them."""
 
     @property
@@ -48,7 +48,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def record_batch(batch: Messages) -> pyarrow.RecordBatch:
+def record_batch(batch: ColumnarMessages) -> pyarrow.RecordBatch:
     """Return the messages of BATCH, a row each. Raises ConfigError without pyarrow, and what reading a body raises."""
     arrow = _pyarrow()
     columns = batch.columns
@@ -66,7 +66,7 @@ def record_batch(batch: Messages) -> pyarrow.RecordBatch:
     return arrow.RecordBatch.from_pydict(fields)
 
 
-def _bodies(arrow: Any, batch: Messages) -> Any:
+def _bodies(arrow: Any, batch: ColumnarMessages) -> Any:
     """Return the bodies as an Arrow array over one buffer, into which they are copied."""
     try:
         matrix = batch.body_matrix()

@@ -41,6 +41,8 @@ OWN_PROPERTIES_SIZE: Final = (
 )
 #: Stands for a value that was not given; None is a value.
 NO_VALUE: Final[Any] = object()
+#: What a record has besides topic, body and the message's own properties.
+RECORD_OVERHEAD: Final = 91 + UNIQUE_KEY_SIZE
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 _new = tuple.__new__
@@ -331,6 +333,12 @@ def _refuse_properties_size(size: int) -> None:
         limit=limit,
         value=size,
     )
+
+
+def record_size(message: Message) -> int:
+    """Return the bytes of the record of MESSAGE."""
+    own = len(message.topic) + len(message.body) + len(message.property_string)
+    return own + RECORD_OVERHEAD
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

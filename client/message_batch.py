@@ -105,9 +105,9 @@ class MessageBatch(Sequence[ReceivedMessage]):
         return self._columns
 
     @property
-    def bodies(self) -> Bodies:
+    def bodies(self) -> BatchBodies:
         """The bodies as they were sent, one by one."""
-        return Bodies(self._run, self._begin, self._end)
+        return BatchBodies(self._run, self._begin, self._end)
 
     def body_matrix(self) -> NDArray[np.uint8]:
         """Return all bodies, a row each, read-only: not copied where the records have one size, else copied once.
@@ -157,7 +157,7 @@ class MessageBatch(Sequence[ReceivedMessage]):
         return record_batch(self)
 
 
-class Bodies(Sequence[bytes]):
+class BatchBodies(Sequence[bytes]):
     """The bodies of RUN's messages with index BEGIN up to END, each cut out when it is asked for."""
 
     __slots__ = ("_begin", "_end", "_run")

@@ -72,7 +72,7 @@ def _message_id(message: ReceivedMessage) -> str:
     return message.message_id
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """What is used of a DB-API connection."""
 
     def cursor(self) -> Any: ...
@@ -127,7 +127,7 @@ class Once:
         self,
         driver: ModuleType | str,
         *,
-        connect: Callable[[], Connection] | None = None,
+        connect: Callable[[], DatabaseConnection] | None = None,
         table: str = "pocketmq_once",
         scope: str = "",
         cache_size: int = 10_000,
@@ -143,7 +143,7 @@ class Once:
         self._scope = scope
         self._done = DoneKeys(cache_size)
         #: Connections of `guard` that nobody uses: as many as listeners worked at once.
-        self._idle: list[Connection] = []
+        self._idle: list[DatabaseConnection] = []
         style = paramstyle or getattr(self._driver, "paramstyle", "")
         if style not in _PARAMETERS or not hasattr(self._driver, "IntegrityError"):
             raise ConfigError(
@@ -156,7 +156,7 @@ class Once:
         first, second = _PARAMETERS[style]
         self._insert = f"INSERT INTO {self._table} (scope, key_done) VALUES ({first}, {second})"
 
-    def create_table(self, connection: Connection) -> None:
+    def create_table(self, connection: DatabaseConnection) -> None:
         """Make the table unless it is there, and commit."""
         width = KEY_CHARACTERS_MAX
         self._execute(
@@ -168,7 +168,7 @@ class Once:
         connection.commit()
 
     @contextmanager
-    def __call__(self, connection: Connection, key: str) -> Iterator[bool]:
+    def __call__(self, connection: DatabaseConnection, key: str) -> Iterator[bool]:
         """Mark KEY in the transaction of CONNECTION; the block gets True unless it was marked before.
 
         Nothing is committed here. Raises what the database raises, and InvalidArgument for a key that is too long.
@@ -228,7 +228,7 @@ class Once:
         self._idle.append(connection)
         return said
 
-    def _discard(self, connection: Connection) -> None:
+    def _discard(self, connection: DatabaseConnection) -> None:
         try:
             connection.rollback()
         except self._driver.Error as error:
@@ -242,7 +242,7 @@ class Once:
         while self._idle:
             self._idle.pop().close()
 
-    def _is_first(self, connection: Connection, key: str) -> bool:
+    def _is_first(self, connection: DatabaseConnection, key: str) -> bool:
         if not 0 < len(key) <= KEY_CHARACTERS_MAX:
             raise InvalidArgument(
                 f"the key has {len(key)} characters, but must have 1 to {KEY_CHARACTERS_MAX}: take a digest of it",
@@ -252,7 +252,7 @@ class Once:
             )
         return key not in self._done and self._mark(connection, key)
 
-    def _mark(self, connection: Connection, key: str) -> bool:
+    def _mark(self, connection: DatabaseConnection, key: str) -> bool:
         """Insert KEY; return False if it is there. The application's own work in the transaction is not touched."""
         values: Any = {"scope": self._scope, "key": key} if self._by_name else (self._scope, key)
         # An error ends a transaction in some databases (PostgreSQL), but not behind a savepoint.
@@ -271,7 +271,7 @@ class Once:
         if "sqlite" in self._driver.__name__ and not connection.in_transaction:
             self._execute(connection, "BEGIN IMMEDIATE")
 
-    def _execute(self, connection: Connection, statement: str, values: Any = None) -> None:
+    def _execute(self, connection: DatabaseConnection, statement: str, values: Any = None) -> None:
         cursor = connection.cursor()
         try:
             if values is None:

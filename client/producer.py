@@ -28,9 +28,8 @@ from .async_producer import CLOSE_TIMEOUT_MS
 from .config import ProducerConfig, ProducerSettings, settled
 from .connections import GrpcConnections
 from .faces import SignalledFace
-from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts
+from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
 from .portal import Portal
-from .producing.bodies import record_size
 from .producing.checking import Checker, check_checker
 from .producing.metrics import ProducerMetrics
 from .producing.receipt import Outcome, Receipt, Receipts, SendFuture

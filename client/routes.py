@@ -5,27 +5,110 @@ server stops nobody who knows the way. An error on the way (`forget`) makes the 
 
 A topic that no name server knows may still be written: like RocketMQ's clients we then take the route of any broker
 (*provisional*: `AUTO_CREATE_QUEUES` queues on each) and leave it to that broker to create the topic or to refuse.
+
+Name servers are independent of each other, and any of them may be lost: a question goes to the one that answered last;
+if it cannot be reached, to the others in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
 
 from ..proto.clock import Clock
-from ..proto.errors import Disconnected, PocketMQError, RouteNotFound
+from ..proto.errors import (
+    Disconnected,
+    NotServed,
+    PocketMQError,
+    RequestTimeout,
+    RouteNotFound,
+)
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.topics import PERMISSION_READ, PERMISSION_WRITE
-from .name_servers import NameServers
+from .connections import NAME_SERVER, Connections
+from .name_server_addresses import DEFAULT_NAME_SERVERS
 from .queue import Queue
 from .tasks import Tasks
+
+Reply = TypeVar("Reply", bound=Message)
 
 REFRESH_MS: Final = 30_000
 PROVISIONAL_REFRESH_MS: Final = 1_000
 #: min(defaultTopicQueueNums = 4, queues of TBW102 = 8), as RocketMQ's producer takes them.
 AUTO_CREATE_QUEUES: Final = 4
 _MASTER: Final = 0
+
+
+class NameServers:
+    """Asks the name servers at ADDRESSES."""
+
+    def __init__(
+        self, addresses: tuple[str, ...], connections: Connections, timeout_ms: int
+    ) -> None:
+        self.addresses = addresses
+        self._connections = connections
+        self._timeout_ms = timeout_ms
+        self._last_good = 0
+
+    async def ask(self, method: str, request: Message, reply_type: type[Reply]) -> Reply:
+        """Return the answer of the first server that gives one.
+
+        Raises Disconnected, naming all, if none does; NotServed if what answers is no name server.
+        """
+        silent: list[str] = []
+        other: NotServed | None = None
+        for step in range(len(self.addresses)):
+            place = (self._last_good + step) % len(self.addresses)
+            try:
+                reply = await self.ask_one(self.addresses[place], method, request, reply_type)
+            except (Disconnected, RequestTimeout) as error:
+                silent.append(error.message)
+                continue
+            except NotServed as error:
+                silent.append(error.message)
+                other = error
+                continue
+            self._last_good = place
+            return reply
+        kind = Disconnected if other is None else NotServed
+        raise kind(f"no name server answers: {'; '.join(silent)}", nameservers=self)
+
+    async def ask_one(
+        self, address: str, method: str, request: Message, reply_type: type[Reply]
+    ) -> Reply:
+        """Return the answer of the name server at ADDRESS."""
+        connection = self._connections.to(address)
+        try:
+            return await connection.call(
+                NAME_SERVER + method, request, reply_type, self._timeout_ms
+            )
+        except NotServed as error:
+            raise NotServed(
+                f"{address} is no name server: it does not serve {method}; is it the port of a broker? (a name server"
+                f" listens on {DEFAULT_NAME_SERVERS.rpartition(':')[2]} unless it is told otherwise)",
+                address=address,
+            ) from error
+
+    async def ask_all(self, method: str, request: Message, reply_type: type[Reply]) -> list[Reply]:
+        """Return the answers of all servers that can be reached; raise Disconnected if there are none."""
+        replies: list[Reply] = []
+        last: PocketMQError | None = None
+        for address in self.addresses:
+            try:
+                replies.append(await self.ask_one(address, method, request, reply_type))
+            except (Disconnected, RequestTimeout) as error:
+                last = error
+        if not replies:
+            raise Disconnected(
+                f"no name server answers; the last: {last and last.message}", nameservers=self
+            )
+        return replies
+
+    def __str__(self) -> str:
+        return ", ".join(self.addresses)
 
 
 @dataclass(frozen=True, slots=True)

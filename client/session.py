@@ -17,8 +17,7 @@ from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
 from .connections import Connections
 from .name_server_addresses import parse_addresses
-from .name_servers import NameServers
-from .routes import Route, Routes
+from .routes import NameServers, Route, Routes
 from .tasks import Tasks
 
 Value = TypeVar("Value")

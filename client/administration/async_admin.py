@@ -37,7 +37,7 @@ from .groups import GroupAdmin
 
 if TYPE_CHECKING:
     from ..received_message import ReceivedMessage
-    from .finding import Finding
+    from .finding import Finder
 
 DEFAULT_QUEUES = 8
 #: How long a change may take to show at the name servers.
@@ -67,10 +67,10 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         self._request_timeout_ms = request_timeout_ms
 
     @cached_property
-    def _finding(self) -> Finding:
-        from .finding import Finding  # Reads records, for which numpy is imported.
+    def _finding(self) -> Finder:
+        from .finding import Finder  # Reads records, for which numpy is imported.
 
-        return Finding(self._session, self._brokers, self._request_timeout_ms)
+        return Finder(self._session, self._brokers, self._request_timeout_ms)
 
     # ------------------------------------------------------------ topics
 

@@ -24,7 +24,7 @@ NOT_HERE = (MessageNotFound, TopicNotFound, OffsetOutOfRange)
 _FETCH_BYTES = 1024 * 1024
 
 
-class Finding:
+class Finder:
     """Finds messages on all brokers."""
 
     def __init__(self, session: Session, brokers: Brokers, timeout_ms: int) -> None:

@@ -16,7 +16,7 @@ from ...proto.facts import Facts
 from ..config import ReadingConfig
 from ..session import Session
 from .counts import Counts
-from .queue_bounds import QueueBounds
+from .queue_bounds import BoundsRequests
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class ConsumerParts:
     #: Told that a broker's clock waits until what was just fetched is committed.
     on_clock_waits: list[Callable[[], None]] = field(default_factory=list)
     #: Asks where queues begin and end.
-    bounds: QueueBounds = field(init=False)
+    bounds: BoundsRequests = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = QueueBounds(self.session, self.config.request_timeout_ms)
+        self.bounds = BoundsRequests(self.session, self.config.request_timeout_ms)
 
 
 async def reach_name_server(parts: ConsumerParts, fail: Callable[[PocketMQError], object]) -> None:

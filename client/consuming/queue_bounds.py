@@ -25,7 +25,7 @@ _Answer: TypeAlias = asyncio.Future[pb.QueueOffsets]
 _Asked: TypeAlias = list[tuple[Queue, _Answer]]
 
 
-class QueueBounds:
+class BoundsRequests:
     """Asks brokers for the bounds of queues. Not thread-safe: its event loop owns it."""
 
     def __init__(self, session: Session, timeout_ms: int) -> None:

@@ -19,15 +19,13 @@ from ...proto.properties import KEY_SEPARATOR, NAME_END, PAIR_END
 from ...proto.record import Host
 from ...proto.topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
 from ..config import ProducerConfig
-from ..message import OWN_PROPERTIES_SIZE, UNIQUE_KEY_SIZE, Message
+from ..message import OWN_PROPERTIES_SIZE, RECORD_OVERHEAD, Message, record_size
 from .compression import Compressor
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: What a record has besides topic, body and the message's own properties.
-_RECORD_OVERHEAD: Final = 91 + UNIQUE_KEY_SIZE
 PLACE: Final = attrgetter("topic", "queue", "sharding_key")
 #: The property KEYS, but for the key.
 _KEYS_SIZE: Final = len("KEYS") + 2
@@ -129,7 +127,7 @@ class Bodies(Sequence[Message]):
 
         sizes = np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
         pattern = self.pattern
-        sizes += _RECORD_OVERHEAD + len(pattern.topic) + len(pattern.property_string)
+        sizes += RECORD_OVERHEAD + len(pattern.topic) + len(pattern.property_string)
         if self._keys is not None:
             sizes += _KEYS_SIZE + np.fromiter(map(len, self._keys), np.int64, len(sizes))
         return sizes
@@ -215,12 +213,6 @@ def _encoded_keys(pattern: Message, keys: Sequence[str]) -> list[bytes]:
 
 
 # --- sizes, and parts
-
-
-def record_size(message: Message) -> int:
-    """Return the bytes of the record of MESSAGE."""
-    own = len(message.topic) + len(message.body) + len(message.property_string)
-    return own + _RECORD_OVERHEAD
 
 
 def records_size(messages: Sequence[Message]) -> int:

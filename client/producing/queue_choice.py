@@ -81,7 +81,7 @@ class RoundRobin:
         return queues[turn % len(queues)]
 
 
-class Sticky:
+class StickyChoice:
     """The same queue of a topic until RUN_BYTES have gone there, or a request to it failed; then the next."""
 
     for_a_run = True
@@ -169,7 +169,7 @@ def queue_choice(
         case "round-robin":
             return RoundRobin(random)
         case "sticky":
-            return Sticky(run_bytes, random)
+            return StickyChoice(run_bytes, random)
         case "least-latency":
             return LeastLatency(clock)
         case "key-hash":

@@ -32,12 +32,12 @@ from ...proto.message_id import UniqueIds
 from ...proto.recall_handle import decode_handle
 from ..config import ProducerConfig
 from ..connections import BROKER
-from ..message import NO_VALUE, Draft, Message, MessageParts
+from ..message import NO_VALUE, Draft, Message, MessageParts, record_size
 from ..queue import Queue
 from ..routes import Route, master_addresses
 from ..session import Session, local_host
 from .accumulator import Accumulator, Budget
-from .bodies import PLACE, parts_of, record_size
+from .bodies import PLACE, parts_of
 from .checking import Checker, Transacting
 from .delivery import Delivery
 from .intake import Intake

@@ -6,41 +6,104 @@
                   after max_reconsume_times it goes to the dead letters, and the queue goes on
     LetGo         broadcasting, or at most once: nothing, but a line in the log
 
-A message that failed holds the offset of its queue until one of these is through with it. Not thread-safe: the
-consumer's event loop owns all of it.
+A message that failed holds the offset of its queue until one of these is through with it. The log has a line for each
+kind of failure at once, then at most one a second, with how many there were. Not thread-safe: the consumer's event loop
+owns all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
+from ...proto.facts import Facts
 from ..consuming.sending_back import SentBack, send_back
+from ..queue import Queue
 from ..received_message import ReceivedMessage
 from ..session import Session
+from ..tasks import Tasks
 from .backlog import OrderedBacklog, SharedBacklog
 from .config import PushConfig
-from .intake import Intake
+from .intake import QueueIntake
 from .metrics import PushCounts
 from .process_queue import Failure, Portion
-from .telling import Telling
+
+logger = logging.getLogger(__name__)
 
 #: A message that could not be sent back is tried again here after so long.
 KEPT_MS: Final = 5_000
 #: Messages on their way back at once.
 _ON_THEIR_WAY_MAX: Final = 16
 _DEAD: Final = -1
+#: Between two log lines of one kind.
+_PAUSE_MS: Final = 1_000
 
 #: The indexes of messages in a portion that failed.
 Failed: TypeAlias = Sequence[tuple[Portion, int]]
 
 
+class Telling:
+    """Tells of failed messages of GROUP."""
+
+    def __init__(self, group: str, clock: Clock, tasks: Tasks) -> None:
+        self._group = group
+        self._clock = clock
+        self._tasks = tasks
+        #: What was not told yet, by event: how many messages, and what is known of the last.
+        self._untold: dict[str, tuple[int, Facts, BaseException | None]] = {}
+        self._is_pausing = False
+
+    def tell(
+        self,
+        event: str,
+        queue: Queue,
+        message: ReceivedMessage,
+        reason: str,
+        error: BaseException | None = None,
+    ) -> None:
+        """Say that EVENT happened to MESSAGE of QUEUE, for REASON, with the traceback of ERROR."""
+        count = self._untold[event][0] if event in self._untold else 0
+        facts = Facts(
+            group=self._group,
+            topic=message.topic,
+            queue=queue,
+            offset=message.queue_offset,
+            id=message.message_id,
+            reason=reason,
+        )
+        self._untold[event] = count + 1, facts, error
+        if not self._is_pausing:
+            self.flush()
+            self._is_pausing = True
+            self._tasks.spawn(self._pause())
+
+    async def _pause(self) -> None:
+        try:
+            while True:
+                await self._clock.sleep_until(self._clock.now_ms() + _PAUSE_MS)
+                if not self._untold:
+                    return
+                self.flush()
+        finally:
+            self._is_pausing = False
+
+    def flush(self) -> None:
+        """Say what was not said yet; of several messages the last stands in the line."""
+        for event, (count, facts, error) in self._untold.items():
+            many = Facts(count=count) if count > 1 else Facts()
+            many.update(facts)
+            logger.warning("%s %s", event, many, exc_info=error)
+        self._untold.clear()
+
+
 class Failures(Protocol):
     """Takes care of failed messages."""
 
-    def handle(self, intake: Intake, failed: Failed) -> None:
+    def handle(self, intake: QueueIntake, failed: Failed) -> None:
         """See to the FAILED messages of INTAKE."""
         ...
 
@@ -67,7 +130,9 @@ class Returns:
         self._telling = telling
         self._room = asyncio.Semaphore(_ON_THEIR_WAY_MAX)
 
-    async def send(self, intake: Intake, portion: Portion, index: int, failure: Failure) -> bool:
+    async def send(
+        self, intake: QueueIntake, portion: Portion, index: int, failure: Failure
+    ) -> bool:
         """Send a message back as FAILURE says, and resolve it; return False, with a warning, if that did not work."""
         message = _message(intake, portion, index)
         intake.giving_back += 1
@@ -106,11 +171,11 @@ class SendBack:
         self._backlog = backlog
         self._added = added
 
-    def handle(self, intake: Intake, failed: Failed) -> None:
+    def handle(self, intake: QueueIntake, failed: Failed) -> None:
         for portion, index in failed:
             self._returns.tasks.spawn(self._send_back(intake, portion, index))
 
-    async def _send_back(self, intake: Intake, portion: Portion, index: int) -> None:
+    async def _send_back(self, intake: QueueIntake, portion: Portion, index: int) -> None:
         failure = portion.unresolved[index]
         clock = self._returns.clock
         while not intake.lost:
@@ -139,13 +204,13 @@ class TryInPlace:
         self._backlog = backlog
         self._added = added
 
-    def handle(self, intake: Intake, failed: Failed) -> None:
+    def handle(self, intake: QueueIntake, failed: Failed) -> None:
         # A queue is with one worker at a time, who stops at the first failure: one call, one portion.
         portion = failed[0][0]
         indexes = [index for _, index in failed]
         self._returns.tasks.spawn(self._suspend(intake, portion, indexes))
 
-    async def _suspend(self, intake: Intake, portion: Portion, indexes: list[int]) -> None:
+    async def _suspend(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> None:
         """Let the dead go; try the others again after a pause."""
         gone = await self._bury(intake, portion, indexes)
         again = indexes[gone:]
@@ -165,7 +230,7 @@ class TryInPlace:
         self._backlog.resume(intake.messages)
         self._added(0)
 
-    async def _bury(self, intake: Intake, portion: Portion, indexes: list[int]) -> int:
+    async def _bury(self, intake: QueueIntake, portion: Portion, indexes: list[int]) -> int:
         """Send those of INDEXES to the dead letters that have failed too often; return how many, from the first."""
         for count, index in enumerate(indexes):
             if not self._is_dead(portion, index):
@@ -200,7 +265,7 @@ class LetGo:
         self._added = added
         self._telling = telling
 
-    def handle(self, intake: Intake, failed: Failed) -> None:
+    def handle(self, intake: QueueIntake, failed: Failed) -> None:
         for portion, index in failed:
             message, reason = _message(intake, portion, index), portion.unresolved[index].reason
             queue = portion.queue.queue
@@ -215,5 +280,5 @@ class LetGo:
         intake.settle()
 
 
-def _message(intake: Intake, portion: Portion, index: int) -> ReceivedMessage:
+def _message(intake: QueueIntake, portion: Portion, index: int) -> ReceivedMessage:
     return portion.queue.message_type(portion.run, index)

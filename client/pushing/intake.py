@@ -21,12 +21,12 @@ from .metrics import PushCounts
 from .process_queue import PORTION_MESSAGES, Portion, ProcessQueue
 
 #: Takes portions that came in.
-Take: TypeAlias = "Callable[[Intake, Sequence[Portion]], None]"
+Take: TypeAlias = "Callable[[QueueIntake, Sequence[Portion]], None]"
 #: Takes an error that fetching met.
 Fail: TypeAlias = Callable[[PocketMQError], None]
 
 
-class Intake:
+class QueueIntake:
     """What is held of one queue, and why it is not read on. Not thread-safe: its event loop owns it."""
 
     reader: QueueReader

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from ...proto.errors import ConfigError
 from ..received_message import FetchedRun
 from .answers import failure_of, named_by
-from .process_queue import Place, Portion
+from .process_queue import Portion, WorkerPlace
 
 #: Messages between two looks at the clock and at what else is to do.
 SPELL_MESSAGES: Final = 64
@@ -40,8 +40,8 @@ class Job:
 
 
 #: Works in a job from a place; returns how many messages it took, 0 once the row is empty.
-Spell: TypeAlias = Callable[[Job, Place], int]
-AsyncSpell: TypeAlias = Callable[[Job, Place], Coroutine[Any, Any, int]]
+Spell: TypeAlias = Callable[[Job, WorkerPlace], int]
+AsyncSpell: TypeAlias = Callable[[Job, WorkerPlace], Coroutine[Any, Any, int]]
 #: Makes what a listener is called with of a run and the index of the first message.
 _Make: TypeAlias = Callable[[FetchedRun, int], object]
 
@@ -105,7 +105,7 @@ class Calls:
         """Return the spell that calls, and never waits: it is run to its end by one step."""
         begin = self._spell(awaits=False)
 
-        def spell(job: Job, place: Place) -> int:
+        def spell(job: Job, place: WorkerPlace) -> int:
             try:
                 begin(job, place).send(None)
             except StopIteration as end:
@@ -122,7 +122,7 @@ class Calls:
     def _spell(self, *, awaits: bool) -> AsyncSpell:
         listener, take, report = self._listener, self._take, self._report
 
-        async def spell(job: Job, place: Place) -> int:
+        async def spell(job: Job, place: WorkerPlace) -> int:
             run, again, count = job.portion.run, job.again, 0
             firsts, make, size = take(job, place)
             for index in firsts:
@@ -146,7 +146,7 @@ class Calls:
 
         return spell
 
-    def _take(self, job: Job, place: Place) -> tuple[Iterable[int], _Make, int]:
+    def _take(self, job: Job, place: WorkerPlace) -> tuple[Iterable[int], _Make, int]:
         """Return the indexes at which a listener is called, what it is called with, and of how many messages."""
         make = job.portion.queue.message_type
         if self._batch_size == 1:

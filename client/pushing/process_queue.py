@@ -13,7 +13,7 @@ A message is *unfinished* when it
 What a filter at the broker stepped over is finished.
 
 Thread contract: the consumer's event loop owns it. Workers on other threads call only `join`, `leave` and `rewind`,
-take from `row`, set `Place.index`, and append to `outcomes`. Two orders make that safe without a lock: a worker's
+take from `row`, set `WorkerPlace.index`, and append to `outcomes`. Two orders make that safe without a lock: a worker's
 places only rise, and are set behind what it finished before it takes more; and `lowest` looks at the row first, then at
 the places, then at the outcomes, so that a message on its way from one to the next is seen at least once. (One call
 of a built-in iterator, dictionary or deque is one step under the interpreter's lock.)
@@ -49,7 +49,7 @@ class Failure:
     slow: bool = False
 
 
-class Place:
+class WorkerPlace:
     """Where one worker stands in a portion: at the first message that it may not have finished."""
 
     __slots__ = ("count", "index", "seen", "since_ms")
@@ -67,7 +67,7 @@ class Slow(NamedTuple):
     """A worker that stands at one place for long."""
 
     portion: Portion
-    place: Place
+    place: WorkerPlace
 
 
 class Portion:
@@ -100,7 +100,7 @@ class Portion:
         self.next_offset = next_offset
         #: Indexes that nobody has taken.
         self.row: Iterator[int] = iter(range(begin, end))
-        self.places: dict[Place, None] = {}
+        self.places: dict[WorkerPlace, None] = {}
         #: What workers report: (index, why it failed; None: another try succeeded).
         self.outcomes: deque[tuple[int, Failure | None]] = deque()
         self.unresolved: dict[int, Failure] = {}
@@ -115,13 +115,13 @@ class Portion:
 
     # ------------------------------------------------------------ workers
 
-    def join(self) -> Place:
+    def join(self) -> WorkerPlace:
         """Return the place of a worker that is about to take from the row."""
-        place = Place(self.end - length_hint(self.row))
+        place = WorkerPlace(self.end - length_hint(self.row))
         self.places[place] = None
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WorkerPlace) -> None:
         """Forget PLACE: its worker has finished what it took, or reported it."""
         del self.places[place]
 
@@ -184,7 +184,7 @@ class Portion:
         self.unresolved.pop(index, None)
         self.failed_count += 1
 
-    def give_up(self, place: Place, failure: Failure) -> None:
+    def give_up(self, place: WorkerPlace, failure: Failure) -> None:
         """Wait no more for the worker at PLACE: what it handles has failed with FAILURE, whatever it says later."""
         first = place.index
         if first != place.seen:

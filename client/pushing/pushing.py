@@ -36,12 +36,11 @@ from ..subscriptions import Subscriptions
 from ..tasks import finished_within
 from .backlog import Backlog, OrderedBacklog, SharedBacklog
 from .config import PushConfig
-from .failures import Failures, LetGo, Returns, SendBack, TryInPlace
-from .intake import Intake
+from .failures import Failures, LetGo, Returns, SendBack, Telling, TryInPlace
+from .intake import QueueIntake
 from .listening import Calls, Listener, is_async
 from .metrics import PushCounts, PushMetrics
 from .process_queue import Failure, Portion
-from .telling import Telling
 from .workers import HISTOGRAM_MS, TaskWorkers, ThreadWorkers, Workers, WorkersParts, post
 
 logger = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class Pushing:
         self._parts = ConsumerParts(group, config, session)
         self._supply = self._make_supply()
         self._counts = PushCounts()
-        self._intakes: dict[Queue, Intake] = {}
+        self._intakes: dict[Queue, QueueIntake] = {}
         self._ordered = OrderedBacklog() if config.ordered else None
         self._shared = SharedBacklog()
         self._backlog: Backlog = self._ordered or self._shared
@@ -178,7 +177,7 @@ class Pushing:
         """Read a queue from now on."""
         queue = held.queue
         retried = queue.topic == retry_topic(self._group)
-        intake = Intake(
+        intake = QueueIntake(
             held,
             self._config,
             RetriedMessage if retried else ReceivedMessage,
@@ -210,7 +209,7 @@ class Pushing:
             del self._intakes[queue]
             self._supply.keeper.forget(queue)
 
-    async def _come_to_rest(self, intake: Intake) -> None:
+    async def _come_to_rest(self, intake: QueueIntake) -> None:
         """Wait for the listeners at work in INTAKE, not too long: what they finished shall be committed in time."""
         config, session = self._config, self._session
         timeout_ms = config.rebalance_timeout_ms
@@ -223,7 +222,7 @@ class Pushing:
                 Facts(group=self._group, queue=intake.held.queue, after_ms=timeout_ms),
             )
 
-    async def _commit_last(self, intake: Intake) -> None:
+    async def _commit_last(self, intake: QueueIntake) -> None:
         if not intake.begun:
             return
         queue = intake.held.queue
@@ -248,7 +247,7 @@ class Pushing:
 
     # ------------------------------------------------------------ messages
 
-    def _take(self, intake: Intake, portions: Sequence[Portion]) -> None:
+    def _take(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
         """Have PORTIONS handled."""
         if self._config.delivery == "at_most_once":
             self._session.tasks.spawn(self._commit_first(intake, portions))
@@ -259,7 +258,7 @@ class Pushing:
         self._backlog.put(portions)
         self._workers.put(portions[-1].end - portions[0].begin)
 
-    async def _commit_first(self, intake: Intake, portions: Sequence[Portion]) -> None:
+    async def _commit_first(self, intake: QueueIntake, portions: Sequence[Portion]) -> None:
         """Have PORTIONS handled once what is behind them is committed; not at all if it cannot be."""
         clock, keeper = self._session.clock, self._supply.keeper
         queue, behind = intake.held.queue, portions[-1].next_offset
@@ -286,7 +285,7 @@ class Pushing:
         intake.settle()
         self._see_to_failures(intake)
 
-    def _see_to_failures(self, intake: Intake) -> None:
+    def _see_to_failures(self, intake: QueueIntake) -> None:
         messages = intake.messages
         if not messages.failures:
             return

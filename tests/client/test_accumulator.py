@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pocketmq.client import Message, Queue
 from pocketmq.client.config import ProducerConfig
+from pocketmq.client.message import record_size
 from pocketmq.client.producing.accumulator import Accumulator, Budget
-from pocketmq.client.producing.bodies import record_size
 from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.client.producing.run import MessageRow, Parcel, Run
 from pocketmq.proto.errors import SendFailed

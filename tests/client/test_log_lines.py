@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.client import PushConsumer
 from pocketmq.client.message_batch import MessageBatch
-from pocketmq.client.pushing.telling import Telling
+from pocketmq.client.pushing.failures import Telling
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.client.tasks import Tasks

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pocketmq.client.pushing.process_queue import Failure, Place, Portion, ProcessQueue
+from pocketmq.client.pushing.process_queue import Failure, Portion, ProcessQueue, WorkerPlace
 from pocketmq.client.queue import Queue
 from pocketmq.client.received_message import FetchedRun
 from pocketmq.proto.record import Host, encode_run
@@ -39,7 +39,7 @@ def held(*offsets: int, portion_messages: int = 512) -> tuple[ProcessQueue, list
     return queue, queue.put(run_at(*offsets), 0, offsets[-1] + 1, portion_messages)
 
 
-def take(portion: Portion, place: Place) -> int:
+def take(portion: Portion, place: WorkerPlace) -> int:
     """Take the next message of PORTION as a worker does."""
     place.index = next(portion.row)
     return place.index
@@ -217,7 +217,7 @@ class HeldMessages(RuleBasedStateMachine):
         self.reached = 0
         self.portions: list[Portion] = []
         #: Who works: place → its portion, and the offset of what it handles (None: between two).
-        self.workers: dict[Place, tuple[Portion, int | None]] = {}
+        self.workers: dict[WorkerPlace, tuple[Portion, int | None]] = {}
         self.failed: list[tuple[Portion, int]] = []
         self.dropped = False
         self.handled = 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client.config import ReadingConfig
-from pocketmq.client.consuming.queue_bounds import QueueBounds
+from pocketmq.client.consuming.queue_bounds import BoundsRequests
 from pocketmq.client.queue import QUEUES_AT_ONCE
 from pocketmq.client.session import Session
 from pocketmq.proto.errors import ClientClosed, PocketMQError, QueueNotFound, StoreClosed
@@ -37,10 +37,10 @@ class Asked:
         return self._answer(request, call)
 
 
-async def _bounds(here: World) -> tuple[QueueBounds, Session]:
+async def _bounds(here: World) -> tuple[BoundsRequests, Session]:
     session = Session(ReadingConfig(), FakeConnections(here.cluster), here.clock, Random(3))
     await session.routes.find("orders")
-    return QueueBounds(session, 3_000), session
+    return BoundsRequests(session, 3_000), session
 
 
 async def test_a_consumer_of_very_many_queues_asks_for_their_bounds_in_parts(

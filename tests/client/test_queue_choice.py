@@ -14,7 +14,7 @@ from pocketmq.client.producing.queue_choice import (
     JavaHash,
     KeyHash,
     RoundRobin,
-    Sticky,
+    StickyChoice,
     queue_choice,
     sharded_queue,
 )
@@ -32,7 +32,7 @@ QUEUES = tuple(Queue("T", "a", number) for number in range(4))
     ("name", "kind"),
     [
         ("round-robin", RoundRobin),
-        ("sticky", Sticky),
+        ("sticky", StickyChoice),
         ("least-latency", LeastLatency),
         ("key-hash", KeyHash),
         ("java-hash", JavaHash),
@@ -53,7 +53,7 @@ def test_what_does_not_choose_is_refused(wanted: Any) -> None:
 
 
 def test_a_sticky_choice_stays_until_a_run_is_full() -> None:
-    choice = Sticky(1_000, Random(1))
+    choice = StickyChoice(1_000, Random(1))
     message = Message("T", b"x")
 
     chosen = []
@@ -67,7 +67,7 @@ def test_a_sticky_choice_stays_until_a_run_is_full() -> None:
 
 
 def test_a_sticky_choice_leaves_a_queue_that_failed_or_is_gone() -> None:
-    choice = Sticky(1_000, Random(1))
+    choice = StickyChoice(1_000, Random(1))
     message = Message("T", b"x")
     first = choice.choose(message, QUEUES)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pocketmq.client import Message, Queue, Receipt, Receipts
-from pocketmq.client.producing.bodies import record_size
+from pocketmq.client.message import record_size
 from pocketmq.client.producing.receipt import RunReceipts, SendFuture, acknowledge_all
 from pocketmq.client.producing.run import MessageRow, Parcel
 from pocketmq.proto.errors import SendFailed

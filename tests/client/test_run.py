@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import Message, Queue
-from pocketmq.client.message import OWN_PROPERTIES_SIZE
+from pocketmq.client.message import OWN_PROPERTIES_SIZE, record_size
 from pocketmq.client.producing import run as run_module
-from pocketmq.client.producing.bodies import record_size
 from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.client.producing.run import MessageRow, Numbers, Origin, Run
 from pocketmq.proto.clock import VirtualClock

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.client import AsyncProducer, Draft, Message, Queue
-from pocketmq.client.producing.bodies import checked_bodies, record_size
+from pocketmq.client.message import record_size
+from pocketmq.client.producing.bodies import checked_bodies
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     Disconnected,

@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.client.pushing.backlog import SharedBacklog
 from pocketmq.client.pushing.listening import Job
-from pocketmq.client.pushing.process_queue import Place, Portion
+from pocketmq.client.pushing.process_queue import Portion, WorkerPlace
 from pocketmq.client.pushing.workers import (
     HISTOGRAM_MS,
     CallTimes,
@@ -109,7 +109,7 @@ async def test_a_thread_whose_work_breaks_goes_on_with_the_next(
         backlog.put(held(0)[1])
     left: list[Portion] = []
 
-    def spell(job: Job, place: Place) -> int:
+    def spell(job: Job, place: WorkerPlace) -> int:
         next(job.row)
         raise ZeroDivisionError
 
