@@ -26,7 +26,7 @@ from ..proto.rpc.channels import Dial
 from ..proto.rpc.listening import connections_fitting
 from ..proto.rpc.methods import CountsConnections
 from ..proto.rpc.pages import Page
-from ..proto.services.health import Health
+from ..proto.services.health import HealthService
 from ..proto.services.port_services import PortServices
 from ..store.config import StoreConfig
 from ..store.disk import Disk
@@ -37,7 +37,7 @@ from .broker_metrics import figures
 from .certificates import Certificates
 from .config import BrokerConfig
 from .metrics_page import Figure, MetricsPage
-from .parts import Parts, assemble
+from .parts import BrokerParts, assemble
 from .registration import Registration, State, dial
 from .service_v1 import BrokerService, topic_message
 from .timers import TimerClock
@@ -108,10 +108,10 @@ GRPC = Network()
 class _Running:
     """What a broker that has started has besides its parts."""
 
-    parts: Parts
+    parts: BrokerParts
     mark: Mark
     carrier: Carrier
-    health: Health
+    health: HealthService
     registration: Registration | None = None
 
 
@@ -281,7 +281,7 @@ class Broker:
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._disk, self._store_config.path, name)
 
-    def _schedule(self, parts: Parts) -> None:
+    def _schedule(self, parts: BrokerParts) -> None:
         """Hang the periodic work on the timers."""
         every_so_often = parts.wall_timers.every
         every_so_often(

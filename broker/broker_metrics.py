@@ -8,7 +8,7 @@ from typing import Final
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.methods import ConnectionTotals
 from .metrics_page import Figure
-from .parts import Parts
+from .parts import BrokerParts
 
 #: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
 _TOPICS_MAX: Final = 100
@@ -16,7 +16,7 @@ _GROUPS_MAX: Final = 100
 
 
 def figures(
-    parts: Parts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
+    parts: BrokerParts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
 ) -> Iterator[Figure]:
     """Yield the figures of a broker with PARTS and STATUS, and of its CONNECTIONS; None: the carrier does not tell."""
     who = (
@@ -34,7 +34,7 @@ def figures(
     yield from _groups(parts)
 
 
-def _topics(parts: Parts) -> Iterator[Figure]:
+def _topics(parts: BrokerParts) -> Iterator[Figure]:
     """Yield what producers sent, of the topics that got most."""
     counts = parts.sends.counts.by_topic
     most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
@@ -49,7 +49,7 @@ def _topics(parts: Parts) -> Iterator[Figure]:
             yield Figure("counter", f"pocketmq_topic_{name}_total", what, value, labels)
 
 
-def _groups(parts: Parts) -> Iterator[Figure]:
+def _groups(parts: BrokerParts) -> Iterator[Figure]:
     """Yield what filters stepped over, of the groups and topics with the most of it."""
     counts = parts.accounts.skipped_by_topic()
     most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
@@ -104,7 +104,7 @@ def _connections(totals: ConnectionTotals) -> Iterator[Figure]:
         yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _traffic(parts: Parts) -> Iterator[Figure]:
+def _traffic(parts: BrokerParts) -> Iterator[Figure]:
     sends, fetches = parts.sends.counts, parts.fetches
     rows: list[tuple[str, str, float]] = [
         ("sends", "Runs of messages that were sent and stored.", sends.stored),
@@ -136,7 +136,7 @@ def _traffic(parts: Parts) -> Iterator[Figure]:
         yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _tables(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
+def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
     topics = len(parts.topics.all(include_system=True))
     rows: list[tuple[str, str, float]] = [
         ("topics", "Topics, those of the system included.", topics),
@@ -154,7 +154,7 @@ def _tables(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
         yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _store(parts: Parts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
+def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
     yield Figure(
         "counter",
         "pocketmq_store_appended_bytes_total",

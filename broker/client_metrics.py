@@ -47,7 +47,7 @@ GAUGES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class ClientHistogram:
     """How many values lay up to each of BOUNDS, which ascend, and in the last of COUNTS above them all; their TOTAL."""
 
     bounds: tuple[float, ...]
@@ -71,7 +71,7 @@ class Histogram:
             and math.isfinite(self.total)
         )
 
-    def plus(self, other: Histogram) -> Histogram:
+    def plus(self, other: ClientHistogram) -> ClientHistogram:
         """Return both together; OTHER alone if it has other bounds."""
         if other.bounds != self.bounds:
             return other
@@ -87,7 +87,7 @@ _Key = tuple[str, LabelValues]
 
 @dataclass(slots=True)
 class _Kept:
-    value: Histogram | float
+    value: ClientHistogram | float
     heard_ms: int
 
 
@@ -107,7 +107,12 @@ class ClientMetrics:
         return self._count
 
     def note(
-        self, name: str, labels: Mapping[str, str], histogram: Histogram, *, is_delta: bool = False
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        histogram: ClientHistogram,
+        *,
+        is_delta: bool = False,
     ) -> bool:
         """Keep HISTOGRAM under NAME and LABELS, which are as the client calls them; return whether it could be kept.
 
@@ -117,7 +122,7 @@ class ClientMetrics:
             return False
         key = (name, _values(labels))
         known = self._series.get(_client(key), {}).get(key)
-        if is_delta and known is not None and isinstance(known.value, Histogram):
+        if is_delta and known is not None and isinstance(known.value, ClientHistogram):
             histogram = known.value.plus(histogram)
         self._keep(key, histogram)
         return True
@@ -129,7 +134,7 @@ class ClientMetrics:
         self._keep((name, _values(labels)), value)
         return True
 
-    def _keep(self, key: _Key, value: Histogram | float) -> None:
+    def _keep(self, key: _Key, value: ClientHistogram | float) -> None:
         client = _client(key)
         own = self._series[client] = self._series.pop(client, {})
         self._count += own.pop(key, None) is None
@@ -148,19 +153,19 @@ class ClientMetrics:
         if not own:
             del self._series[client]
 
-    def histograms(self, name: str) -> Iterator[tuple[LabelValues, Histogram]]:
+    def histograms(self, name: str) -> Iterator[tuple[LabelValues, ClientHistogram]]:
         """Yield the series of NAME."""
         for labels, value in self._of(name):
-            if isinstance(value, Histogram):
+            if isinstance(value, ClientHistogram):
                 yield labels, value
 
     def gauges(self, name: str) -> Iterator[tuple[LabelValues, float]]:
         """Yield the series of NAME."""
         for labels, value in self._of(name):
-            if not isinstance(value, Histogram):
+            if not isinstance(value, ClientHistogram):
                 yield labels, value
 
-    def _of(self, name: str) -> Sequence[tuple[LabelValues, Histogram | float]]:
+    def _of(self, name: str) -> Sequence[tuple[LabelValues, ClientHistogram | float]]:
         self._forget_old()
         return [
             (key[1], kept.value)

@@ -4,7 +4,7 @@ A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there 
 queue lets it try again. Long waits of one length end in bunches, up to 1/64 later than asked for. The records are
 slices of the log, joined once; nothing is decoded here, and bodies are compared with their CRCs only where the request
 says so: our own clients do that themselves, and ask again when they find a wrong one. A fetch with a filter is another
-kind, see filters/filtered_fetch.py.
+kind, see filters/filters.py.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from ..store.slices import Slices
 from .accounts.account import QueueLook
 from .accounts.accounts import Accounts
 from .config import BrokerConfig
-from .fetch_replies import Done, Limits, failed, never_written
+from .fetch_replies import Done, FetchLimits, failed, never_written
 from .filters.choice import choice_of
-from .filters.filtered_fetch import FilteredFetch
-from .filters.filters import Filters
+from .filters.filters import FilteredFetch, Filters
 from .offsets import Offsets
 from .topics import Topics
 from .waiting import Purgatory, Waiting, end_of_wait
@@ -101,12 +100,12 @@ class Fetches:
         if request.lease and self._renew_lease is not None:
             self._renew_lease(request.group, request.topic, request.queue, request.lease)
 
-    def _limits(self, request: pb.FetchRequest) -> Limits:
+    def _limits(self, request: pb.FetchRequest) -> FetchLimits:
         """Return how many messages and bytes the answer may have."""
         config = self._config
         messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
         size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
-        return Limits(messages, size)
+        return FetchLimits(messages, size)
 
 
 class _Fetch:
@@ -125,7 +124,7 @@ class _Fetch:
     def __init__(
         self,
         request: pb.FetchRequest,
-        limits: Limits,
+        limits: FetchLimits,
         store: MessageStore,
         accounts: Accounts,
         done: Done,

@@ -14,7 +14,7 @@ from ..store.message_store import MessageStore
 Done = Callable[[pb.FetchReply], None]
 
 
-class Limits(NamedTuple):
+class FetchLimits(NamedTuple):
     """How much an answer may have at most."""
 
     messages: int

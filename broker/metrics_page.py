@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
 from ..proto.rpc.pages import READING, Shown
-from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientMetrics, Histogram, LabelValues
+from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientHistogram, ClientMetrics, LabelValues
 
 PATH: Final = "/metrics"
 _ONLY: Final = b"only GET /metrics is answered\n"
@@ -69,7 +69,7 @@ class _Contents:
     """What stands on the page; a collector of prometheus_client."""
 
     figures: list[Figure]
-    histograms: dict[str, list[tuple[LabelValues, Histogram]]]
+    histograms: dict[str, list[tuple[LabelValues, ClientHistogram]]]
     gauges: dict[str, list[tuple[LabelValues, float]]]
 
     def collect(self) -> Iterator[Any]:
@@ -110,7 +110,7 @@ def _text(contents: _Contents) -> tuple[str, bytes]:
     return CONTENT_TYPE_LATEST, generate_latest(own)
 
 
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+def _buckets(histogram: ClientHistogram) -> list[tuple[str, float]]:
     """Return the counts of HISTOGRAM as Prometheus counts: of all values up to each bound."""
     found: list[tuple[str, float]] = []
     below = 0

@@ -40,7 +40,7 @@ from .lookup import Lookups
 from .neighbours import Neighbours
 from .offsets import Offsets
 from .pop.journal import Journal
-from .pop.leases import Leases
+from .pop.leases import PopLeases
 from .pop.pops import Pops
 from .pop.receives import serials_from
 from .pop.table import PopParts
@@ -53,7 +53,7 @@ from .service_v2.measurements import CensusMeasurements, Measurements
 from .service_v2.pulling import PullConsumers
 from .service_v2.receiving import Receiving
 from .service_v2.relayed import EndTransactions, RecallMessages
-from .service_v2.routes import Routes
+from .service_v2.routes import RouteQueries
 from .service_v2.sending import SendMessages
 from .service_v2.service import ServiceV2
 from .service_v2.subscriptions import LiteSubscriptions
@@ -67,7 +67,7 @@ from .waiting import Purgatory
 
 
 @dataclass(kw_only=True, slots=True)
-class Parts:
+class BrokerParts:
     """What a broker consists of, over one open store."""
 
     store: MessageStore
@@ -202,7 +202,7 @@ def assemble(
     wall: Clock,
     random: Random,
     dial: Dial,
-) -> Parts:
+) -> BrokerParts:
     """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
 
     DIAL opens channels to name servers and other brokers.
@@ -230,11 +230,12 @@ def assemble(
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
     pop_parts = _pop_parts(config, store, offsets, accounts, retries, (timers, wall_timers), random)
 
-    def has_members(group: str) -> bool:
-        # A group shares queues or pops: the coordinator asks the pops as well, and is made after them.
-        return coordination.coordinator.has_members(group)
+    def check_join(group: str) -> None:
+        # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
+        pops.check_not_popped(group)
 
-    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, has_members)
+    coordinator = Coordinator(config, groups, wall_timers, check_join)
+    pops = Pops(config, topics, groups, filters, purgatory, pop_parts, coordinator.has_members)
     appends.on_arrival.append(pops.arrived)
     sees_all = config.v2_cluster and not config.v2_endpoints
     servers = config.nameservers if sees_all else ()
@@ -243,14 +244,14 @@ def assemble(
     clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops)
     coordination = Coordination(
         topics,
-        Coordinator(config, groups, wall_timers, pops.check_not_popped),
+        coordinator,
         QueueLeases(config, topics, groups, offsets, wall_timers, leases),
         leases,
         fence,
         accounts,
         clients.subscriptions.of_group,
     )
-    parts = Parts(
+    parts = BrokerParts(
         store=store,
         topics=topics,
         groups=groups,
@@ -283,7 +284,7 @@ def assemble(
     return parts
 
 
-def _awaited(clock: VirtualClock, parts: Parts, appends: Appends) -> Awaited:
+def _awaited(clock: VirtualClock, parts: BrokerParts, appends: Appends) -> Awaited:
     """Return what keeps CLOCK waiting for those who are handed messages, which hears of PARTS and APPENDS."""
     awaited = Awaited(
         clock,
@@ -306,7 +307,7 @@ def _forget_deleted(topics: Topics, sends: Sends, name: str) -> None:
 
 
 def _service_v2(
-    parts: Parts, config: BrokerConfig, unix_ms: Callable[[], int], wall_ms: Callable[[], int]
+    parts: BrokerParts, config: BrokerConfig, unix_ms: Callable[[], int], wall_ms: Callable[[], int]
 ) -> ServiceV2:
     """Return what official clients call, over PARTS; UNIX_MS is the messages' time, WALL_MS the machine's."""
     store, topics, groups, pops = parts.store, parts.topics, parts.groups, parts.pops
@@ -316,7 +317,7 @@ def _service_v2(
     clients.telemetry.on_answer.append(diagnostics.take)
     faces = (
         clients,
-        Routes(config.name, topics, groups, clients.reach, parts.neighbours),
+        RouteQueries(config.name, topics, groups, clients.reach, parts.neighbours),
         diagnostics,
         SendMessages(config, topics, parts.sends, unix_ms, clients.checks.remember),
         EndTransactions(topics, parts.transactions, parts.neighbours),
@@ -386,7 +387,7 @@ def _pop_parts(
     return PopParts(
         store=store,
         offsets=offsets,
-        leases=Leases(timers, wall_timers.now_ms),
+        leases=PopLeases(timers, wall_timers.now_ms),
         journal=Journal(store, wall_timers, timers),
         serials=serials_from(random.randbytes),
         bury=retries.bury,

@@ -14,7 +14,7 @@ from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
 from ..proto.rpc import Carrier, Limits, MakeCarrier
 from ..proto.rpc.listening import connections_fitting
-from ..proto.services.health import Health
+from ..proto.services.health import HealthService
 from ..proto.services.port_services import PortServices
 from .config import NameServerConfig
 from .route_table import RouteTable
@@ -31,7 +31,7 @@ class NameServer:
         config: NameServerConfig,
         table: RouteTable,
         carrier: Carrier,
-        health: Health,
+        health: HealthService,
         clock: Clock,
     ) -> None:
         self._config = config

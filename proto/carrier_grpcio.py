@@ -41,9 +41,9 @@ from .rpc import (
     LATER,
     Call,
     Certificate,
-    Kind,
     Limits,
     Method,
+    MethodKind,
     MethodTable,
     Receiver,
     Stream,
@@ -155,13 +155,13 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 
     def __init__(self, methods: Mapping[str, Method], calls: _OpenCalls, limits: Limits) -> None:
         make = {
-            Kind.UNARY: lambda method: grpc.unary_unary_rpc_method_handler(
+            MethodKind.UNARY: lambda method: grpc.unary_unary_rpc_method_handler(
                 _unary_behaviour(method, calls)
             ),
-            Kind.SERVER_STREAM: lambda method: grpc.unary_stream_rpc_method_handler(
+            MethodKind.SERVER_STREAM: lambda method: grpc.unary_stream_rpc_method_handler(
                 _server_stream_behaviour(method, calls, limits)
             ),
-            Kind.BIDI: lambda method: grpc.stream_stream_rpc_method_handler(
+            MethodKind.BIDI: lambda method: grpc.stream_stream_rpc_method_handler(
                 _bidi_behaviour(method, calls, limits)
             ),
         }

@@ -20,7 +20,7 @@ from ..config import BrokerConfig
 from ..timers import Timers
 from ..timing_wheel import Timer
 from ..waiting import Purgatory, Waiting
-from .membership import Member, Membership, check_plan
+from .membership import GroupMember, GroupMembership, check_plan
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Group:
 
     def __init__(self, name: str, config: BrokerConfig, timers: Timers, joins: Purgatory) -> None:
         self.name = name
-        self.membership = Membership(name)
+        self.membership = GroupMembership(name)
         self._config = config
         self._timers = timers
         self._seats: dict[str, Seat] = {}
@@ -110,7 +110,7 @@ class Group:
 
     # --- seats
 
-    def take_place(self, before: Member, member: Member) -> None:
+    def take_place(self, before: GroupMember, member: GroupMember) -> None:
         """Let MEMBER have the place of BEFORE, of the same member_id or of the same instance."""
         self.membership.replace(before, member)
         if before.member_id != member.member_id:
@@ -125,7 +125,7 @@ class Group:
             if seat is not None:
                 seat.end(replaced(before.member_id, member.instance_id, self.name))
 
-    def seat(self, seat: Seat, member: Member) -> None:
+    def seat(self, seat: Seat, member: GroupMember) -> None:
         """Tell MEMBER at SEAT from now on, and at once what was agreed on."""
         other, self._seats[member.member_id] = self._seats.get(member.member_id), seat
         if other is not None and other is not seat:
@@ -270,7 +270,7 @@ class Group:
         elif is_waiting:
             self.schedule()
 
-    def _pass_over(self, leader: Member) -> None:
+    def _pass_over(self, leader: GroupMember) -> None:
         self._leader_silent = None
         leader.passed_over = True
         logger.warning("leader passed over group=%s member=%s", self.name, leader.member_id)

@@ -77,7 +77,7 @@ class Lease:
         return self.expires_ms > now_ms
 
 
-class Wanted(NamedTuple):
+class WantedQueue(NamedTuple):
     """A queue that is asked for; TOKEN 0: anew."""
 
     key: QueueKey
@@ -94,7 +94,7 @@ class Asker:
     lease_ms: int
 
 
-class Leases:
+class LeaseTable:
     """Records by group and queue. BEGIN_MS: when this run of the broker began."""
 
     def __init__(self, begin_ms: int, *, limit: int) -> None:
@@ -155,7 +155,7 @@ class Leases:
     def ask(
         self,
         asker: Asker,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedQueue],
         now_ms: int,
         gives_way: Callable[[QueueKey], bool] = lambda key: False,
     ) -> list[Lease | None]:
@@ -182,7 +182,7 @@ class Leases:
         """Note that TOKEN, which is valid, was used: no older one is believed after it."""
         if self._is_earlier(self.get(group, key), token):
             asker = Asker(group=group, member_id="", lease_ms=lease_ms)
-            self._make_room(group, [Wanted(key, token)], now_ms)
+            self._make_room(group, [WantedQueue(key, token)], now_ms)
             self._put(asker, key, self.get(group, key), token, now_ms)
 
     def extend(self, group: str, key: QueueKey, token: int, lease_ms: int, now_ms: int) -> bool:
@@ -278,7 +278,7 @@ class Leases:
         self._count -= len(gone)
         return gone
 
-    def _make_room(self, group: str, wanted: Sequence[Wanted], now_ms: int) -> None:
+    def _make_room(self, group: str, wanted: Sequence[WantedQueue], now_ms: int) -> None:
         known = self._groups.get(group, {})
         more = sum(1 for want in wanted if want.key not in known)
         if not more or self._count + more <= self._limit:
@@ -365,7 +365,7 @@ class KeptLeases:
         self._file = file
         self._timers = timers
         self.now_ms = timers.now_ms
-        self.table = Leases(self.now_ms(), limit=limit)
+        self.table = LeaseTable(self.now_ms(), limit=limit)
         #: The file says something else than the table.
         self.changed = False
         file.load(self.table, self.now_ms())
@@ -403,7 +403,7 @@ class LeaseFile:
         self._folder = folder
         self._path = f"{folder}/{_NAME}"
 
-    def load(self, leases: Leases, now_ms: int) -> None:
+    def load(self, leases: LeaseTable, now_ms: int) -> None:
         """Have LEASES go on with what the file says; one that cannot be read is as none."""
         try:
             leases.restore(json.loads(self._disk.read(self._path)), now_ms)
@@ -412,7 +412,7 @@ class LeaseFile:
         except (ValueError, LookupError, TypeError, PocketMQError) as error:
             logger.warning("leases not read path=%s reason=%r", self._path, error)
 
-    def save(self, leases: Leases, now_ms: int) -> None:
+    def save(self, leases: LeaseTable, now_ms: int) -> None:
         """Replace the file."""
         self._disk.make_folders(self._folder)
         text = json.dumps(leases.to_json(now_ms), separators=(",", ":"))

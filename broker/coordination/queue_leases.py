@@ -33,7 +33,7 @@ from ..timers import Timers
 from ..timing_wheel import Timer
 from ..topics import Topics
 from ..waiting import Purgatory, Waiting
-from .leases import Asker, KeptLeases, Lease, QueueKey, Wanted
+from .leases import Asker, KeptLeases, Lease, QueueKey, WantedQueue
 from .names import check_least, check_member, check_range
 
 logger = logging.getLogger(__name__)
@@ -122,13 +122,13 @@ class QueueLeases:
             call.on_cancel(partial(_let_go, waiting))
         return LATER
 
-    def _checked(self, request: pb.LeaseRequest) -> tuple[Asker, list[Wanted]]:
+    def _checked(self, request: pb.LeaseRequest) -> tuple[Asker, list[WantedQueue]]:
         asker, wanted = asker_of(request, self._config.lease_ms), wanted_in(request.queues)
         self._check_there(wanted)
         self._groups.ensure(request.group)
         return asker, wanted
 
-    def _check_there(self, wanted: Sequence[Wanted]) -> None:
+    def _check_there(self, wanted: Sequence[WantedQueue]) -> None:
         """Raise what is wrong with the queues if none of WANTED can be read; those that can are served."""
         error: PocketMQError | None = None
         for key, _ in wanted:
@@ -258,7 +258,7 @@ class _Wait:
         self,
         leases: QueueLeases,
         asker: Asker,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedQueue],
         generation: int,
         call: Call,
     ) -> None:
@@ -313,7 +313,7 @@ def asker_of(request: pb.LeaseRequest, default_lease_ms: int) -> Asker:
     )
 
 
-def wanted_in(queues: Sequence[pb.QueueLease]) -> list[Wanted]:
+def wanted_in(queues: Sequence[pb.QueueLease]) -> list[WantedQueue]:
     """Return QUEUES of a request, each once. Raises InvalidArgument."""
     if not 1 <= len(queues) <= QUEUES_MAX:
         raise InvalidArgument(
@@ -322,7 +322,7 @@ def wanted_in(queues: Sequence[pb.QueueLease]) -> list[Wanted]:
             limit=QUEUES_MAX,
             value=len(queues),
         )
-    wanted: dict[QueueKey, Wanted] = {}
+    wanted: dict[QueueKey, WantedQueue] = {}
     for one in queues:
         check_range("token", one.token, 0, _TOKEN_MAX)
         key = QueueKey(one.topic, one.queue)
@@ -332,5 +332,5 @@ def wanted_in(queues: Sequence[pb.QueueLease]) -> list[Wanted]:
                 field="queues",
                 value=key.queue,
             )
-        wanted[key] = Wanted(key, one.token)
+        wanted[key] = WantedQueue(key, one.token)
     return list(wanted.values())

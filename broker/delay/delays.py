@@ -11,7 +11,7 @@ from ..appends import Appends
 from ..config import BrokerConfig
 from ..timers import Timers
 from ..virtual_time import is_virtual
-from .deliveries import Deliveries
+from .deliveries import DelayedDeliveries
 from .levels import LevelDeliveries
 from .progress import DeliveredNote, LevelProgress
 from .timed import TimedDeliveries
@@ -31,7 +31,7 @@ class Delays:
     ) -> None:
         # A clock that is moved by hand waits for every instant: nothing has to go together.
         pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms
-        deliveries = Deliveries(appends)
+        deliveries = DelayedDeliveries(appends)
         self._note = DeliveredNote(store)
         self._note.find()
         self._progress = LevelProgress(

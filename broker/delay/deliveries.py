@@ -90,7 +90,7 @@ class Delivered:
         return self.error is None
 
 
-class Deliveries:
+class DelayedDeliveries:
     """Delivers through APPENDS. The event loop owns it."""
 
     def __init__(self, appends: Appends) -> None:

@@ -44,7 +44,7 @@ from ...store.queue_extension import ADDRESS_MAX
 from ...store.slices import Entries, QueueName
 from ..appends import Appends
 from ..timers import Timers, Turns
-from .deliveries import TRY_AGAIN, Deliveries
+from .deliveries import TRY_AGAIN, DelayedDeliveries
 from .progress import LevelProgress
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class LevelDeliveries:
         store: MessageStore,
         timers: Timers,
         clock: Clock,
-        deliveries: Deliveries,
+        deliveries: DelayedDeliveries,
         appends: Appends,
         progress: LevelProgress,
         *,

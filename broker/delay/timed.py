@@ -36,7 +36,7 @@ from ...store.message_store import MessageStore
 from ...store.timers.store import TimerStore
 from ..appends import Appends
 from ..timers import Timers, Turns
-from .deliveries import TRY_AGAIN, Deliveries, TimedStamps
+from .deliveries import TRY_AGAIN, DelayedDeliveries, TimedStamps
 from .horizon import LoadedSlot, Rows
 from .progress import DeliveredNote, SlotNote
 from .timed_pages import SlotLoader, enter_page, fitting
@@ -65,7 +65,7 @@ class TimedDeliveries:
         store: MessageStore,
         timers: Timers,
         clock: Clock,
-        deliveries: Deliveries,
+        deliveries: DelayedDeliveries,
         appends: Appends,
         *,
         slot_messages_max: int,

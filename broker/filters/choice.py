@@ -54,7 +54,7 @@ _MANY_TAGS_RECORDS_MAX: Final = 5_000
 LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 
 
-class Choice(Protocol):
+class FilterChoice(Protocol):
     """A filter at work."""
 
     #: Records that are looked at in one turn of the loop, and bytes of them.
@@ -140,7 +140,7 @@ class SqlChoice:
         return np.array(self._filter.matches(rows), np.bool_)
 
 
-def share_of_turn(choice: Choice, seen: Slices) -> float:
+def share_of_turn(choice: FilterChoice, seen: Slices) -> float:
     """Return which part of what CHOICE may look at in one turn SEEN is."""
     return max(len(seen) / choice.records_max, len(seen.records) / choice.bytes_max)
 
@@ -153,7 +153,7 @@ def _properties(seen: Slices) -> PropertyRanges:
     return PropertyRanges(seen.records, parse_run(seen.records, starts_of(seen.sizes)))
 
 
-def choice_of(wire: pb.Filter) -> Choice | None:
+def choice_of(wire: pb.Filter) -> FilterChoice | None:
     """Return WIRE at work; None: every message is wanted. Raises InvalidFilter. The last ones are kept."""
     if wire.kind == pb.Filter.ALL:
         return None
@@ -161,7 +161,7 @@ def choice_of(wire: pb.Filter) -> Choice | None:
 
 
 @lru_cache(CACHED_MAX)
-def _choice(kind: pb.Filter.Kind, expression: str) -> Choice | None:
+def _choice(kind: pb.Filter.Kind, expression: str) -> FilterChoice | None:
     if kind == pb.Filter.SQL:
         return SqlChoice(expression)
     if kind == pb.Filter.TAG:

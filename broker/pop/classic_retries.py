@@ -14,7 +14,7 @@ from typing import Final
 from ...proto.properties import RETRY_TOPIC
 from ...proto.record import property_value
 from .journal_format import FoundQueue
-from .leases import Entry, Lane, PopQueue
+from .leases import Lane, PopEntry, PopQueue
 from .receives import Asked, Rules
 from .table import PopParts, Table, exhausted, times_of
 
@@ -37,7 +37,7 @@ class RetryTable(Table):
         """How many messages are due."""
         return sum(len(lane.held) for lane in self._lanes.values())
 
-    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[Entry, bytes]]) -> int:
+    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
         buried = 0
         wanted = (asked.topic.encode(), b"") if asked.topic != self.topic else list(self._lanes)
         for lane in [self._lanes[label] for label in wanted if label in self._lanes]:
@@ -52,7 +52,7 @@ class RetryTable(Table):
                     buried += self._bury(entry, data, exhausted(times_of(entry, data)))
         return buried
 
-    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[Entry, bytes]]) -> bool:
+    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         self._wanted = asked.topic.encode()
         asked = replace(asked, choice=None)
         while len(taken) < asked.batch and self.held_count < HELD_MAX:
@@ -61,7 +61,7 @@ class RetryTable(Table):
                 break
         return False
 
-    def _add(self, entry: Entry, data: bytes, taken: list[tuple[Entry, bytes]]) -> None:
+    def _add(self, entry: PopEntry, data: bytes, taken: list[tuple[PopEntry, bytes]]) -> None:
         label = property_value(data, _ORIGIN)
         entry.lane = self._lane(label)
         if label in (b"", self._wanted) or self._wanted == self.topic.encode():
@@ -76,12 +76,12 @@ class RetryTable(Table):
             lane = self._lanes[label] = Lane(label)
         return lane
 
-    def lapse(self, entries: list[Entry]) -> None:
+    def lapse(self, entries: list[PopEntry]) -> None:
         for entry in entries:
             if entry.lane is not None:
                 entry.lane.held.append(entry)
 
-    def finish(self, entry: Entry, copy_at: int = 0) -> None:
+    def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
         may_be_held = entry.lease is None
         super().finish(entry, copy_at)
         if may_be_held and entry.lane is not None and entry in entry.lane.held:

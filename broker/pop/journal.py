@@ -57,7 +57,7 @@ from .journal_format import (
     ClockMark,
     Encoder,
     Finished,
-    Found,
+    FoundDeliveries,
     LogMark,
     Safe,
     clock_mark,
@@ -117,7 +117,7 @@ class Journal:
         self._written = 0
         #: As of the latest snapshot.
         self._snapshot_at = self._snapshot_size = 0
-        self._snapshot: Snapshot | None = None
+        self._snapshot: PopSnapshot | None = None
         self._step: asyncio.Handle | None = None
         self._tick_timer: Timer | None = None
         self._mark: LogMark | None = None
@@ -132,7 +132,7 @@ class Journal:
 
     # --- beginning and ending
 
-    def replay(self) -> Found:
+    def replay(self) -> FoundDeliveries:
         """Return what was kept before this start, as far as it can be believed."""
         store = self._store
         kept = read(self._disk, self._folder, store.max_log_offset, self._is_dead_letter)
@@ -357,7 +357,7 @@ class Journal:
         least = max(self._snapshot_bytes, SNAPSHOT_RATIO * self._snapshot_size)
         return self._snapshot is None and self._written - self._snapshot_at > least
 
-    def _begin_snapshot(self, changes: Iterator[Change]) -> Snapshot:
+    def _begin_snapshot(self, changes: Iterator[Change]) -> PopSnapshot:
         """Begin a file of the journal, and a snapshot of what CHANGES say, which it goes on from."""
         self._roll(0)
         self._snapshot_at = self._written
@@ -366,7 +366,7 @@ class Journal:
             if self._snapshot is snapshot:
                 self._end_snapshot(snapshot, error)
 
-        snapshot = Snapshot(self._disk, self._folder, self._number, changes, done)
+        snapshot = PopSnapshot(self._disk, self._folder, self._number, changes, done)
         self._snapshot = snapshot
         return snapshot
 
@@ -382,7 +382,7 @@ class Journal:
         except _FAILURES as error:
             self._fail(error)
 
-    def _end_snapshot(self, snapshot: Snapshot, error: Exception | None) -> None:
+    def _end_snapshot(self, snapshot: PopSnapshot, error: Exception | None) -> None:
         """Delete what SNAPSHOT, which is on the device, stands for."""
         self._snapshot = None
         try:
@@ -403,7 +403,7 @@ class Journal:
 # --- a snapshot, made in steps
 
 
-class Snapshot:
+class PopSnapshot:
     """Snapshot NUMBER in FOLDER, of EVERYTHING. DONE is told once it is on the device under its name, or the error."""
 
     def __init__(

@@ -27,18 +27,18 @@ from ...store.disk import Disk
 from .journal_format import (
     Change,
     ClockMark,
-    Damage,
     Decoder,
-    End,
     Finished,
     Forgotten,
-    Found,
+    FoundDeliveries,
+    JournalDamage,
+    JournalEnd,
     LogMark,
     Looked,
+    LookedSpan,
     Moved,
     PopKey,
     Said,
-    Span,
     frames,
     is_meant,
     is_readable,
@@ -100,10 +100,10 @@ class Listing:
 class Kept:
     """What was read. ENDED: the broker stopped cleanly. MARK: where the log stood last, as far as it reaches now."""
 
-    found: Found = field(default_factory=Found)
+    found: FoundDeliveries = field(default_factory=FoundDeliveries)
     ended: bool = False
     mark: LogMark | None = None
-    damages: list[tuple[str, Damage]] = field(default_factory=list)
+    damages: list[tuple[str, JournalDamage]] = field(default_factory=list)
 
 
 class Replay:
@@ -125,15 +125,15 @@ class Replay:
                 self.kept.mark = said
         elif isinstance(said, ClockMark):
             self.kept.found.mark = said
-        elif isinstance(said, End):
+        elif isinstance(said, JournalEnd):
             self.kept.ended = True
-        elif isinstance(said, Span):
+        elif isinstance(said, LookedSpan):
             self._look(said)
         elif not isinstance(said, Finished) or not said.copy_at or self._has(said.copy_at):
             self._begin_anew(said)
             self.kept.found.apply(said)
 
-    def _look(self, span: Span) -> None:
+    def _look(self, span: LookedSpan) -> None:
         key, start, offset = span
         if start >= 0 and (key in self._stuck or start > self._looked.get(key, -1)):
             self._stuck.add(key)
@@ -183,28 +183,28 @@ def _newest_snapshot(
 
 
 def _said(
-    disk: Disk, path: str, decoder: Decoder, damages: list[tuple[str, Damage]]
+    disk: Disk, path: str, decoder: Decoder, damages: list[tuple[str, JournalDamage]]
 ) -> Iterator[Said]:
     try:
         data = disk.read(path)
     except OSError as error:
         logger.warning("file of deliveries not read path=%s reason=%s", path, error)
-        damages.append((path, Damage(0, 0, False, 1)))
+        damages.append((path, JournalDamage(0, 0, False, 1)))
         return
     if not is_readable(data):
         if data.strip(b"\0"):
-            damages.append((path, Damage(0, len(data), False, 1)))
+            damages.append((path, JournalDamage(0, len(data), False, 1)))
         return
-    found: list[Damage] = []
+    found: list[JournalDamage] = []
     for content in frames(data, found):
         try:
             yield from decoder.decode(content)
         except ValueError:
-            found.append(Damage(0, len(content), False, 1))
+            found.append(JournalDamage(0, len(content), False, 1))
     damages += ((path, one) for one in found)
 
 
-def believed(kept: Kept, *, clean: bool, knows_log: KnowsLog) -> Found:
+def believed(kept: Kept, *, clean: bool, knows_log: KnowsLog) -> FoundDeliveries:
     """Return what of KEPT counts for a store whose last stop was CLEAN or not; nothing where it cannot."""
     reason = None
     if clean and not kept.ended and kept.found.queues:
@@ -228,4 +228,4 @@ def believed(kept: Kept, *, clean: bool, knows_log: KnowsLog) -> Found:
     logger.warning(
         "journal of deliveries is not used: what is in flight comes again reason=%s", reason
     )
-    return Found()
+    return FoundDeliveries()

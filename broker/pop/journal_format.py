@@ -154,7 +154,7 @@ class FoundQueue:
         self.in_flight: dict[int, InFlight] = {}
 
 
-class Found:
+class FoundDeliveries:
     """What a row of changes comes to. Pure."""
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:
@@ -208,7 +208,7 @@ class PopJournal(Protocol):
         """Call DONE once what was noted is as safe as the store's setting promises, or with the error."""
         ...
 
-    def replay(self) -> Found:
+    def replay(self) -> FoundDeliveries:
         """Return what was kept before this start."""
         ...
 
@@ -224,7 +224,7 @@ class PopJournal(Protocol):
 # --- frames
 
 
-class Span(NamedTuple):
+class LookedSpan(NamedTuple):
     """Everything in [START, OFFSET) was looked at; START -1: everything below OFFSET."""
 
     key: PopKey
@@ -239,12 +239,14 @@ class LogMark(NamedTuple):
     tail: int
 
 
-class End(NamedTuple):
+class JournalEnd(NamedTuple):
     """Nothing follows."""
 
 
 #: What a frame may say besides changes.
-Said: TypeAlias = InFlight | Finished | Span | Moved | Forgotten | LogMark | ClockMark | End
+Said: TypeAlias = (
+    InFlight | Finished | LookedSpan | Moved | Forgotten | LogMark | ClockMark | JournalEnd
+)
 
 
 def head(kind: int, number: int) -> bytes:
@@ -264,7 +266,7 @@ def frame(number: int, changes: bytes) -> bytes:
     return _FRAME.pack(_FRAME_MAGIC, len(changes), number, crc) + changes
 
 
-class Damage(NamedTuple):
+class JournalDamage(NamedTuple):
     """BYTES that are no frame, at AT; TORN: nothing follows them. LOST: how many frames are missing with them."""
 
     at: int
@@ -273,7 +275,7 @@ class Damage(NamedTuple):
     lost: int
 
 
-def frames(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
+def frames(data: bytes, damage: list[JournalDamage]) -> Iterator[bytes]:
     """Yield the changes of each sound frame of the file DATA; what lies between them is added to DAMAGE."""
     at, count = HEAD_SIZE, 0
     while at < len(data):
@@ -287,10 +289,10 @@ def frames(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
         if following is None:
             torn = len(data[at:].rstrip(b"\0"))
             if torn:
-                damage.append(Damage(at, torn, True, 1))
+                damage.append(JournalDamage(at, torn, True, 1))
             return
         lost = max(1, int(_FRAME.unpack_from(data, following)[2]) - count - 1)
-        damage.append(Damage(at, following - at, False, lost))
+        damage.append(JournalDamage(at, following - at, False, lost))
         at = following
 
 
@@ -469,7 +471,7 @@ class Decoder:
 def _other(kind: int, key: PopKey, data: bytes, at: int) -> tuple[Said, int]:
     """Return what the change of KIND at AT says, and where the next one is."""
     if kind == _END:
-        return End(), at + 1
+        return JournalEnd(), at + 1
     if kind == _FORGOTTEN:
         _, *sizes = _FORGOTTEN_HEAD.unpack_from(data, at)
         group, topic, at = _names(data, at + _FORGOTTEN_HEAD.size, sizes)
@@ -479,7 +481,7 @@ def _other(kind: int, key: PopKey, data: bytes, at: int) -> tuple[Said, int]:
     if kind in (_BURIED, _LOOKED):
         _, first, second = _PAIR_FORM.unpack_from(data, at)
         at += _PAIR_FORM.size
-        return (Finished if kind == _BURIED else Span)(key, first, second), at
+        return (Finished if kind == _BURIED else LookedSpan)(key, first, second), at
     if kind == _CLOCK:
         return ClockMark(*_PAIR_FORM.unpack_from(data, at)[1:]), at + _PAIR_FORM.size
     if kind in (_FINISHED, _MOVED):

@@ -29,7 +29,7 @@ _GONE_MS: Final = 1_000
 _STEPS_MAX: Final = 256
 
 
-class Entry:
+class PopEntry:
     """One message: in flight while LEASE is not None, due or held back otherwise."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Entry:
         self.attempt = 0
         #: Of its latest delivery.
         self.serial = 0
-        self.lease: Lease | None = None
+        self.lease: PopLease | None = None
         #: What it has to keep its order with; None: nothing.
         self.lane: Lane | None = None
         #: It is finished, but comes again if one before it does.
@@ -68,7 +68,7 @@ class PopQueue:
         self.key = key
         self.low = self.next_offset = next_offset
         #: By offset, all in [low, next_offset).
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, PopEntry] = {}
 
     def settle(self) -> bool:
         """Raise `low` to the lowest entry, or to `next_offset`; return whether it rose."""
@@ -90,12 +90,12 @@ class PopQueue:
         assert self.low == min(self.entries, default=self.next_offset)
 
 
-class Lease:
+class PopLease:
     """The lease of ENTRIES; it is over once it has no live one."""
 
     __slots__ = ("attempt_id", "deadline_ms", "ends_ms", "entries", "live", "owner", "timer")
 
-    def __init__(self, entries: Sequence[Entry], deadline_ms: int, owner: str) -> None:
+    def __init__(self, entries: Sequence[PopEntry], deadline_ms: int, owner: str) -> None:
         self.entries = entries
         self.live = len(entries)
         self.deadline_ms = deadline_ms
@@ -113,8 +113,8 @@ class Lane:
 
     def __init__(self, label: bytes) -> None:
         self.label = label
-        self.batch: list[Entry] = []
-        self.held: deque[Entry] = deque()
+        self.batch: list[PopEntry] = []
+        self.held: deque[PopEntry] = deque()
         #: The receive that has taken from it last: it may take more.
         self.turn = 0
 
@@ -129,7 +129,7 @@ class Lane:
         self.batch.clear()
 
 
-class Leases:
+class PopLeases:
     """All leases, on TIMERS; WALL_MS tells the machine's time."""
 
     def __init__(self, timers: Timers, wall_ms: Callable[[], int]) -> None:
@@ -137,23 +137,23 @@ class Leases:
         self.wall_ms = wall_ms
         self.now_ms = timers.now_ms
         #: Those that renew, by owner; and when each of these owners was last heard of.
-        self._by_owner: dict[str, dict[Lease, None]] = {}
+        self._by_owner: dict[str, dict[PopLease, None]] = {}
         self._heard_ms: dict[str, int] = {}
 
     def grant(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[PopEntry],
         deadline_ms: int,
         owner: str,
-        lapsed: Callable[[Lease], None],
+        lapsed: Callable[[PopLease], None],
         *,
         renews_until_ms: int = 0,
-    ) -> Lease:
+    ) -> PopLease:
         """Lend ENTRIES to OWNER until DEADLINE_MS; LAPSED is called at the end.
 
         With RENEWS_UNTIL_MS while it lives, until then at most; and it ends when its owner goes.
         """
-        lease = Lease(entries, deadline_ms, owner)
+        lease = PopLease(entries, deadline_ms, owner)
         for entry in entries:
             entry.lease = lease
         if renews_until_ms:
@@ -170,7 +170,7 @@ class Leases:
         """
         return past_instant(self._timers, mark.unix_ms) + kept_ms - mark.now_ms
 
-    def release(self, entry: Entry) -> None:
+    def release(self, entry: PopEntry) -> None:
         """Take ENTRY out of its lease, which is over with the last one."""
         lease, entry.lease = entry.lease, None
         if lease is None:
@@ -179,19 +179,19 @@ class Leases:
         if not lease.live:
             self._end(lease)
 
-    def _end(self, lease: Lease) -> None:
+    def _end(self, lease: PopLease) -> None:
         assert lease.timer is not None, "set when granted"
         self._timers.cancel(lease.timer)
         self._forget(lease)
 
-    def _forget(self, lease: Lease) -> None:
+    def _forget(self, lease: PopLease) -> None:
         if lease.ends_ms:
             owned = self._by_owner[lease.owner]
             del owned[lease]
             if not owned:
                 del self._by_owner[lease.owner], self._heard_ms[lease.owner]
 
-    def _fire(self, lease: Lease, lapsed: Callable[[Lease], None]) -> None:
+    def _fire(self, lease: PopLease, lapsed: Callable[[PopLease], None]) -> None:
         if lease.ends_ms:
             now_ms = self.now_ms()
             left_ms = self._heard_ms[lease.owner] + RENEWED_MS - self.wall_ms()
@@ -201,7 +201,7 @@ class Leases:
         self._forget(lease)
         lapsed(lease)
 
-    def _move(self, lease: Lease, deadline_ms: int) -> None:
+    def _move(self, lease: PopLease, deadline_ms: int) -> None:
         assert lease.timer is not None, "set when granted"
         lease.deadline_ms = deadline_ms
         self._timers.reschedule(lease.timer, deadline_ms)

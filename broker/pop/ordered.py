@@ -25,7 +25,7 @@ from typing import Final
 from ...proto.properties import SHARDING_KEY
 from ...proto.record import property_value
 from .journal_format import Finished, FoundQueue
-from .leases import Entry, Lane, PopQueue
+from .leases import Lane, PopEntry, PopQueue
 from .receives import Asked, Rules, Taken
 from .table import PopParts, Table, exhausted
 
@@ -55,7 +55,7 @@ class OrderedTable(Table):
         finally:
             self._is_taking = False
 
-    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[Entry, bytes]]) -> int:
+    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
         buried = 0
         for number in rules.queues:
             lanes = self._lanes.get(number)
@@ -66,7 +66,9 @@ class OrderedTable(Table):
                 buried += self._take_held(entry, rules, taken)
         return buried
 
-    def _take_held(self, entry: Entry, rules: Rules, taken: list[tuple[Entry, bytes]]) -> bool:
+    def _take_held(
+        self, entry: PopEntry, rules: Rules, taken: list[tuple[PopEntry, bytes]]
+    ) -> bool:
         """Take ENTRY, which was held; return whether it was buried instead."""
         lane = _lane_of(entry)
         lane.batch.append(entry)
@@ -85,7 +87,7 @@ class OrderedTable(Table):
             lane.turn = -1  # What is behind it waits.
         return False
 
-    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[Entry, bytes]]) -> bool:
+    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         lanes = self._lanes.setdefault(queue.key.queue, Lanes())
         stop = queue.next_offset + _LOOKED_AT_MAX
         while len(taken) < asked.batch and lanes.held_count < HELD_MAX:
@@ -97,7 +99,7 @@ class OrderedTable(Table):
                 return not taken
         return False
 
-    def _add(self, entry: Entry, data: bytes, taken: list[tuple[Entry, bytes]]) -> None:
+    def _add(self, entry: PopEntry, data: bytes, taken: list[tuple[PopEntry, bytes]]) -> None:
         lanes = self._lanes[entry.queue.key.queue]
         lane = entry.lane = lanes.of(message_group(data))
         if lane.held or (lane.batch and lane.turn != self.turn):
@@ -110,7 +112,7 @@ class OrderedTable(Table):
 
     # --- what becomes of deliveries
 
-    def finish(self, entry: Entry, copy_at: int = 0) -> None:
+    def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
         lane, number = _lane_of(entry), entry.queue.key.queue
         self.release(entry)
         self.parts.journal.note(Finished(entry.queue.key, entry.offset, copy_at))
@@ -126,7 +128,7 @@ class OrderedTable(Table):
             self._remove(lane.batch.pop(0))
         self._look_after(lane, number)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: PopEntry) -> None:
         """Forget ENTRY, which is finished and does not come again."""
         queue = entry.queue
         del queue.entries[entry.offset]
@@ -149,7 +151,7 @@ class OrderedTable(Table):
         if is_ready and not self._is_taking:
             self.parts.wake((self.group, self.topic))
 
-    def lapse(self, entries: list[Entry]) -> None:
+    def lapse(self, entries: list[PopEntry]) -> None:
         lanes: dict[int, tuple[Lane, int]] = {}
         for entry in entries:
             lane = entry.lane
@@ -198,7 +200,7 @@ class OrderedTable(Table):
                 assert not lane.batch or (lane.is_leased and not lane.batch[0].acknowledged)
 
 
-def _lane_of(entry: Entry) -> Lane:
+def _lane_of(entry: PopEntry) -> Lane:
     assert entry.lane is not None, "set when it was looked at"
     return entry.lane
 
@@ -241,7 +243,7 @@ class Lanes:
         heapq.heappush(self._ready, (lane.held[0].offset, lane.label))
         return True
 
-    def hold(self, entry: Entry, lane: Lane) -> None:
+    def hold(self, entry: PopEntry, lane: Lane) -> None:
         """Have ENTRY wait behind what LANE has."""
         lane.held.append(entry)
         self.held_count += 1
@@ -252,7 +254,7 @@ class Lanes:
         lane.take_back()
         self.free(lane)
 
-    def take_finished(self, lane: Lane) -> list[Entry]:
+    def take_finished(self, lane: Lane) -> list[PopEntry]:
         """Take out what LANE holds in front that is acknowledged: nothing before it will come again."""
         found = []
         while lane.held and lane.held[0].acknowledged:
@@ -260,7 +262,7 @@ class Lanes:
         self.held_count -= len(found)
         return found
 
-    def next(self, turn: int) -> Entry | None:
+    def next(self, turn: int) -> PopEntry | None:
         """Take the first entry out of those that are held and ready, for the receive TURN; None if none is."""
         while self._ready:
             offset, label = self._ready[0]
@@ -280,7 +282,7 @@ class Lanes:
             return entry
         return None
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: PopEntry) -> None:
         """Take ENTRY out, which is held."""
         lane = entry.lane
         assert lane is not None, "held in a lane"

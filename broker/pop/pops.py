@@ -31,7 +31,7 @@ from ..topics import QUEUE_TYPE_ATTRIBUTE, TYPE_ATTRIBUTE, Topics
 from ..waiting import Purgatory
 from .classic_retries import RetryTable
 from .journal_format import Change, Forgotten, Safe
-from .leases import Entry
+from .leases import PopEntry
 from .ordered import OrderedTable
 from .receives import (
     Asked,
@@ -322,7 +322,7 @@ class Pops:
         """
         self._journal.when_safe(done)
 
-    def _find(self, group: str, topic: str, handle: str) -> tuple[Table, Entry | None]:
+    def _find(self, group: str, topic: str, handle: str) -> tuple[Table, PopEntry | None]:
         found = decode_handle(handle)
         if found.is_retry:
             topic = retry_topic(group)

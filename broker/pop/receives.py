@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
-from ..filters.choice import Choice
+from ..filters.choice import FilterChoice
 from ..waiting import Purgatory, Waiting, end_of_wait
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Asked:
     wait_ms: int = 0
     auto_renew: bool = False
     attempt_id: str = ""
-    choice: Choice | None = None
+    choice: FilterChoice | None = None
 
 
 class Rules(NamedTuple):
@@ -66,7 +66,7 @@ class Rules(NamedTuple):
     from_oldest: bool = True
 
 
-class Delivery(NamedTuple):
+class PoppedMessage(NamedTuple):
     """One delivery: RECORD is whole, as it is stored; ATTEMPT counts from 1."""
 
     record: bytes
@@ -81,7 +81,7 @@ class Delivery(NamedTuple):
 class Taken(NamedTuple):
     """What a look found: DELIVERIES; how many messages were BURIED; MORE: there is more to look at."""
 
-    deliveries: list[Delivery]
+    deliveries: list[PoppedMessage]
     buried: int
     more: bool
 
@@ -93,7 +93,7 @@ class Popped:
     ERROR: nothing was delivered, and why.
     """
 
-    deliveries: Sequence[Delivery] = ()
+    deliveries: Sequence[PoppedMessage] = ()
     filtered_only: bool = False
     error: PocketMQError | None = None
 
@@ -145,7 +145,7 @@ def serials_from(random_bytes: Callable[[int], bytes]) -> Iterator[int]:
 # --- receives that wait
 
 
-class Server(Protocol):
+class ReceiveServer(Protocol):
     """Who serves receives."""
 
     def take(self, asked: Asked) -> Taken:
@@ -163,7 +163,7 @@ class Receive:
     __slots__ = ("_done", "_is_looking_on", "_server", "_waits", "asked", "waiting")
 
     def __init__(
-        self, server: Server, waits: PopWaits, asked: Asked, done: Callable[[Popped], None]
+        self, server: ReceiveServer, waits: PopWaits, asked: Asked, done: Callable[[Popped], None]
     ) -> None:
         self._server = server
         self._waits = waits

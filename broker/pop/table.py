@@ -36,12 +36,12 @@ from ...store.run import Appended
 from ...store.slices import Slices
 from ..accounts.account import EVERY, QueueLook
 from ..accounts.accounts import Accounts
-from ..filters.choice import Choice, share_of_turn
+from ..filters.choice import FilterChoice, share_of_turn
 from ..offsets import Offsets
 from .journal_format import (
     Change,
     Finished,
-    Found,
+    FoundDeliveries,
     FoundQueue,
     InFlight,
     Looked,
@@ -49,8 +49,8 @@ from .journal_format import (
     PopJournal,
     PopKey,
 )
-from .leases import RENEWED_MAX_MS, RENEWED_MS, Entry, Lease, Leases, PopQueue
-from .receives import Asked, Delivery, Handle, Rules, Taken, encode_handle
+from .leases import RENEWED_MAX_MS, RENEWED_MS, PopEntry, PopLease, PopLeases, PopQueue
+from .receives import Asked, Handle, PoppedMessage, Rules, Taken, encode_handle
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class PopParts:
 
     store: MessageStore
     offsets: Offsets
-    leases: Leases
+    leases: PopLeases
     journal: PopJournal
     serials: Iterator[int]
     bury: Bury
@@ -96,9 +96,9 @@ class Table:
         self.topic = topic
         self.parts = parts
         self.queues: dict[int, PopQueue] = {}
-        self.due: deque[Entry] = deque()
+        self.due: deque[PopEntry] = deque()
         #: What is leased, by the id of the attempt that got it.
-        self.attempts: dict[str, list[Lease]] = {}
+        self.attempts: dict[str, list[PopLease]] = {}
         #: Receives so far: each begins with another queue.
         self.turn = 0
 
@@ -130,7 +130,7 @@ class Table:
         again = self._repeated(asked) if asked.attempt_id in self.attempts else None
         return Taken(again, 0, False) if again else self.take_new(asked, rules)
 
-    def _repeated(self, asked: Asked) -> list[Delivery]:
+    def _repeated(self, asked: Asked) -> list[PoppedMessage]:
         """Deliver once more what ASKED's attempt has got already, and what is not finished of it."""
         found = []
         before = [
@@ -151,7 +151,7 @@ class Table:
 
     def take_new(self, asked: Asked, rules: Rules) -> Taken:
         """Deliver what is not in flight."""
-        taken: list[tuple[Entry, bytes]] = []
+        taken: list[tuple[PopEntry, bytes]] = []
         looked: list[PopQueue] = []
         try:
             buried = self._take_due(asked, rules, taken)
@@ -168,7 +168,7 @@ class Table:
             self.parts.journal.note(Looked(queue.key, queue.next_offset))
         return Taken(deliveries, buried, more)
 
-    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[Entry, bytes]]) -> int:
+    def _take_due(self, asked: Asked, rules: Rules, taken: list[tuple[PopEntry, bytes]]) -> int:
         """Add to TAKEN what is due, up to the batch; return how many were buried instead."""
         due, buried = self.due, 0
         while due and self.has_room(asked, taken, buried):
@@ -184,7 +184,7 @@ class Table:
                 buried += 1
         return buried
 
-    def has_room(self, asked: Asked, taken: list[tuple[Entry, bytes]], buried: int) -> bool:
+    def has_room(self, asked: Asked, taken: list[tuple[PopEntry, bytes]], buried: int) -> bool:
         """May there be more in the answer to ASKED than what was TAKEN, and so many that were BURIED?"""
         if len(taken) + buried >= asked.batch:
             return False
@@ -194,7 +194,7 @@ class Table:
         self,
         asked: Asked,
         rules: Rules,
-        taken: list[tuple[Entry, bytes]],
+        taken: list[tuple[PopEntry, bytes]],
         looked: list[PopQueue],
     ) -> bool:
         """Add to TAKEN what was not looked at yet, up to the batch, and to LOOKED where that was.
@@ -215,7 +215,7 @@ class Table:
                 self.settle(queue)
         return more
 
-    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[Entry, bytes]]) -> bool:
+    def _look(self, queue: PopQueue, asked: Asked, taken: list[tuple[PopEntry, bytes]]) -> bool:
         """Look at more of QUEUE, and add what is found to TAKEN; return whether it is worth to look on."""
         room_bytes = self.parts.bytes_max - sum(len(data) for _, data in taken)
         room = asked.batch - len(taken) if room_bytes > 0 else 0
@@ -233,7 +233,7 @@ class Table:
         self._account(queue, scanned, asked)
         queue.next_offset = scanned.next_offset
         for offset, data in scanned.found:
-            entry = queue.entries[offset] = Entry(queue, offset)
+            entry = queue.entries[offset] = PopEntry(queue, offset)
             self._add(entry, data, taken)
         self.parts.in_flight += len(scanned.found)
         return not scanned.found and scanned.next_offset < scanned.end
@@ -255,7 +255,7 @@ class Table:
             member=asked.client_id,
         )
 
-    def _add(self, entry: Entry, data: bytes, taken: list[tuple[Entry, bytes]]) -> None:
+    def _add(self, entry: PopEntry, data: bytes, taken: list[tuple[PopEntry, bytes]]) -> None:
         """Take ENTRY, whose record is DATA, which was looked at for the first time."""
         taken.append((entry, data))
 
@@ -271,8 +271,8 @@ class Table:
             )
 
     def lend(
-        self, taken: Sequence[tuple[Entry, bytes]], asked: Asked, *, again: bool = False
-    ) -> list[Delivery]:
+        self, taken: Sequence[tuple[PopEntry, bytes]], asked: Asked, *, again: bool = False
+    ) -> list[PoppedMessage]:
         """Lend what was TAKEN to who asked; AGAIN: it is the same delivery as before, with its handles."""
         parts, owner, renews = self.parts, asked.client_id, asked.auto_renew
         invisible_ms = RENEWED_MS if renews else asked.invisible_ms
@@ -300,13 +300,13 @@ class Table:
             note(InFlight(key, offset, attempt, until_ms, owner, serial, renews, attempt_id))
             handle = encode_handle(is_retry, key.queue, offset, serial)
             deliveries.append(
-                Delivery(
+                PoppedMessage(
                     data, topic, key.queue, offset, entry.attempt + times, handle, invisible_ms
                 )
             )
         return deliveries
 
-    def read(self, entry: Entry) -> bytes | None:
+    def read(self, entry: PopEntry) -> bytes | None:
         """Return the record of ENTRY; None if it is gone, or damaged: then it counts as lost."""
         store, key = self.parts.store, entry.queue.key
         if entry.log_offset >= 0:
@@ -317,7 +317,7 @@ class Table:
             self.parts.accounts.lose(key)
         return data
 
-    def read_again(self, entry: Entry) -> bytes | None:
+    def read_again(self, entry: PopEntry) -> bytes | None:
         """Return the record of ENTRY, which was due and is to be delivered; it is due again if it cannot be read."""
         try:
             return self.read(entry)
@@ -325,12 +325,12 @@ class Table:
             self.lapse([entry])
             raise
 
-    def note_undelivered(self, entry: Entry) -> None:
+    def note_undelivered(self, entry: PopEntry) -> None:
         """Note that ENTRY was looked at, and waits: a look at what is behind it does not finish it."""
         waits = InFlight(entry.queue.key, entry.offset, 0, 0, "", 0, False)
         self.parts.journal.note(waits)
 
-    def _bury(self, entry: Entry, data: bytes, reason: str) -> bool:
+    def _bury(self, entry: PopEntry, data: bytes, reason: str) -> bool:
         """Put ENTRY, whose record is DATA, among the dead letters; return whether it was put away.
 
         The delivery that did not come about counts among its reconsume times, as with Apache's. A damaged record, of
@@ -360,7 +360,7 @@ class Table:
 
     # --- what becomes of deliveries
 
-    def find(self, handle: Handle) -> Entry | None:
+    def find(self, handle: Handle) -> PopEntry | None:
         """Return what HANDLE means, which is in flight; None if it is finished. Raises InvalidReceiptHandle."""
         queue = self.queues.get(handle.queue)
         if queue is None:
@@ -380,7 +380,7 @@ class Table:
             raise _invalid(handle, "its time is over, the message comes again")
         return entry
 
-    def change(self, entry: Entry, invisible_ms: int, *, suspend: bool) -> int:
+    def change(self, entry: PopEntry, invisible_ms: int, *, suspend: bool) -> int:
         """Have ENTRY come again in INVISIBLE_MS, with SUSPEND without counting an attempt; return its new serial."""
         parts = self.parts
         owner = entry.lease.owner if entry.lease is not None else ""
@@ -403,7 +403,7 @@ class Table:
 
     # --- ending
 
-    def release(self, entry: Entry) -> None:
+    def release(self, entry: PopEntry) -> None:
         """Let nobody have ENTRY any more."""
         lease = entry.lease
         if lease is not None:
@@ -411,20 +411,20 @@ class Table:
             if not lease.live:
                 self._attempt_over(lease)
 
-    def attempted(self, lease: Lease, attempt_id: str) -> None:
+    def attempted(self, lease: PopLease, attempt_id: str) -> None:
         """Note that the attempt ATTEMPT_ID, if that is not empty, has got what is on LEASE."""
         if attempt_id:
             lease.attempt_id = attempt_id
             self.attempts.setdefault(attempt_id, []).append(lease)
 
-    def _attempt_over(self, lease: Lease) -> None:
+    def _attempt_over(self, lease: PopLease) -> None:
         leases = self.attempts.get(lease.attempt_id, [])
         if lease in leases:
             leases.remove(lease)
             if not leases:
                 del self.attempts[lease.attempt_id]
 
-    def finish(self, entry: Entry, copy_at: int = 0) -> None:
+    def finish(self, entry: PopEntry, copy_at: int = 0) -> None:
         """Note that ENTRY is finished; with a COPY_AT if its dead letter lies there in the log."""
         queue = entry.queue
         self.release(entry)
@@ -434,7 +434,7 @@ class Table:
         if entry.offset == queue.low:
             self.settle(queue)
 
-    def lapsed(self, lease: Lease) -> None:
+    def lapsed(self, lease: PopLease) -> None:
         """Hear that the time of LEASE is over."""
         self._attempt_over(lease)
         lapsed = [entry for entry in lease.entries if entry.lease is lease]
@@ -443,7 +443,7 @@ class Table:
         self.lapse(lapsed)
         self.parts.wake((self.group, self.topic))
 
-    def lapse(self, entries: list[Entry]) -> None:
+    def lapse(self, entries: list[PopEntry]) -> None:
         """Hear that ENTRIES have no lease any more."""
         self.due.extend(entries)
 
@@ -480,11 +480,11 @@ class Table:
             return
         low, end = self.parts.store.queue_bounds(self.topic, number)
         queue.next_offset = min(max(found.looked, queue.next_offset), end)
-        lent: dict[tuple[str, int, bool, str], list[Entry]] = {}
+        lent: dict[tuple[str, int, bool, str], list[PopEntry]] = {}
         for offset in sorted(found.in_flight):
             if max(low, queue.low) <= offset < queue.next_offset:
                 one = found.in_flight[offset]
-                entry = queue.entries[offset] = Entry(queue, offset)
+                entry = queue.entries[offset] = PopEntry(queue, offset)
                 entry.attempt, entry.serial = one.attempt, one.serial
                 key = (one.owner, one.until_ms, one.renews, one.attempt_id)
                 lent.setdefault(key, []).append(entry)
@@ -505,7 +505,7 @@ class Table:
     def take_over(self, other: Table) -> None:
         """Go on with what OTHER has, which does not any more."""
         self.turn = other.turn
-        found = Found(other.changes())
+        found = FoundDeliveries(other.changes())
         for number in list(other.queues):
             other.drop(number)
         for key, queue in found.queues.items():
@@ -586,7 +586,7 @@ class Table:
             yield looked
 
 
-def times_of(entry: Entry, data: bytes) -> int:
+def times_of(entry: PopEntry, data: bytes) -> int:
     """Return how often the message of ENTRY, whose record is DATA, was delivered in all, before it was stored too."""
     return log_offset_and_times(data)[1] + entry.attempt
 
@@ -625,7 +625,7 @@ def scan(
     offset: int,
     room: int,
     room_bytes: int,
-    choice: Choice | None,
+    choice: FilterChoice | None,
 ) -> Scanned:
     """Return wanted messages of the queue KEY from OFFSET on: up to ROOM, of ROOM_BYTES together, but at least one.
 
@@ -671,7 +671,7 @@ def _pairs(seen: Slices) -> list[tuple[int, bytes]]:
     return found
 
 
-def _wanted(seen: Slices, choice: Choice, room: int) -> tuple[list[tuple[int, bytes]], int]:
+def _wanted(seen: Slices, choice: FilterChoice, room: int) -> tuple[list[tuple[int, bytes]], int]:
     """Return up to ROOM of what was SEEN and is wanted, and how far that is."""
     (rows,) = choice.wanted(seen).nonzero()
     next_offset = seen.next_offset

@@ -4,7 +4,8 @@
 
 The first record of a run carries it for all COUNT records, or each record carries its own, with count 1. The second
 form is what a run needs that is stored in parts; the first costs nothing per message. Fields and property have to
-agree: what memory knows from the one must be found again on the disk by the other. Pure.
+agree: what memory knows from the one must be found again on the disk by the other. `rest_of` gives each record of what
+is left of a run its own number. Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ...proto import properties as names
 from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.property_ranges import PropertyRanges
+from ...proto.record_copy import RecordCopier
+from ...proto.record_run import Longs
 from ...store.run import Run
 
 #: Numbers stay far enough below 2⁶³ that no sum of them leaves 64 bits.
@@ -118,3 +121,14 @@ def _check(field: str, value: int, limit: int) -> None:
             limit=limit,
             value=value,
         )
+
+
+def rest_of(numbers: RunNumbers, run: Run, rows: Longs) -> list[bytes]:
+    """Return the records ROWS of RUN. Raises MessageTooLarge for properties that have no room for the number."""
+    copier = RecordCopier(run.records, run.columns)
+    rest = []
+    for row in rows.tolist():
+        string = names.without(copier.properties(row), (names.PRODUCER_SEQUENCE,))
+        string += names.encode_pair(names.PRODUCER_SEQUENCE, numbers.own(row))
+        rest.append(copier.copy(row, topic=run.topic, queue_id=run.queue, properties=string))
+    return rest

@@ -44,8 +44,8 @@ from .found_runs import found_runs
 from .numbers import RunNumbers, each_has_its_own
 from .places import Places, places_of
 from .sequence import Stored
-from .sequences import Numbered, Sequences
-from .snapshot import Snapshot, decoded, encoded, log_tail, rows_of
+from .sequences import Numbered, ProducerSequences
+from .snapshot import ProducerSnapshot, decoded, encoded, log_tail, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Producers:
         self._store = store
         self._clock = clock
         self._path = f"{store.config.own_folder}/{_NAME}"
-        self.sequences = Sequences(producers_max, expiry_ms)
+        self.sequences = ProducerSequences(producers_max, expiry_ms)
         #: Log offset, and store time, before which repeats cannot be told; None: all can.
         self.unknown_before: tuple[int, int] | None = None
         self._saved_end = -1
@@ -164,7 +164,7 @@ class Producers:
             end,
         )
 
-    def _load(self) -> Snapshot | None:
+    def _load(self) -> ProducerSnapshot | None:
         """Return the snapshot, if it is there and of this log."""
         disk = self._store.disk
         if not disk.exists(self._path):

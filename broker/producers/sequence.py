@@ -1,18 +1,19 @@
-"""What one producer has stored in one queue: its latest epoch, and which numbers of it. Pure."""
+"""What one producer has stored in one queue: its latest epoch, and which numbers of it, but for a few gaps. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from ...proto.errors import PocketMQError, ProducerUnknown, SequenceBroken
 from ...proto.record_run import Longs
-from . import gaps
 from .numbers import RunNumbers
 
 GAPS_MAX: Final = 1_000
+#: The numbers below a mark that are missing: a few intervals [begin, end), rising and apart.
+Gaps: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Stored:
         """Return which numbers are stored, as intervals."""
         if self.log_offsets is None:
             return [(self.first, self.end)]
-        return gaps.intervals(self.first + np.flatnonzero(self.log_offsets >= 0))
+        return intervals(self.first + np.flatnonzero(self.log_offsets >= 0))
 
 
 class Sequence:
@@ -78,7 +79,7 @@ class Sequence:
         """Begin EPOCH, in which nothing is stored yet."""
         self.epoch = self.reserved_epoch = epoch
         self.known_from = self.next = self.settled = 0
-        self.missing: gaps.Gaps = ()
+        self.missing: Gaps = ()
         self.runs: tuple[Stored, ...] = ()
         #: What the next run of this turn follows; −1: something is missing.
         self.reserved = 0
@@ -122,7 +123,7 @@ class Sequence:
                 self.missing += ((self.next, begin),)
             self.next = max(self.next, end)
             if self.missing:
-                self.missing = gaps.without(self.missing, begin, end)
+                self.missing = without(self.missing, begin, end)
         self.end_offset = max(self.end_offset, stored.end_offset)
         if len(self.missing) > GAPS_MAX:  # Then it is not told any more what of it is stored.
             self.missing, self.known_from = (), self.next
@@ -149,3 +150,21 @@ def broken(numbers: RunNumbers, expected: int) -> SequenceBroken:
         expected=expected,
         given=numbers.first,
     )
+
+
+def without(gaps: Gaps, begin: int, end: int) -> Gaps:
+    """Return GAPS without the numbers [BEGIN, END)."""
+    left: list[tuple[int, int]] = []
+    for low, high in gaps:
+        left += [(a, b) for a, b in ((low, min(high, begin)), (max(low, end), high)) if a < b]
+    return tuple(left)
+
+
+def intervals(present: Longs) -> list[tuple[int, int]]:
+    """Return the intervals of the rising numbers PRESENT."""
+    if not len(present):
+        return []
+    breaks = np.flatnonzero(np.diff(present) != 1)
+    begins = np.concatenate((present[:1], present[breaks + 1])).tolist()
+    ends = (np.concatenate((present[breaks], present[-1:])) + 1).tolist()
+    return list(zip(begins, ends, strict=True))

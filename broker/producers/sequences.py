@@ -66,7 +66,7 @@ class Numbered:
         return 0 if self.rows is None else self.numbers.count - len(self.rows)
 
 
-class Sequences:
+class ProducerSequences:
     """The table. LIMIT, EXPIRY_MS: see above."""
 
     def __init__(self, limit: int, expiry_ms: int) -> None:

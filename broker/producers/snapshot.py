@@ -29,7 +29,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ProducerSnapshot:
     """What was kept: the sequences, and where in the log they stood."""
 
     log_end: int
@@ -76,7 +76,7 @@ def encoded(log_end: int, tail: int, rows: Iterable[list[Any]]) -> bytes:
     return json.dumps(head).encode() + b"\n" + body
 
 
-def decoded(data: bytes) -> Snapshot | None:
+def decoded(data: bytes) -> ProducerSnapshot | None:
     """Return what DATA says; None for what is no such file, or a damaged one."""
     head_line, _, body = data.partition(b"\n")
     try:
@@ -84,7 +84,7 @@ def decoded(data: bytes) -> Snapshot | None:
         if head["version"] != _VERSION or head["crc"] != zlib.crc32(body):
             return None
         sequences = [_sequence(row) for row in json.loads(body)]
-        return Snapshot(int(head["logEnd"]), int(head["tail"]), sequences)
+        return ProducerSnapshot(int(head["logEnd"]), int(head["tail"]), sequences)
     except (ValueError, TypeError, KeyError, IndexError):
         return None
 

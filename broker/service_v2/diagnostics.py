@@ -27,7 +27,7 @@ from ..timers import Timers
 from ..timing_wheel import Timer
 from ..topics import Topics
 from .messages import delivered
-from .sessions import CommandStream, Session, Sessions
+from .sessions import ClientSession, CommandStream, Sessions
 
 _WAITING_MAX: Final = 1_000
 _TIMEOUT_MS: Final = 3_000
@@ -176,7 +176,7 @@ class Diagnostics:
         )
 
 
-def _described(session: Session, ahead: int) -> pb.OfficialClient:
+def _described(session: ClientSession, ahead: int) -> pb.OfficialClient:
     client = pb.OfficialClient(
         client_id=session.client_id,
         language=session.language,

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from ...proto.gen import opencensus_pb2 as census
 from ...proto.gen import otlp_metrics_pb2 as otlp
 from ...proto.rpc import Call, MethodTable, Stream, bidi, service, unary
-from ..client_metrics import ClientMetrics, Histogram
+from ..client_metrics import ClientHistogram, ClientMetrics
 from .service import CLIENT_ID
 from .sessions import LANGUAGE, Sessions
 
@@ -85,7 +85,9 @@ class Measurements:
         if isinstance(point, otlp.NumberDataPoint):
             value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
             return self._metrics.note_gauge(metric.name, labels, value)
-        histogram = Histogram(tuple(point.explicit_bounds), tuple(point.bucket_counts), point.sum)
+        histogram = ClientHistogram(
+            tuple(point.explicit_bounds), tuple(point.bucket_counts), point.sum
+        )
         temporality = metric.histogram.aggregation_temporality
         is_delta = temporality == otlp.AGGREGATION_TEMPORALITY_DELTA
         return self._metrics.note(metric.name, labels, histogram, is_delta=is_delta)
@@ -151,7 +153,7 @@ class CensusMeasurements:
         found = point.distribution_value
         bounds = tuple(found.bucket_options.explicit.bounds)
         counts = tuple(bucket.count for bucket in found.buckets)
-        self._metrics.note(name, labels, Histogram(bounds, counts, found.sum))
+        self._metrics.note(name, labels, ClientHistogram(bounds, counts, found.sum))
 
 
 class _QuietStream:

@@ -23,7 +23,7 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
 from ..filters.choice import choice_of
 from ..pop.pops import BATCH_MAX, Pops
-from ..pop.receives import Asked, Delivery, Popped
+from ..pop.receives import Asked, Popped, PoppedMessage
 from .checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds
 from .messages import deliver
 from .service import OK, Refused, client_id, service, status_of, status_of_bug
@@ -152,7 +152,7 @@ class _Answer:
             receiving.nothing(stream, _NOTHING_MATCHES if popped.filtered_only else NOTHING_NEW)
 
     def _replies(
-        self, deliveries: Iterable[Delivery]
+        self, deliveries: Iterable[PoppedMessage]
     ) -> Iterator[tuple[str, v2.ReceiveMessageResponse]]:
         """Yield handle and reply of each of DELIVERIES that is a message."""
         topic = self._topic

@@ -43,7 +43,7 @@ _PORT_MAX: Final = 65_535
 _ADDRESSES_MAX: Final = 64
 
 
-class Routes:
+class RouteQueries:
     """The routes of the broker NAME."""
 
     def __init__(

@@ -66,7 +66,7 @@ TURNS_MAX: Final = 100_000
 _GROUPS_KEPT: Final = 4096
 
 
-class Draft(NamedTuple):
+class CheckedMessage(NamedTuple):
     """One message of a request: checked, and with the queue that it goes to."""
 
     message: v2.Message
@@ -92,7 +92,7 @@ class SendMessages:
         self._topics = topics
         self._sends = sends
         self._now_ms = now_ms
-        self._queues = QueueChoice()
+        self._queues = QueueSelector()
         self._remember = remember
 
     def methods(self) -> MethodTable:
@@ -134,7 +134,7 @@ class SendMessages:
 
     # --- messages
 
-    def _drafts(self, messages: Sequence[v2.Message], topic: TopicConfig) -> list[Draft]:
+    def _drafts(self, messages: Sequence[v2.Message], topic: TopicConfig) -> list[CheckedMessage]:
         """Return the MESSAGES of a batch, all of one topic."""
         resource = messages[0].topic
         shared: int | None = None
@@ -154,7 +154,7 @@ class SendMessages:
             drafts.append(draft)
         return drafts
 
-    def _draft(self, message: v2.Message, topic: TopicConfig, shared: int | None) -> Draft:
+    def _draft(self, message: v2.Message, topic: TopicConfig, shared: int | None) -> CheckedMessage:
         """Return MESSAGE, checked; SHARED is the queue of those that may go to any."""
         body, system = message.body, message.system_properties
         user = message.user_properties
@@ -175,11 +175,11 @@ class SendMessages:
         queue = shared if shared is not None and kind == v2.NORMAL else None
         if queue is None:
             queue = self._queues.of(topic, system, kind)
-        return Draft(message, body, properties, kind, queue)
+        return CheckedMessage(message, body, properties, kind, queue)
 
 
 def _runs(
-    drafts: Sequence[Draft], topic: str, host: Host, now_ms: int
+    drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int
 ) -> list[tuple[Sequence[int], Admitted]]:
     """Return for each queue which of DRAFTS go there, and the run of them; raise what cannot be stored as asked."""
     if len(drafts) == 1:
@@ -192,7 +192,7 @@ def _runs(
     ]
 
 
-def _run(drafts: Sequence[Draft], topic: str, host: Host, now_ms: int) -> Admitted:
+def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) -> Admitted:
     """Return DRAFTS, all for one queue, as a run of it."""
     queue = drafts[0].queue
     records = [
@@ -236,7 +236,7 @@ class _Receipt:
     )
 
     def __init__(
-        self, call: Call, drafts: Sequence[Draft], topic: str, broker: str, runs: int
+        self, call: Call, drafts: Sequence[CheckedMessage], topic: str, broker: str, runs: int
     ) -> None:
         self._call = call
         self._drafts = drafts
@@ -323,7 +323,7 @@ class _Receipt:
 # --- which queue a message goes to
 
 
-class QueueChoice:
+class QueueSelector:
     """Chooses queues, as the module says."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from ...proto import errors, rpc
 from ...proto.errors import InvalidArgument, PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from ...proto.rpc import LATER, Call, Entry, Later, MethodTable
+from ...proto.rpc import LATER, Call, Later, MethodEntry, MethodTable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ OK: Final = v2.Status(code=v2.OK, message="OK")
 # --- methods
 
 
-class Face(Protocol):
+class ServedMethods(Protocol):
     """Serves some of the methods."""
 
     def methods(self) -> MethodTable: ...
@@ -77,7 +77,7 @@ class Face(Protocol):
 class ServiceV2:
     """All methods that are served, each by one of FACES."""
 
-    def __init__(self, faces: Sequence[Face]) -> None:
+    def __init__(self, faces: Sequence[ServedMethods]) -> None:
         self._faces = faces
 
     def methods(self) -> MethodTable:
@@ -85,7 +85,7 @@ class ServiceV2:
         return reduce(or_, (face.methods() for face in self._faces), MethodTable())
 
 
-def service(entries: Mapping[str, Entry]) -> MethodTable:
+def service(entries: Mapping[str, MethodEntry]) -> MethodTable:
     """Return the table of ENTRIES by method name."""
     return rpc.service(SERVICE, entries)
 
@@ -108,7 +108,7 @@ def unary(
     handler: Callable[[Request, Call], Any],
     *,
     anonymous: bool = False,
-) -> Entry:
+) -> MethodEntry:
     """Return the entry of a unary method whose errors become statuses; ANONYMOUS: callers need no client id.
 
     HANDLER returns its reply, or LATER and completes the call itself, errors included.

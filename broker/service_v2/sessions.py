@@ -66,7 +66,7 @@ class CommandStream(Protocol):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Session:
+class ClientSession:
     """One client. SETTINGS are its own, as it sent them last; None: it has sent none, or not again since a restart."""
 
     client_id: str
@@ -102,29 +102,29 @@ class Sessions:
     def __init__(self, timers: Timers, *, limit: int) -> None:
         self._timers = timers
         self._limit = limit
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
         #: Told a client id.
         self.on_alive: list[Callable[[str], None]] = []
         self.on_gone: list[Callable[[str], None]] = []
         #: Told a session whose settings are new, and one that ends.
-        self.on_settings: list[Callable[[Session], None]] = []
-        self.on_end: list[Callable[[Session], None]] = []
+        self.on_settings: list[Callable[[ClientSession], None]] = []
+        self.on_end: list[Callable[[ClientSession], None]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._sessions.values()))
 
     def start(self) -> None:
         """Begin to look for clients that keep silent."""
         self._timers.every(_SCAN_MS, self._scan)
 
-    def find(self, client_id: str) -> Session | None:
+    def find(self, client_id: str) -> ClientSession | None:
         """Return the session of CLIENT_ID, if there is one."""
         return self._sessions.get(client_id)
 
-    def hear(self, client_id: str, language: str = "") -> Session:
+    def hear(self, client_id: str, language: str = "") -> ClientSession:
         """Note a sign of life, and return the session, a new one if need be; raise Overloaded."""
         session = self._sessions.get(client_id)
         if session is None:
@@ -135,7 +135,7 @@ class Sessions:
             tell(client_id)
         return session
 
-    def _open(self, client_id: str, language: str) -> Session:
+    def _open(self, client_id: str, language: str) -> ClientSession:
         if len(self._sessions) >= self._limit:
             raise Overloaded(
                 f"{len(self._sessions)} clients are connected, the limit is {self._limit}: close some, or raise"
@@ -144,17 +144,19 @@ class Sessions:
                 limit=self._limit,
                 value=len(self._sessions),
             )
-        session = Session(client_id=client_id, language=language, heard_ms=self._timers.now_ms())
+        session = ClientSession(
+            client_id=client_id, language=language, heard_ms=self._timers.now_ms()
+        )
         self._sessions[client_id] = session
         return session
 
-    def settle(self, session: Session, settings: v2.Settings) -> None:
+    def settle(self, session: ClientSession, settings: v2.Settings) -> None:
         """Keep SETTINGS as those of SESSION."""
         session.settings = settings
         for tell in self.on_settings:
             tell(session)
 
-    def connect(self, session: Session, stream: CommandStream) -> None:
+    def connect(self, session: ClientSession, stream: CommandStream) -> None:
         """Let STREAM be the one that commands for SESSION go to."""
         if stream in session.streams:
             return
@@ -162,7 +164,7 @@ class Sessions:
         if len(session.streams) > _STREAMS_MAX:
             session.streams.pop(0).end()
 
-    def disconnect(self, session: Session, stream: CommandStream) -> None:
+    def disconnect(self, session: ClientSession, stream: CommandStream) -> None:
         """Forget STREAM, which is over."""
         if stream in session.streams:
             session.streams.remove(stream)
@@ -174,7 +176,7 @@ class Sessions:
             self._forget(session)
         self._gone(client_id)
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: ClientSession) -> None:
         for tell in self.on_end:
             tell(session)
 
@@ -241,7 +243,7 @@ class Heartbeats:
         return v2.NotifyClientTerminationResponse(status=OK)
 
 
-def _is_consumer(session: Session | None, request: v2.HeartbeatRequest) -> bool:
+def _is_consumer(session: ClientSession | None, request: v2.HeartbeatRequest) -> bool:
     if session is not None and session.settings is not None:
         return session.settings.HasField("subscription")
     return request.client_type not in _NO_CONSUMERS

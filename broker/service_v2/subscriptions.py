@@ -39,7 +39,7 @@ from ..timers import Timers
 from ..topics import TYPE_ATTRIBUTE, Topics
 from .checks import check_lite_topic, checked_group, checked_topic, filter_of
 from .service import Refused, service, unary
-from .sessions import Session, Sessions
+from .sessions import ClientSession, Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Subscriptions:
 
     # --- who wants what
 
-    def settle(self, session: Session, settings: v2.Settings) -> None:
+    def settle(self, session: ClientSession, settings: v2.Settings) -> None:
         """Note what SESSION's new SETTINGS subscribe to; raise Refused if others of the group want something else."""
         before, now = _topics_of(session.settings), dict(_wants_of(settings))
         client = session.client_id

@@ -38,7 +38,7 @@ from ..transactions.listeners import Listeners
 from .messages import delivered
 from .routes import Reach
 from .service import OK, Refused, client_id, service, status_of
-from .sessions import LANGUAGE, Heartbeats, Session, Sessions
+from .sessions import LANGUAGE, ClientSession, Heartbeats, Sessions
 from .settings import SettingsRules
 from .subscriptions import Subscriptions
 
@@ -86,7 +86,7 @@ class Telemetry:
             return TelemetryStream(stream, self, "", is_over=True)
         return TelemetryStream(stream, self, who)
 
-    def settle(self, session: Session, settings: v2.Settings) -> None:
+    def settle(self, session: ClientSession, settings: v2.Settings) -> None:
         """Keep SETTINGS for SESSION; raise InvalidArgument for bad ones, and filters unlike those of the group."""
         self._rules.check(settings)
         self._subscriptions.settle(session, settings)
@@ -108,7 +108,7 @@ class TelemetryStream:
         self._telemetry = telemetry
         self._who = who
         self._is_over = is_over
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._again: Timer | None = None
         self._has_answered = False
 
@@ -124,7 +124,7 @@ class TelemetryStream:
             for take in self._telemetry.on_answer:
                 take(self._who, message)
 
-    def _take_settings(self, session: Session, settings: v2.Settings) -> None:
+    def _take_settings(self, session: ClientSession, settings: v2.Settings) -> None:
         self._telemetry.settle(session, settings)
         self._telemetry.sessions.connect(session, self)
         self._session = session
@@ -190,7 +190,7 @@ class CheckCommands:
         self._limit = limit
         #: By transaction id.
         self._senders: OrderedDict[str, str] = OrderedDict()
-        self._asked: dict[Session, dict[str, _Asked]] = {}
+        self._asked: dict[ClientSession, dict[str, _Asked]] = {}
         sessions.on_settings.append(self._settled)
         sessions.on_end.append(self._ended)
 
@@ -212,7 +212,7 @@ class CheckCommands:
         """Return who sent the half message of TRANSACTION_ID, if that is known."""
         return self._senders.get(transaction_id)
 
-    def _settled(self, session: Session) -> None:
+    def _settled(self, session: ClientSession) -> None:
         """Have SESSION asked about the topics of its settings, and about those that it has sent to."""
         settings = session.settings
         named = settings.publishing.topics if settings is not None else ()
@@ -223,7 +223,7 @@ class CheckCommands:
         for topic in named:
             self._asked_of(session, topic).topic = topic
 
-    def _asked_of(self, session: Session, topic: v2.Resource) -> _Asked:
+    def _asked_of(self, session: ClientSession, topic: v2.Resource) -> _Asked:
         of_session = self._asked.setdefault(session, {})
         asked = of_session.get(topic.name)
         if asked is None:
@@ -231,11 +231,11 @@ class CheckCommands:
             self._listeners.add(asked)
         return asked
 
-    def _drop(self, session: Session, asked: _Asked) -> None:
+    def _drop(self, session: ClientSession, asked: _Asked) -> None:
         del self._asked[session][asked.group]
         self._listeners.remove(asked)
 
-    def _ended(self, session: Session) -> None:
+    def _ended(self, session: ClientSession) -> None:
         for asked in self._asked.pop(session, {}).values():
             self._listeners.remove(asked)
 
@@ -243,7 +243,7 @@ class CheckCommands:
 class _Asked:
     """One client and one topic. TOPIC is the resource as the client names it: it knows no other."""
 
-    def __init__(self, commands: CheckCommands, session: Session, topic: v2.Resource) -> None:
+    def __init__(self, commands: CheckCommands, session: ClientSession, topic: v2.Resource) -> None:
         self._commands = commands
         self._session = session
         self.topic = topic

@@ -35,7 +35,7 @@ from .events import (
     StreamReset,
 )
 from .frames import ErrorCode
-from .methods import Kind
+from .methods import MethodKind
 from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
 from .served import HeldAnswers, Served
 from .server_calls import RequestedCall, ServerStreamCall, ServerUnaryCall
@@ -47,7 +47,7 @@ CALL_BYTES: Final = 2 * 1024
 NO_CALLS: Final[dict[str, Any]] = {"calls_begun": 0, "calls_succeeded": 0, "calls_failed": 0}
 
 
-class Conversation:
+class ServerConversation:
     """All calls of one connection."""
 
     def __init__(
@@ -100,7 +100,9 @@ class Conversation:
             handlers[type(event)](event)
         if self._half or self._requests_noted:
             self._note_requests()
-            self.served.requests.make_room(Conversation.requests_burden, Conversation.shed_requests)
+            self.served.requests.make_room(
+                ServerConversation.requests_burden, ServerConversation.shed_requests
+            )
 
     # --- events
 
@@ -140,7 +142,7 @@ class Conversation:
         """Open the call or stream ASKED for, whose messages may be COMPRESSED."""
         size_max = self.served.limits.receive_bytes_max
         call: OpenCall
-        if asked.method.kind is Kind.UNARY:
+        if asked.method.kind is MethodKind.UNARY:
             # One message that is not compressed, nearly always: it needs nothing to put it together.
             call = ServerUnaryCall(
                 asked, MessageReader(size_max, compressed=True) if compressed else None

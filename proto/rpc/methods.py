@@ -172,7 +172,7 @@ class Receiver(Protocol[RequestIn]):
         ...
 
 
-class Kind(enum.Enum):
+class MethodKind(enum.Enum):
     """How many messages travel in each direction."""
 
     UNARY = "unary"
@@ -185,7 +185,7 @@ class Method:
     """One gRPC method: PATH is "/package.Service/Method"."""
 
     path: str
-    kind: Kind
+    kind: MethodKind
     request_type: type[Message]
     reply_type: type[Message]
     handler: Callable[..., Any]
@@ -209,10 +209,10 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MethodEntry:
     """A method without its name: what `unary`, `server_stream` and `bidi` return for `service`."""
 
-    kind: Kind
+    kind: MethodKind
     request_type: type[Message]
     reply_type: type[Message]
     handler: Callable[..., Any]
@@ -222,27 +222,27 @@ def unary(
     request_type: type[Request],
     reply_type: type[Reply],
     handler: Callable[[Request, Call], Reply | Later] | Callable[[Request, Call], Awaitable[Reply]],
-) -> Entry:
+) -> MethodEntry:
     """Return the entry of a unary method."""
-    return Entry(Kind.UNARY, request_type, reply_type, handler)
+    return MethodEntry(MethodKind.UNARY, request_type, reply_type, handler)
 
 
 def server_stream(
     request_type: type[Request],
     reply_type: type[Reply],
     handler: Callable[[Request, Stream], None] | Callable[[Request, Stream], Awaitable[None]],
-) -> Entry:
+) -> MethodEntry:
     """Return the entry of a method that answers with a stream; the end of a coroutine finishes its stream."""
-    return Entry(Kind.SERVER_STREAM, request_type, reply_type, handler)
+    return MethodEntry(MethodKind.SERVER_STREAM, request_type, reply_type, handler)
 
 
 def bidi(
     request_type: type[Request],
     reply_type: type[Reply],
     handler: Callable[[Stream], Receiver[Request]],
-) -> Entry:
+) -> MethodEntry:
     """Return the entry of a method with a stream in both directions."""
-    return Entry(Kind.BIDI, request_type, reply_type, handler)
+    return MethodEntry(MethodKind.BIDI, request_type, reply_type, handler)
 
 
 class MethodTable:
@@ -271,7 +271,7 @@ class MethodTable:
         return MethodTable(self._methods | other._methods)
 
 
-def service(name: str, entries: Mapping[str, Entry]) -> MethodTable:
+def service(name: str, entries: Mapping[str, MethodEntry]) -> MethodTable:
     """Return the table of service NAME ("package.Service") with ENTRIES by method name."""
     return MethodTable(
         {

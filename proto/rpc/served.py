@@ -30,7 +30,7 @@ from google.protobuf.message import Message
 from .connection import ServerConnection
 from .errors import Describe, RpcError, described, not_read
 from .limits import Limits
-from .methods import Kind, Method, MethodTable
+from .methods import Method, MethodKind, MethodTable
 from .pages import Page, PageCalls
 from .protocol import Inflater, failed
 
@@ -153,7 +153,7 @@ class ServedMethod:
 
     def __init__(self, method: Method) -> None:
         self.path = method.path
-        self.kind: Kind = method.kind
+        self.kind: MethodKind = method.kind
         self.decode: Callable[[bytes], Message] = method.decode
         self.handler: Callable[..., Any] = method.handler
         self.is_coroutine = inspect.iscoroutinefunction(method.handler)

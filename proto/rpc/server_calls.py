@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from .connection import ServerConnection
 from .errors import BadRequest, RpcError, internal_error, not_read, shutting_down
-from .methods import LATER, Call, Kind, Receiver, Stream
+from .methods import LATER, Call, MethodKind, Receiver, Stream
 from .protocol import GOOD, HEAD, PREFIX_BYTES, Inflation, MessageReader, good, not_one, with_prefix
 from .served import Deadline, HeldAnswers, Served, ServedMethod
 
@@ -399,7 +399,7 @@ class ServerStreamCall(RequestContext, Stream):
     def open(self) -> None:
         """Ask the handler of a talk for its receiver; a server stream has its request first."""
         self._deadline = self._begun_deadline(self._expire)
-        if self._method.kind is not Kind.BIDI:
+        if self._method.kind is not MethodKind.BIDI:
             return
         try:
             self._receiver = self._method.handler(self)
@@ -444,7 +444,9 @@ class ServerStreamCall(RequestContext, Stream):
     @property
     def is_half(self) -> bool:
         """Has a message begun that is not whole, or is the request of a server stream not there?"""
-        return self._reader.is_half or (self._method.kind is not Kind.BIDI and self._receiving)
+        return self._reader.is_half or (
+            self._method.kind is not MethodKind.BIDI and self._receiving
+        )
 
     def _deliver(self) -> None:
         """Hand over what has arrived, as long as it is taken."""
@@ -452,7 +454,7 @@ class ServerStreamCall(RequestContext, Stream):
             return
         self._is_delivering = True
         try:
-            if self._method.kind is Kind.BIDI:
+            if self._method.kind is MethodKind.BIDI:
                 self._deliver_all()
             else:
                 self._deliver_request()

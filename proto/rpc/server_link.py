@@ -26,7 +26,7 @@ from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, Final, Protocol
 
 from .connection import ServerConnection
-from .conversation import NO_CALLS, Conversation
+from .conversation import NO_CALLS, ServerConversation
 from .events import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
@@ -156,7 +156,7 @@ class ServerLink(asyncio.BufferedProtocol):
         self._take: Callable[[bytes], None] = self._on_first_bytes
         self._first = b""
         self._http2: ServerConnection | None = None
-        self.conversation: Conversation | None = None
+        self.conversation: ServerConversation | None = None
         self._is_handling = self._is_dirty = self._brings_much = False
         self._limit: Deadline | None = None
         self._check: Deadline | None = None
@@ -266,7 +266,7 @@ class ServerLink(asyncio.BufferedProtocol):
         server = self._server
         now_ms = server.now_ms()
         self._http2 = ServerConnection(server.connection_limits, now_ms)
-        self.conversation = Conversation(
+        self.conversation = ServerConversation(
             self._http2, server.served, self.peer, self.touch, partial(self.abort, "not reading")
         )
         self._unlimit()

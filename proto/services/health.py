@@ -35,7 +35,7 @@ _NOT_SERVING: Final = pb.HealthCheckResponse.NOT_SERVING
 _SERVICE_UNKNOWN: Final = pb.HealthCheckResponse.SERVICE_UNKNOWN
 
 
-class Health:
+class HealthService:
     """What a server's SERVICES and CONDITIONS, by name, are like, and who watches them."""
 
     def __init__(

@@ -21,7 +21,7 @@ from ..errors import InvalidArgument, NotServed
 from ..gen import pocketmq_v1_pb2 as pb
 from ..rpc import Call, MethodTable, service, unary
 from ..rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
-from .health import Health
+from .health import HealthService
 from .reflection import Reflection
 
 NAME: Final = "pocketmq.v1.Connections"
@@ -46,8 +46,8 @@ class PortServices:
         carrier: Callable[[], object],
         conditions: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
-        self.health = Health(own.services(), conditions)
-        described = own | self.health.methods() | Connections(carrier).methods()
+        self.health = HealthService(own.services(), conditions)
+        described = own | self.health.methods() | ConnectionsService(carrier).methods()
         #: All of it, for a carrier.
         self.methods = described | Reflection(described).methods()
 
@@ -55,7 +55,7 @@ class PortServices:
 # --- who is connected
 
 
-class Connections:
+class ConnectionsService:
     """Asks what CARRIER returns, which is made after its tables, for its figures."""
 
     def __init__(self, carrier: Callable[[], object]) -> None:

@@ -11,14 +11,14 @@ from pocketmq.broker.client_metrics import (
     BUCKETS_MAX,
     LABEL_LENGTH_MAX,
     SERIES_AGE_MS,
+    ClientHistogram,
     ClientMetrics,
-    Histogram,
 )
 from pocketmq.proto.clock import VirtualClock
 
 SEND = "rocketmq_send_cost_time"
 HELD = "rocketmq_consumer_cached_messages"
-ONE = Histogram(bounds=(1.0, 5.0), counts=(3, 2, 1), total=20.5)
+ONE = ClientHistogram(bounds=(1.0, 5.0), counts=(3, 2, 1), total=20.5)
 
 
 def metrics(**limits: int) -> tuple[ClientMetrics, VirtualClock]:
@@ -26,7 +26,7 @@ def metrics(**limits: int) -> tuple[ClientMetrics, VirtualClock]:
     return ClientMetrics(clock.now_ms, **limits), clock
 
 
-def only(kept: ClientMetrics, name: str = SEND) -> Histogram:
+def only(kept: ClientMetrics, name: str = SEND) -> ClientHistogram:
     ((_, histogram),) = kept.histograms(name)
     return histogram
 
@@ -47,7 +47,7 @@ def test_what_is_said_since_the_last_time_is_added_up() -> None:
     for _ in range(3):
         kept.note(SEND, {"client_id": "a"}, ONE, is_delta=True)
 
-    assert only(kept) == Histogram(bounds=(1.0, 5.0), counts=(9, 6, 3), total=61.5)
+    assert only(kept) == ClientHistogram(bounds=(1.0, 5.0), counts=(9, 6, 3), total=61.5)
 
 
 def test_other_bounds_begin_anew() -> None:
@@ -134,7 +134,7 @@ async def test_a_client_that_is_silent_is_forgotten() -> None:
         (SEND, replace(ONE, total=math.nan)),
         (
             SEND,
-            Histogram(
+            ClientHistogram(
                 tuple(range(BUCKETS_MAX + 1)),
                 (0,) * (BUCKETS_MAX + 2),
                 0.0,
@@ -142,7 +142,9 @@ async def test_a_client_that_is_silent_is_forgotten() -> None:
         ),
     ],
 )
-def test_what_is_no_histogram_of_a_client_is_not_kept(name: str, histogram: Histogram) -> None:
+def test_what_is_no_histogram_of_a_client_is_not_kept(
+    name: str, histogram: ClientHistogram
+) -> None:
     kept, _ = metrics()
 
     assert not kept.note(name, {}, histogram)
@@ -153,6 +155,6 @@ def test_what_is_no_histogram_of_a_client_is_not_kept(name: str, histogram: Hist
 
 def test_the_most_buckets_are_kept() -> None:
     kept, _ = metrics()
-    most = Histogram(tuple(map(float, range(BUCKETS_MAX))), (1,) * (BUCKETS_MAX + 1), 0.0)
+    most = ClientHistogram(tuple(map(float, range(BUCKETS_MAX))), (1,) * (BUCKETS_MAX + 1), 0.0)
 
     assert kept.note(SEND, {}, most)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pocketmq.broker.client_metrics import ClientMetrics, Histogram
+from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
 from pocketmq.broker.metrics_page import Figure, MetricsPage
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.rpc.pages import in_http1
@@ -56,7 +56,7 @@ async def test_figures_are_read_back() -> None:
 async def test_histograms_of_clients_count_up_to_each_bound() -> None:
     found, clients = page()
     labels = {"client_id": "c", "topic": "T", "language": "GO", "invocation_status": "success"}
-    clients.note("rocketmq_send_cost_time", labels, Histogram((1.0, 5.0), (3, 2, 1), 20.5))
+    clients.note("rocketmq_send_cost_time", labels, ClientHistogram((1.0, 5.0), (3, 2, 1), 20.5))
     clients.note_gauge("rocketmq_consumer_cached_bytes", labels, 9)
 
     values = samples((await answered(found))[2])

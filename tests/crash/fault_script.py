@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.parts import Parts
+from pocketmq.broker.parts import BrokerParts
 from pocketmq.broker.pop.receives import Asked, Popped
 from pocketmq.proto.errors import PocketMQError, QueueNotFound, StoreFull
 from pocketmq.proto.errors_wire import from_wire
@@ -145,7 +145,7 @@ class _Life:
         )
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> BrokerParts:
         assert self.broker._running is not None
         return self.broker._running.parts
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.pop.journal import Journal
-from pocketmq.broker.pop.receives import Delivery
+from pocketmq.broker.pop.receives import PoppedMessage
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle, PocketMQError
 from pocketmq.store.disk import Disk
@@ -45,7 +45,7 @@ class Traffic:
         self.random = random.Random(seed)
         self.flush = flush
         self.sent = 0
-        self.out: dict[bytes, Delivery] = {}
+        self.out: dict[bytes, PoppedMessage] = {}
         #: Safely or not.
         self.acknowledged: set[bytes] = set()
         #: Acknowledged or dead, and answered.

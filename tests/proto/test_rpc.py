@@ -9,7 +9,7 @@ import pytest
 from pocketmq.proto.carriers import check_grpc
 from pocketmq.proto.errors import ConfigError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import LATER, Call, Kind, Later, bidi, service, unary
+from pocketmq.proto.rpc import LATER, Call, Later, MethodKind, bidi, service, unary
 from pocketmq.proto.rpc.errors import BadRequest
 
 from ..fake_calls import FakeCall
@@ -26,7 +26,7 @@ def test_a_service_names_its_methods_by_path() -> None:
     )
 
     method = table["/pocketmq.v1.NameServer/ListTopics"]
-    assert method.kind is Kind.UNARY
+    assert method.kind is MethodKind.UNARY
     assert [each.path for each in table] == ["/pocketmq.v1.NameServer/ListTopics"]
 
 

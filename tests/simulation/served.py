@@ -16,9 +16,9 @@ from pocketmq.proto.errors_wire import ours
 from pocketmq.proto.rpc import (
     LATER,
     Call,
-    Kind,
     Limits,
     Method,
+    MethodKind,
     MethodTable,
     Receiver,
     RpcError,
@@ -134,7 +134,7 @@ class Served:
     def open(self, path: str, peer: str, following: Next) -> ServedStream:
         """Open the bidirectional stream at PATH; FOLLOWING is told what it says. Raises what the handler raises."""
         method = self.method(path)
-        assert method.kind is Kind.BIDI, path
+        assert method.kind is MethodKind.BIDI, path
         stream = ServedStream(self, method, peer, following)
         stream.receiver = method.handler(stream)
         self.streams[stream] = None

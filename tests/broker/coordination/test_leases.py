@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pocketmq.broker.coordination.leases import Asker, Leases, QueueKey, Wanted
+from pocketmq.broker.coordination.leases import Asker, LeaseTable, QueueKey, WantedQueue
 from pocketmq.proto.errors import Overloaded
 
 NOW_MS = 1_000_000
@@ -18,12 +18,12 @@ LEASE_MS = 60_000
 Q0, Q1, Q2 = (QueueKey("T", number) for number in range(3))
 
 
-def table(limit: int = 100, begin_ms: int = NOW_MS) -> Leases:
-    return Leases(begin_ms, limit=limit)
+def table(limit: int = 100, begin_ms: int = NOW_MS) -> LeaseTable:
+    return LeaseTable(begin_ms, limit=limit)
 
 
 def ask(
-    leases: Leases,
+    leases: LeaseTable,
     member_id: str,
     key: QueueKey,
     token: int = 0,
@@ -34,11 +34,11 @@ def ask(
 ) -> int:
     """Return the token that MEMBER_ID is granted, 0 if it is not."""
     asker = Asker(group=group, member_id=member_id, instance_id=instance_id, lease_ms=LEASE_MS)
-    (lease,) = leases.ask(asker, [Wanted(key, token)], now_ms)
+    (lease,) = leases.ask(asker, [WantedQueue(key, token)], now_ms)
     return lease.token if lease is not None else 0
 
 
-def restarted(leases: Leases, now_ms: int) -> Leases:
+def restarted(leases: LeaseTable, now_ms: int) -> LeaseTable:
     """Return the table of the next run."""
     again = table(begin_ms=now_ms)
     again.restore(json.loads(json.dumps(leases.to_json(now_ms))), now_ms)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketmq.broker.appends import Appends
-from pocketmq.broker.delay.deliveries import Deliveries
+from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.levels import LevelDeliveries
 from pocketmq.broker.delay.progress import LevelProgress
 from pocketmq.broker.delay.roads import DelayRules, divide
@@ -62,7 +62,7 @@ class Leveling:
             self.store,
             self.timers,
             self.clock,
-            Deliveries(self.appends),
+            DelayedDeliveries(self.appends),
             self.appends,
             self.progress,
             pause_ms=pause_ms,

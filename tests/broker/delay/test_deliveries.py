@@ -14,7 +14,7 @@ from pocketmq.broker.delay.deliveries import (
     NEVER_ENQUEUED,
     SKIPPED,
     TRY_AGAIN,
-    Deliveries,
+    DelayedDeliveries,
     TimedStamps,
 )
 from pocketmq.proto.properties import encode_properties
@@ -60,8 +60,8 @@ def _stamps(count: int, *rolled: int, enqueued_ms: int = 1_700_000_000_000) -> T
     return TimedStamps(np.full(count, enqueued_ms, np.int64), flags, 1_700_000_005_007)
 
 
-def _deliveries(store: MessageStore) -> Deliveries:
-    return Deliveries(Appends(store, lambda key: None))
+def _deliveries(store: MessageStore) -> DelayedDeliveries:
+    return DelayedDeliveries(Appends(store, lambda key: None))
 
 
 def test_a_copy_of_a_level_keeps_everything_but_its_place(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_copy_of_a_level_keeps_everything_but_its_place(tmp_path: Path) -> Non
 def test_each_queue_gets_its_records_in_their_order_and_one_write_takes_all(tmp_path: Path) -> None:
     store = open_store(tmp_path, log_file_size_bytes=1 << 20)
     told: list[tuple[str, int]] = []
-    deliveries = Deliveries(Appends(store, told.append))
+    deliveries = DelayedDeliveries(Appends(store, told.append))
     records = [_timed(b"%d" % i, f"T{i % 3}", str(i % 2)) for i in range(60)]
 
     done = deliveries.deliver(*_parsed(records), _stamps(60))

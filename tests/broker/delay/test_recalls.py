@@ -12,7 +12,7 @@ import pytest
 
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.delay.deliveries import Deliveries
+from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.recalls import RECALL_TAG, Recalls
 from pocketmq.broker.delay.roads import DelayRules, divide, timer_out_ms
 from pocketmq.broker.delay.timed import TimedDeliveries
@@ -74,7 +74,7 @@ class Rig:
             self.store,
             self.timers,
             self.clock,
-            Deliveries(self.appends),
+            DelayedDeliveries(self.appends),
             self.appends,
             slot_messages_max=1_000_000,
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pocketmq.broker.appends import Appends
-from pocketmq.broker.delay.deliveries import Deliveries
+from pocketmq.broker.delay.deliveries import DelayedDeliveries
 from pocketmq.broker.delay.progress import DeliveredNote
 from pocketmq.broker.delay.timed import TimedDeliveries
 from pocketmq.broker.timers import Timers
@@ -66,7 +66,7 @@ class Delays:
             self.store,
             self.timers,
             self.clock,
-            Deliveries(self.appends),
+            DelayedDeliveries(self.appends),
             self.appends,
             slot_messages_max=slot_messages_max,
             pause_ms=pause_ms,

@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.pop.journal import Journal
-from pocketmq.broker.pop.receives import Delivery
+from pocketmq.broker.pop.receives import PoppedMessage
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.errors import InvalidReceiptHandle
 from pocketmq.store.message_store import MessageStore
@@ -149,7 +149,7 @@ class Driver:
             and message.attempts < ATTEMPTS_MAX
         )
 
-    def judge(self, message: Message, one: Delivery, before: list[Delivery]) -> None:
+    def judge(self, message: Message, one: PoppedMessage, before: list[PoppedMessage]) -> None:
         """Assert that MESSAGE may be delivered as ONE, in an answer behind BEFORE."""
         assert not message.settled
         assert not message.dead

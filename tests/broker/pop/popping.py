@@ -13,10 +13,10 @@ from pocketmq.broker.filters.filters import Filters
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.journal import Journal
-from pocketmq.broker.pop.journal_format import Change, Found, FoundQueue, PopJournal, Safe
-from pocketmq.broker.pop.leases import Leases
+from pocketmq.broker.pop.journal_format import Change, FoundDeliveries, FoundQueue, PopJournal, Safe
+from pocketmq.broker.pop.leases import PopLeases
 from pocketmq.broker.pop.pops import Pops
-from pocketmq.broker.pop.receives import Asked, Delivery, Popped, Receive, serials_from
+from pocketmq.broker.pop.receives import Asked, Popped, PoppedMessage, Receive, serials_from
 from pocketmq.broker.pop.table import PopParts
 from pocketmq.broker.retries import Retries
 from pocketmq.broker.timers import Timers
@@ -53,8 +53,8 @@ class Remembered:
     def when_safe(self, done: Safe) -> None:
         done(None)
 
-    def replay(self) -> Found:
-        return Found(self.changes)
+    def replay(self) -> FoundDeliveries:
+        return FoundDeliveries(self.changes)
 
     def start(self, everything: Callable[[], Iterator[Change]]) -> None:
         self.everything = everything
@@ -114,7 +114,7 @@ class Popping:
         parts = PopParts(
             store=self.store,
             offsets=self.offsets,
-            leases=Leases(self.timers, self.clock.now_ms),
+            leases=PopLeases(self.timers, self.clock.now_ms),
             journal=self.journal,
             serials=serials_from(self.random.randbytes),
             bury=retries.bury,
@@ -191,11 +191,11 @@ class Popping:
             raise answer.error
         return answer
 
-    def pop(self, batch: int = 32, **fields: object) -> list[Delivery]:
+    def pop(self, batch: int = 32, **fields: object) -> list[PoppedMessage]:
         self.ask(batch, **fields)
         return list(self.answer().deliveries)
 
-    def ack(self, *deliveries: Delivery, group: str = GROUP) -> None:
+    def ack(self, *deliveries: PoppedMessage, group: str = GROUP) -> None:
         for one in deliveries:
             self.pops.acknowledge(group, one.topic, one.handle)
 
@@ -211,8 +211,8 @@ class Popping:
         """Assert what always holds, and that a snapshot is worth as much as the journal."""
         for table in self.pops._tables.values():
             table.check()
-        mine = Found(self.remembered.changes).queues
-        for key, found in Found(self.remembered.everything()).queues.items():
+        mine = FoundDeliveries(self.remembered.changes).queues
+        for key, found in FoundDeliveries(self.remembered.everything()).queues.items():
             if key in mine:
                 assert _entries(mine[key]) == _entries(found)
 
@@ -221,10 +221,10 @@ def _entries(found: FoundQueue) -> dict[int, tuple[int, int]]:
     return {offset: (one.attempt, one.serial) for offset, one in found.in_flight.items()}
 
 
-def bodies(deliveries: Iterable[Delivery]) -> list[bytes]:
+def bodies(deliveries: Iterable[PoppedMessage]) -> list[bytes]:
     return [decode_record(one.record).body for one in deliveries]
 
 
-def seen(deliveries: Iterable[Delivery]) -> list[tuple[bytes, int]]:
+def seen(deliveries: Iterable[PoppedMessage]) -> list[tuple[bytes, int]]:
     """Return body and attempt of each."""
     return [(decode_record(one.record).body, one.attempt) for one in deliveries]

@@ -11,19 +11,19 @@ from pocketmq.broker.pop.journal_format import (
     JOURNAL,
     Change,
     ClockMark,
-    Damage,
     Decoder,
     Encoder,
-    End,
     Finished,
     Forgotten,
     InFlight,
+    JournalDamage,
+    JournalEnd,
     LogMark,
     Looked,
+    LookedSpan,
     Moved,
     PopKey,
     Said,
-    Span,
     clock_mark,
     end,
     frame,
@@ -56,7 +56,7 @@ CHANGES = st.one_of(
 
 
 def plain(said: Said) -> Said | Looked:
-    return Looked(said.key, said.offset) if isinstance(said, Span) else said
+    return Looked(said.key, said.offset) if isinstance(said, LookedSpan) else said
 
 
 @given(st.lists(CHANGES, max_size=40))
@@ -86,7 +86,7 @@ def test_bytes_are_those_of_version_1() -> None:
         " 0b 00 00 00 00 00 00 00 62 00 00 00 00 00 00 00 61"
         " 0a"
     )
-    assert Decoder().decode(data)[-3:] == [LogMark(99, 1), ClockMark(98, 97), End()]
+    assert Decoder().decode(data)[-3:] == [LogMark(99, 1), ClockMark(98, 97), JournalEnd()]
     assert head(JOURNAL, 2).hex(" ") == "50 4d 50 4a 00 01 00 01 00 00 00 00 00 00 00 02"
     assert frame(1, b"\x0a").hex(" ") == "50 4d 70 66 00 00 00 01 00 00 00 01 d4 9b 1f 54 0a"
 
@@ -98,9 +98,9 @@ def test_what_was_looked_at_is_a_chain() -> None:
     whole = encoder.encode([Looked(KEY, 12)], absolute=True)
     moved = encoder.encode([Moved(KEY, 2), Looked(KEY, 4)])
 
-    assert Decoder().decode(first + second[11:]) == [Span(KEY, -1, 8), Span(KEY, 8, 12)]
-    assert Decoder().decode(whole) == [Span(KEY, -1, 12)]
-    assert Decoder().decode(moved) == [Moved(KEY, 2), Span(KEY, 2, 4)]
+    assert Decoder().decode(first + second[11:]) == [LookedSpan(KEY, -1, 8), LookedSpan(KEY, 8, 12)]
+    assert Decoder().decode(whole) == [LookedSpan(KEY, -1, 12)]
+    assert Decoder().decode(moved) == [Moved(KEY, 2), LookedSpan(KEY, 2, 4)]
 
 
 def file_of(*contents: bytes) -> bytearray:
@@ -112,7 +112,7 @@ CONTENTS = [bytes([65 + number]) * (10 + number) for number in range(5)]
 
 
 def test_frames_of_a_sound_file_end_at_the_zeros() -> None:
-    damage: list[Damage] = []
+    damage: list[JournalDamage] = []
 
     assert list(frames(bytes(file_of(*CONTENTS)), damage)) == CONTENTS
     assert damage == []
@@ -123,7 +123,7 @@ def test_a_damaged_frame_costs_itself_alone(which: int, byte: int, flip: int) ->
     data = file_of(*CONTENTS)
     start = HEAD_SIZE + sum(16 + len(content) for content in CONTENTS[:which])
     data[start + byte % (16 + len(CONTENTS[which]))] ^= flip
-    damage: list[Damage] = []
+    damage: list[JournalDamage] = []
 
     found = list(frames(bytes(data), damage))
 
@@ -134,7 +134,7 @@ def test_a_damaged_frame_costs_itself_alone(which: int, byte: int, flip: int) ->
 
 @given(st.integers(HEAD_SIZE, HEAD_SIZE + sum(16 + len(content) for content in CONTENTS)))
 def test_a_cut_file_has_the_frames_before_the_cut(cut: int) -> None:
-    damage: list[Damage] = []
+    damage: list[JournalDamage] = []
 
     found = list(frames(bytes(file_of(*CONTENTS)[:cut]), damage))
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from pocketmq.broker.pop.journal_format import PopKey
-from pocketmq.broker.pop.leases import RENEWED_MAX_MS, RENEWED_MS, Entry, Lease, Leases, PopQueue
+from pocketmq.broker.pop.leases import (
+    RENEWED_MAX_MS,
+    RENEWED_MS,
+    PopEntry,
+    PopLease,
+    PopLeases,
+    PopQueue,
+)
 from pocketmq.broker.timers import Timers
 from pocketmq.proto.clock import VirtualClock
 
@@ -19,15 +26,15 @@ class Desk:
 
     messages: VirtualClock = field(default_factory=VirtualClock)
     wall: VirtualClock = field(default_factory=VirtualClock)
-    lapsed: list[Lease] = field(default_factory=list)
+    lapsed: list[PopLease] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.timers = Timers(self.messages)
-        self.leases = Leases(self.timers, self.wall.now_ms)
+        self.leases = PopLeases(self.timers, self.wall.now_ms)
 
-    def grant(self, count: int = 1, *, owner: str = "c", renews: bool = True) -> Lease:
+    def grant(self, count: int = 1, *, owner: str = "c", renews: bool = True) -> PopLease:
         queue = PopQueue(PopKey("g", "T", 0), 0)
-        entries = [Entry(queue, offset) for offset in range(count)]
+        entries = [PopEntry(queue, offset) for offset in range(count)]
         now_ms = self.messages.now_ms()
         return self.leases.grant(
             entries,

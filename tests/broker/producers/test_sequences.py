@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pocketmq.broker.producers.numbers import RunNumbers
 from pocketmq.broker.producers.sequence import GAPS_MAX, Stored
-from pocketmq.broker.producers.sequences import RUNS_KEPT, Key, Numbered, Sequences
+from pocketmq.broker.producers.sequences import RUNS_KEPT, Key, Numbered, ProducerSequences
 from pocketmq.proto.errors import (
     PocketMQError,
     ProducerFenced,
@@ -34,7 +34,7 @@ class Appending:
     """A table, and the log offsets that its runs would get."""
 
     def __init__(self, limit: int = 100) -> None:
-        self.table = Sequences(limit, DAY_MS)
+        self.table = ProducerSequences(limit, DAY_MS)
         self.end = 0
         self.now_ms = 1_000
 
@@ -189,7 +189,7 @@ def test_a_run_may_be_cut_up_anew_when_it_comes_again() -> None:
 
 
 def test_what_was_lost_does_not_stand_in_the_way_but_is_stored_when_it_comes() -> None:
-    table = Sequences(10, DAY_MS)
+    table = ProducerSequences(10, DAY_MS)
     table.note(KEY, 0, Stored(0, 2, 0, 2, 1_000, 0))
     table.note(KEY, 0, Stored(5, 2, 5, 7, 1_000, 5))
 
@@ -200,7 +200,7 @@ def test_what_was_lost_does_not_stand_in_the_way_but_is_stored_when_it_comes() -
 
 
 def test_of_a_producer_whose_past_is_unknown_nothing_older_is_a_repeat() -> None:
-    table = Sequences(10, DAY_MS)
+    table = ProducerSequences(10, DAY_MS)
     table.note(KEY, 0, Stored(5, 2, 5, 7, 1_000, 5), complete=False)
     table.settle()
 
@@ -241,7 +241,7 @@ def test_an_idle_producer_is_forgotten() -> None:
 
 
 def test_so_many_gaps_that_they_are_not_kept_make_the_past_unknown() -> None:
-    table = Sequences(10, DAY_MS)
+    table = ProducerSequences(10, DAY_MS)
     offsets = np.arange(2 * GAPS_MAX + 10, dtype=np.int64)
     offsets[1::2] = -1
     table.note(KEY, 0, Stored(0, len(offsets), 0, 9_999, 1_000, -1, offsets))

@@ -11,7 +11,7 @@ import numpy as np
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.dead_letters import DeadLetters
-from pocketmq.broker.delay.deliveries import Deliveries, TimedStamps
+from pocketmq.broker.delay.deliveries import DelayedDeliveries, TimedStamps
 from pocketmq.broker.delay.roads import DelayRules
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
@@ -102,12 +102,14 @@ class Retrying:
 
     def deliver(self) -> None:
         """Have whatever is scheduled from now on delivered at its time."""
-        deliveries = Deliveries(self.appends)
+        deliveries = DelayedDeliveries(self.appends)
         for queue in range(len(RULES.levels_ms)):
             self.appends.listen(SCHEDULE, queue, self._listener(deliveries, SCHEDULE, queue))
         self.appends.listen(TIMER, 0, self._listener(deliveries, TIMER, 0))
 
-    def _listener(self, deliveries: Deliveries, topic: str, queue: int) -> Callable[[], None]:
+    def _listener(
+        self, deliveries: DelayedDeliveries, topic: str, queue: int
+    ) -> Callable[[], None]:
         offset = self.store.queue_bounds(topic, queue)[1]
 
         def heard() -> None:

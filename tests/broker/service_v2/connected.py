@@ -12,7 +12,7 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.neighbours import Neighbours
 from pocketmq.broker.registration import dial
-from pocketmq.broker.service_v2.routes import Routes
+from pocketmq.broker.service_v2.routes import RouteQueries
 from pocketmq.broker.service_v2.service import SERVICE, ServiceV2
 from pocketmq.broker.service_v2.telemetry import Clients
 from pocketmq.broker.timers import Timers
@@ -67,7 +67,7 @@ class Connected:
         self.listeners = Listeners()
         self.clients = Clients(config, store, self.groups, self.timers, lambda: OWN, self.listeners)
         neighbours = Neighbours(config.name, (), dial, self.clock.now_ms)
-        routes = Routes(config.name, self.topics, self.groups, self.clients.reach, neighbours)
+        routes = RouteQueries(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions
         self.clients.start()
         self._methods = ServiceV2([self.clients, routes]).methods()

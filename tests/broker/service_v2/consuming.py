@@ -11,7 +11,7 @@ from pocketmq.broker.fetch import Fetches
 from pocketmq.broker.service_v2.acknowledging import Acknowledging
 from pocketmq.broker.service_v2.pulling import PullConsumers
 from pocketmq.broker.service_v2.receiving import Receiving
-from pocketmq.broker.service_v2.service import SERVICE, Face, ServiceV2
+from pocketmq.broker.service_v2.service import SERVICE, ServedMethods, ServiceV2
 from pocketmq.broker.service_v2.sessions import Sessions
 from pocketmq.broker.service_v2.subscriptions import LiteSubscriptions, Subscriptions
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
@@ -54,7 +54,7 @@ class Consuming(Popping):
             self.clock.now_ms,
             self.filters,
         )
-        faces: list[Face] = [
+        faces: list[ServedMethods] = [
             Receiving(
                 self.pops, self.subscriptions, self.clock.now_ms, self.config.invisible_ms_min
             ),

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from pocketmq.broker.service_v2.service import SERVICE
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.proto.rpc import Kind
+from pocketmq.proto.rpc import MethodKind
 
 from ...fake_calls import FakeCall, FakeStream
 from .serving import ME, Served
@@ -133,7 +133,7 @@ async def test_no_value_of_a_request_is_taken_for_a_fault_of_the_broker(
 
 def answers(method: Any, request: Message) -> list[v2.Status]:
     """Return the statuses that REQUEST is answered with at once, those of its entries too."""
-    if method.kind is Kind.UNARY:
+    if method.kind is MethodKind.UNARY:
         call = FakeCall(metadata=ME)
         reply = method.handler(request, call)
         found = [reply] if hasattr(reply, "status") else [call.answer] if call.answer else []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.broker.client_metrics import ClientMetrics, Histogram
+from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
 from pocketmq.broker.service_v2.measurements import METRICS, TRACES, CensusMeasurements
 from pocketmq.proto.gen import opencensus_pb2 as census
 
@@ -78,7 +78,7 @@ def test_a_distribution_is_kept_with_its_labels_and_the_clients_language(agent: 
     assert stream.is_over
     assert not stream.sent
     assert list(agent.metrics.histograms(COST)) == [
-        (("c", "T", "", "go", ""), Histogram((1.0, 5.0), (1, 2, 3), 7.5))
+        (("c", "T", "", "go", ""), ClientHistogram((1.0, 5.0), (1, 2, 3), 7.5))
     ]
 
 

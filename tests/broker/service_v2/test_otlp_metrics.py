@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketmq.broker.client_metrics import ClientMetrics, Histogram
+from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
 from pocketmq.broker.service_v2.measurements import Measurements
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import otlp_metrics_pb2 as otlp
@@ -66,7 +66,7 @@ def test_a_histogram_is_kept_with_its_labels_and_whose_it_is(metrics: ClientMetr
 
     assert not reply.HasField("partial_success")
     assert list(metrics.histograms(COST)) == [
-        (("c", "T", "", "java", "success"), Histogram((1.0, 5.0), (1, 2, 3), 7.5))
+        (("c", "T", "", "java", "success"), ClientHistogram((1.0, 5.0), (1, 2, 3), 7.5))
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.proto.rpc import LATER, Kind, Limits, Method, MethodTable, RpcError
+from pocketmq.proto.rpc import LATER, Limits, Method, MethodKind, MethodTable, RpcError
 
 from ...fake_calls import FakeCall, FakeContext, FakeStream, copied
 
@@ -110,7 +110,7 @@ class TimedStream(TimedContext, FakeStream):
 
 async def call(method: Method, data: bytes, answer: Answer, metadata: Mapping[str, str]) -> None:
     """Call METHOD with a request of DATA. The ANSWER may come later."""
-    is_unary = method.kind is Kind.UNARY
+    is_unary = method.kind is MethodKind.UNARY
     caller: Any = (TimedCall if is_unary else TimedStream)(answer, metadata)
     try:
         result = method.handler(method.decode(data), caller)

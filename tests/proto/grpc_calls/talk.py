@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketmq.proto.rpc import Limits, MethodTable
 from pocketmq.proto.rpc.connection import ServerConnection
-from pocketmq.proto.rpc.conversation import Conversation
+from pocketmq.proto.rpc.conversation import ServerConversation
 from pocketmq.proto.rpc.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -67,7 +67,7 @@ class Talk:
         self._server = server
         self._written = 0
         self._connection = ServerConnection(limits, server.now_ms)
-        self.conversation = Conversation(self._connection, server.served, peer, lambda: None)
+        self.conversation = ServerConversation(self._connection, server.served, peer, lambda: None)
         self._encoder = FieldEncoder()
         self._decoder = FieldDecoder()
         self._reader = FrameReader(1 << 24)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
-from pocketmq.proto.rpc.conversation import Conversation
+from pocketmq.proto.rpc.conversation import ServerConversation
 from pocketmq.proto.rpc.protocol import MessageReader
 from pocketmq.proto.rpc.server_calls import ServerStreamCall, ServerUnaryCall
 from pocketmq.proto.rpc.streams import Http2Stream
@@ -24,7 +24,7 @@ from .peer import Peer
 #: What a connection, or a call on it, is to the server.
 _OWNED: Final = (
     ServerConnection,
-    Conversation,
+    ServerConversation,
     Http2Stream,
     ServerUnaryCall,
     ServerStreamCall,

@@ -10,14 +10,16 @@ from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import InvalidArgument, NotServed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.rpc.methods import ConnectionFigures, ConnectionTotals, CountsConnections
-from pocketmq.proto.services.port_services import PAGE_MAX, TEXT_MAX, Connections
+from pocketmq.proto.services.port_services import PAGE_MAX, TEXT_MAX, ConnectionsService
 
 from ...fake_calls import FakeCall
 from .counting import TOTALS, Counting, figures
 
 
 def listed(carrier: object, **asked: int) -> pb.ConnectionListReply:
-    return Connections(lambda: carrier).list_open(pb.ConnectionListRequest(**asked), FakeCall())
+    return ConnectionsService(lambda: carrier).list_open(
+        pb.ConnectionListRequest(**asked), FakeCall()
+    )
 
 
 @pytest.mark.parametrize("kind", [ConnectionFigures, ConnectionTotals])

@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.proto.errors import Overloaded, ServiceNotFound
 from pocketmq.proto.gen import grpc_health_pb2 as pb
-from pocketmq.proto.services.health import WATCHERS_MAX, Health
+from pocketmq.proto.services.health import WATCHERS_MAX, HealthService
 
 from ...fake_calls import FakeCall, FakeStream
 
@@ -20,17 +20,17 @@ class Tank:
     has_room = True
 
 
-def health(tank: Tank | None = None) -> Health:
+def health(tank: Tank | None = None) -> HealthService:
     tank = tank or Tank()
-    return Health(["a.Service"], {"room": lambda: tank.has_room})
+    return HealthService(["a.Service"], {"room": lambda: tank.has_room})
 
 
-def check(asked: Health, name: str) -> int:
+def check(asked: HealthService, name: str) -> int:
     status: int = asked.check(pb.HealthCheckRequest(service=name), FakeCall()).status
     return status
 
 
-def watch(asked: Health, name: str) -> FakeStream:
+def watch(asked: HealthService, name: str) -> FakeStream:
     stream = FakeStream()
     asked.watch(pb.HealthCheckRequest(service=name), stream)
     return stream

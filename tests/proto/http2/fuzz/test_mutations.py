@@ -14,7 +14,7 @@ import pytest
 
 from pocketmq.proto.rpc import Limits
 from pocketmq.proto.rpc.connection import ServerConnection
-from pocketmq.proto.rpc.conversation import Conversation
+from pocketmq.proto.rpc.conversation import ServerConversation
 from pocketmq.proto.rpc.limits import ConnectionLimits
 from pocketmq.proto.rpc.served import Deadlines, Served
 
@@ -38,7 +38,7 @@ class Server:
         self.tasks: set[asyncio.Task[None]] = set()
         self.served = Served([table], _LIMITS, self.deadlines, lambda: self.now_ms, self.spawn)
         self.connection = ServerConnection(ConnectionLimits(half_sent_ms=5_000), 0)
-        self.conversation = Conversation(self.connection, self.served, "peer", lambda: None)
+        self.conversation = ServerConversation(self.connection, self.served, "peer", lambda: None)
         self.written: list[Frame] = []
         self._unread = bytearray()
 
