@@ -12,6 +12,9 @@ account (accounts/) with the offset that it came with, and goes as soon as the g
 The two files are saved one after the other: a kill may lose a text alone, or bring back one that this offset had a few
 seconds before; another offset never has it.
 
+Some offsets stand in the log as well (transactions/atomic_commits.py): the file is not saved before the device has that
+much of the log, or a power cut would keep the offsets and take what belongs to them.
+
 Not thread-safe: the event loop owns it.
 """
 
@@ -21,9 +24,9 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
-from ..proto.errors import PocketMQError
+from ..proto.errors import PocketMQError, StoreError
 from ..store.flush import CallOwner, Flusher, FlushJob
 from ..store.java_json import Json, pieces_with_members, render_member, render_numbers
 from ..store.state_files import StateFile
@@ -46,11 +49,24 @@ _COMMITS_PER_VERSION: Final = 500
 _SEPARATOR: Final = "@"
 
 
+class Log(Protocol):
+    """A log: how much of it the device has."""
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+    def request_sync(self, end_offset: int, waiter: Safe) -> None: ...
+
+
 class Offsets:
-    """Offsets by topic, group and queue, over FILE; texts that came with them are in ACCOUNTS."""
+    """Offsets by topic, group and queue, over FILE; texts that came with them are in ACCOUNTS, some of them in LOG."""
 
     def __init__(
-        self, file: StateFile, now_ms: Callable[[], int], accounts: Accounts | None = None
+        self,
+        file: StateFile,
+        now_ms: Callable[[], int],
+        accounts: Accounts | None = None,
+        log: Log | None = None,
     ) -> None:
         self._file = file
         self._now_ms = now_ms
@@ -73,6 +89,18 @@ class Offsets:
         self._saver = Flusher("not started: works at once")
         self._call_owner: CallOwner = lambda function: function()
         self._saving = 0
+        #: How much of the log the device must have before the file says what was committed.
+        self._log_end = 0
+        self._log = log
+
+    def follow_log(self, log_end: int) -> None:
+        """Note that some of what is committed stands in the log before LOG_END."""
+        self._log_end = max(self._log_end, log_end)
+
+    @property
+    def is_ahead_of_log(self) -> bool:
+        """Does some of what is committed stand in a part of the log that the device may not have?"""
+        return self._log is not None and self._log.flushed_offset < self._log_end
 
     def start(self, saver: Flusher, call_owner: CallOwner) -> None:
         """From now on save by SAVER, until it has stopped; CALL_OWNER brings back what became of it."""
@@ -143,6 +171,13 @@ class Offsets:
         """
         if not self._lacks():
             return
+        if self._log is not None and self.is_ahead_of_log:
+            raise StoreError(
+                f"offsets are not saved: the device has the log up to {self._log.flushed_offset} only, and they stand"
+                f" in it before {self._log_end}",
+                limit=self._log.flushed_offset,
+                value=self._log_end,
+            )
         changes = self._take_all()
         try:
             self._file.save(self._text.after(changes))
@@ -152,10 +187,25 @@ class Offsets:
 
     def when_saved(self, done: Safe) -> None:
         """Call DONE with None once the file has all that was committed up to now, or with the error."""
-        if self._lacks():
-            self._submit(done)
-        else:
+        if not self._lacks():
             done(None)
+            return
+        changes = self._take_all()
+        if self._log is None or not self.is_ahead_of_log:
+            self._submit(done, changes)
+            return
+        self._saving += 1
+
+        def synced(error: PocketMQError | None) -> None:
+            self._saving -= 1
+            if error is None:
+                self._submit(done, changes)
+                return
+            for each in reversed(changes):
+                self._give_back(each)
+            done(error)
+
+        self._log.request_sync(self._log_end, synced)
 
     def save_behind(self, sync: Callable[[Safe], None]) -> None:
         """Write the file as it is now, if it changed, when what is in the log now is on the device: SYNC tells.
@@ -184,9 +234,9 @@ class Offsets:
         """May the file lack something?"""
         return self._dirty or self._behind is not None or self._saving > 0
 
-    def _submit(self, done: Safe, changes: list[_Changes] | None = None) -> None:
-        """Have the saver write the file with CHANGES, by default all; tell DONE in the owner's thread."""
-        text = partial(self._text.after, self._take_all() if changes is None else changes)
+    def _submit(self, done: Safe, changes: list[_Changes]) -> None:
+        """Have the saver write the file with CHANGES; tell DONE in the owner's thread."""
+        text = partial(self._text.after, changes)
         self._saving += 1
 
         def saved(error: PocketMQError | None) -> None:

@@ -60,6 +60,7 @@ from .service_v2.subscriptions import LiteSubscriptions
 from .service_v2.telemetry import Clients
 from .timers import Timers
 from .topics import Topics
+from .transactions.atomic_commits import AtomicCommits, CommitParts
 from .transactions.half_messages import prepare
 from .transactions.listeners import Listeners
 from .transactions.transactions import Transactions
@@ -85,6 +86,7 @@ class BrokerParts:
     lookups: Lookups
     delays: Delays
     transactions: Transactions
+    atomic_commits: AtomicCommits
     recalls: Recalls
     retries: Retries
     dead_letters: DeadLetters
@@ -101,7 +103,8 @@ class BrokerParts:
 
     def needed_from(self) -> int | None:
         """Return the lowest log offset that retention must not take yet, besides those in the timer log."""
-        found = (self.delays.oldest_log_offset(), self.transactions.oldest_log_offset())
+        waiting = (self.delays, self.transactions, self.atomic_commits)
+        found = [part.oldest_log_offset() for part in waiting]
         return min((offset for offset in found if offset is not None), default=None)
 
     def clean(self) -> None:
@@ -116,6 +119,7 @@ class BrokerParts:
             self.retries,
             self.dead_letters,
             self.transactions,
+            self.atomic_commits,
             self.coordination,
             self.service_v2,
         )
@@ -131,6 +135,7 @@ class BrokerParts:
         self.store.rely_on(self.topics.kept.when_safe)
         self.producers.start(self.saver)
         self.transactions.start()
+        self.atomic_commits.start()
         self.delays.start()
         self.coordination.start()
         self.pops.start()
@@ -153,7 +158,8 @@ class BrokerParts:
         self.groups.kept.tick()
 
     def wind_down(self) -> None:
-        """Answer whoever waits for something: the broker is about to stop."""
+        """Answer whoever waits for something, and decide no more: the broker is about to stop."""
+        self.atomic_commits.refusal = self.sends.refusal
         self.purgatory.complete_all()
         self.coordination.leases.wind_down()
 
@@ -169,7 +175,7 @@ class BrokerParts:
 
     async def close(self) -> None:
         """Note how far everything has come; the first error is raised when all have."""
-        errors = _errors_of(self.transactions.close)
+        errors = _errors_of(self.transactions.close) + _errors_of(self.atomic_commits.close)
         await self.delays.stop()
         self.coordination.close()
         errors += _errors_of(self.pops.close)
@@ -217,7 +223,7 @@ def assemble(
     fence = Fence(leases, config.lease_ms)
     account_file = AccountFile(store.disk, store.config.path)
     accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
-    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts)
+    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts, store)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
     filters = Filters(wall_timers, wall, accounts)
     appends = Appends(store, purgatory.notify)
@@ -251,6 +257,17 @@ def assemble(
         accounts,
         clients.subscriptions.of_group,
     )
+    commit_parts = CommitParts(
+        store=store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        appends=appends,
+        fence=fence,
+        check_not_popped=pops.check_not_popped,
+        timers=wall_timers,
+        unix_ms=unix_ms,
+    )
     parts = BrokerParts(
         store=store,
         topics=topics,
@@ -267,6 +284,7 @@ def assemble(
         lookups=Lookups(topics, store),
         delays=Delays(config, store, timers, clock, appends, state_file),
         transactions=transactions,
+        atomic_commits=AtomicCommits(config, commit_parts),
         recalls=Recalls(config, topics, store, appends, unix_ms),
         retries=retries,
         dead_letters=DeadLetters(store, topics, groups, offsets, appends),

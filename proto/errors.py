@@ -43,6 +43,7 @@
     │   ├── CellChanged              somebody else has changed what the registry says of the replica set
     │   ├── RegistryUnavailable      the registry did not answer: what was asked for may have been done
     │   ├── SessionExpired           the registry has ended the session, and with it the live node
+    │   ├── OffsetMoved              the group does not stand where the reading began
     │   ├── NotServed                this server does not offer what was asked for
     │   └── ShuttingDown
     └── ClientError
@@ -296,6 +297,12 @@ class MemberFenced(BrokerError):
 
 class LeaseLost(BrokerError):
     """The queue is not, or not any more, held by this member of the group."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class OffsetMoved(BrokerError):
+    """The group stands elsewhere in the queue than where the reading began: somebody else has committed."""
 
     status = "FAILED_PRECONDITION"
 

@@ -21,14 +21,18 @@ READ_MESSAGES = 1_000
 READ_BYTES = 4 * 1024 * 1024
 
 
-def slices_from(store: MessageStore, topic: str, queue: int, offset: int) -> Iterator[Slices]:
-    """Yield what QUEUE of TOPIC holds from OFFSET on."""
+def slices_from(
+    store: MessageStore, topic: str, queue: int, offset: int, *, check_crcs: bool = True
+) -> Iterator[Slices]:
+    """Yield what QUEUE of TOPIC holds from OFFSET on; CHECK_CRCS as in `read_queue`."""
     while True:
         low, high = store.queue_bounds(topic, queue)
         offset = max(offset, low)
         if offset >= high:
             return
-        slices = store.read_queue(topic, queue, offset, READ_MESSAGES, READ_BYTES)
+        slices = store.read_queue(
+            topic, queue, offset, READ_MESSAGES, READ_BYTES, check_crcs=check_crcs
+        )
         if slices.next_offset == offset:
             return
         yield slices

@@ -777,6 +777,64 @@ class EndTransactionReply(_message.Message):
     repeated: bool
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., queue_offset: _Optional[int] = ..., log_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., repeated: _Optional[bool] = ...) -> None: ...
 
+class AtomicOffset(_message.Message):
+    __slots__ = ("topic", "queue", "begin", "end", "lease")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    begin: int
+    end: int
+    lease: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., lease: _Optional[int] = ...) -> None: ...
+
+class AtomicRun(_message.Message):
+    __slots__ = ("topic", "queue", "records", "sizes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    records: bytes
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AtomicCommitRequest(_message.Message):
+    __slots__ = ("commit_id", "group", "offsets", "runs")
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    commit_id: str
+    group: str
+    offsets: _containers.RepeatedCompositeFieldContainer[AtomicOffset]
+    runs: _containers.RepeatedCompositeFieldContainer[AtomicRun]
+    def __init__(self, commit_id: _Optional[str] = ..., group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[AtomicOffset, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[AtomicRun, _Mapping]]] = ...) -> None: ...
+
+class AtomicPlace(_message.Message):
+    __slots__ = ("queue_offsets", "log_offsets")
+    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
+    log_offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queue_offsets: _Optional[_Iterable[int]] = ..., log_offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AtomicCommitReply(_message.Message):
+    __slots__ = ("places", "store_timestamp_ms", "store_host", "repeated")
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedCompositeFieldContainer[AtomicPlace]
+    store_timestamp_ms: int
+    store_host: str
+    repeated: bool
+    def __init__(self, places: _Optional[_Iterable[_Union[AtomicPlace, _Mapping]]] = ..., store_timestamp_ms: _Optional[int] = ..., store_host: _Optional[str] = ..., repeated: _Optional[bool] = ...) -> None: ...
+
 class TransactionListener(_message.Message):
     __slots__ = ("group", "client_id", "topics")
     GROUP_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,551 @@
+"""Atomic commits: what a group has read and what follows from it, messages and offsets, all or nothing, here.
+
+    asked     everything is checked as by a send and by a commit of offsets; the group has to stand where the reading
+              began, and its queues must be held by who asks
+    decided   in the same turn of the loop: the commit record (commit_record.py) is appended, and the group stands
+              behind what was read. Whoever gets a queue from now on begins there
+    made      once the device has the record, whatever `store.flush` says: the messages are appended to their queues,
+              all in one turn, and the answer leaves. Nobody saw any of them before
+    done      once the device has these as well
+
+The same commit asked for again, by its id, gets the same answer. Where its id is not known any more, the group does not
+stand where the reading began any more: OffsetMoved.
+
+A start makes true what records say that were decided and not done. How far that is stands in consumerOffset.json,
+beside the very offsets, so that both are always of the same moment: as the next number in the queue of commit records,
+
+    CID_RMQ_SYS_ATOMIC_OFFSETS   of a record whose offsets the file does not have
+    CID_RMQ_SYS_ATOMIC_COPIES    of a record whose messages may not be on the device
+
+The file is never saved before the records are on the device whose offsets it has (offsets.py). So an administrator who
+moves a group afterwards is obeyed also by a start, and without the file, or with one that does not name the place,
+nothing is moved: messages come again. A run of the broker makes its first commit when the file says that all before are
+seen to, for what a power cut has left may say less than what the last run knew.
+
+Bounds: `_OPEN_MAX` commits, `_OPEN_BYTES_MAX` of their messages, are decided and not made; further ones are refused
+with Overloaded. `_KNOWN_MAX` answers, of `_KNOWN_MESSAGES_MAX` messages, are remembered, and at a start those of the
+last `_WINDOW_BYTES` of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Final, TypeAlias
+
+from ...proto.errors import (
+    InvalidArgument,
+    OffsetMoved,
+    Overloaded,
+    PocketMQError,
+    StoreError,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ...proto.topics import COMMIT_TOPIC
+from ...store.message_store import MessageStore
+from ...store.run import Run
+from ..admission import admit, check_type
+from ..appends import Appends
+from ..config import BrokerConfig
+from ..coordination.leases import Fence
+from ..groups import Groups, check_own_choice
+from ..offsets import Offsets
+from ..timers import Timers
+from ..timing_wheel import Timer
+from ..topics import TYPE_ATTRIBUTE, Topics
+from .commit_record import check_ids, copies_of, encode_commit
+from .commit_recovery import CopyPlace, FoundCommit, found_commits
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_GROUP: Final = "CID_RMQ_SYS_ATOMIC_OFFSETS"
+COPIES_GROUP: Final = "CID_RMQ_SYS_ATOMIC_COPIES"
+
+QUEUES_MAX: Final = 1_000
+MESSAGES_MAX: Final = 10_000
+_ID_LENGTH_MAX: Final = 64
+_OPEN_MAX: Final = 10_000
+_OPEN_BYTES_MAX: Final = 64 * 1024 * 1024
+_KNOWN_MAX: Final = 10_000
+_KNOWN_MESSAGES_MAX: Final = 1_000_000
+_WINDOW_BYTES: Final = 16 * 1024 * 1024
+_RETRY_MS: Final = 1_000
+
+#: Group, and the id of the commit.
+_Key: TypeAlias = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A commit that is decided.
+
+    CONTENT is None once its messages are there: then END_OFFSET is the end of the log behind them, REPLY the answer.
+    """
+
+    key: _Key
+    number: int
+    log_offset: int
+    places: list[list[CopyPlace | None]]
+    content: pb.AtomicCommitRequest | None
+    end_offset: int = 0
+    reply: pb.AtomicCommitReply = field(default_factory=pb.AtomicCommitReply)
+    calls: list[Call] = field(default_factory=list)
+
+    count: int = 0
+
+    @property
+    def size(self) -> int:
+        return 0 if self.content is None else sum(len(run.records) for run in self.content.runs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitParts:
+    """What atomic commits need of the broker. TIMERS are the machine's, UNIX_MS is the messages' time."""
+
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    appends: Appends
+    fence: Fence
+    check_not_popped: Callable[[str], None]
+    timers: Timers
+    unix_ms: Callable[[], int]
+
+
+class AtomicCommits:
+    """The atomic commits of PARTS' store. The event loop owns it."""
+
+    def __init__(self, config: BrokerConfig, parts: CommitParts) -> None:
+        self._config = config
+        self._parts = parts
+        self._store = parts.store
+        self._topics = parts.topics
+        self._offsets = parts.offsets
+        #: Decided and not made, and made and not done, in their order.
+        self._decided: deque[_Commit] = deque()
+        self._made: deque[_Commit] = deque()
+        self._decided_bytes = 0
+        self._known: dict[_Key, _Commit] = {}
+        self._known_messages = 0
+        self._has_started = False
+        #: The number of the last record of this run of the broker.
+        self._last = -1
+        #: The device has the records up to this number.
+        self._safe_number = -1
+        #: consumerOffset.json says that all before this run is seen to.
+        self._has_begun = False
+        self._until_begun: list[tuple[pb.AtomicCommitRequest, Call]] = []
+        self._retry: Timer | None = None
+        #: Set while the broker stops.
+        self.refusal: PocketMQError | None = None
+        self._store.on_flushed(self._flushed)
+
+    def methods(self) -> MethodTable:
+        """Return the table of methods for a carrier."""
+        method = unary(pb.AtomicCommitRequest, pb.AtomicCommitReply, self.commit)
+        return service("pocketmq.v1.Broker", {"CommitAtomically": method})
+
+    @property
+    def open_count(self) -> int:
+        """How many commits are decided and not done."""
+        return len(self._made) + len(self._decided)
+
+    def oldest_log_offset(self) -> int | None:
+        """Return where the oldest record lies that is needed still; None: none is."""
+        oldest = self._oldest()
+        return None if oldest is None else oldest.log_offset
+
+    def _oldest(self) -> _Commit | None:
+        return next(chain(self._made, self._decided), None)
+
+    # --- a start
+
+    def start(self) -> None:
+        """Make true what was decided. Before the first call arrives."""
+        low, high = self._store.queue_bounds(COMMIT_TOPIC, 0)
+        saved = self._offsets.committed(COMMIT_TOPIC, OFFSETS_GROUP, 0)
+        copied = self._offsets.committed(COMMIT_TOPIC, COPIES_GROUP, 0)
+        self._has_begun = saved == high and copied is not None
+        begin = high if saved is None else min(saved, high)
+        copied = begin if copied is None else min(copied, begin)
+        if low < high:
+            self._find(low, copied, begin)
+        if saved != high and (saved is not None or low < high):
+            self._offsets.commit(COMMIT_TOPIC, OFFSETS_GROUP, 0, high)
+            self._offsets.follow_log(self._store.max_log_offset)
+        self._has_started = True
+        if self._decided:
+            # A kill may have left their records in memory only.
+            self._store.request_sync(
+                self._store.max_log_offset, partial(self._synced, self._decided[-1])
+            )
+        self._advance()
+
+    def _find(self, low: int, copied: int, begin: int) -> None:
+        """Take in the records from number COPIED on; the file has not the offsets of those from BEGIN on."""
+        entries = self._store.queues.get(COMMIT_TOPIC, 0)
+        assert entries is not None, "it has bounds"
+        window = entries.row.first_from(max(0, self._store.max_log_offset - _WINDOW_BYTES))
+        moved = 0
+        for found in found_commits(self._store, max(low, min(window, copied))):
+            number = found.record.number
+            if number >= begin:
+                self._move(found.record.content)
+                moved += 1
+            if number >= copied:
+                self._take_in(found)
+            elif found.is_whole:
+                self._remember(self._commit_of(found))
+        if moved or self._decided:
+            logger.info("atomic commits found moved=%d open=%d", moved, len(self._decided))
+
+    def _move(self, content: pb.AtomicCommitRequest) -> None:
+        for one in content.offsets:
+            if self._topics.has_queue(one.topic, one.queue):
+                self._offsets.commit(one.topic, content.group, one.queue, one.end)
+
+    def _take_in(self, found: FoundCommit) -> None:
+        commit = self._commit_of(found)
+        commit.content = found.record.content
+        self._enter(commit)
+
+    def _enter(self, commit: _Commit) -> None:
+        self._decided.append(commit)
+        self._decided_bytes += commit.size
+        self._remember(commit)
+
+    def _commit_of(self, found: FoundCommit) -> _Commit:
+        record = found.record
+        key = record.content.group, record.content.commit_id
+        commit = _Commit(key, record.number, record.log_offset, found.places, None)
+        commit.count = sum(map(len, found.places))
+        commit.reply = self._reply(commit, 0)
+        return commit
+
+    def close(self) -> None:
+        """Bring what is decided to its end, if the store can; what is left the next start makes."""
+        if self._retry is not None:
+            self._parts.timers.cancel(self._retry)
+        is_needed = self.open_count > 0 or self._offsets.is_ahead_of_log
+        if not is_needed or self._store.health.failure is not None:
+            return
+        try:
+            self._store.flush()
+            if self._decided:
+                self._synced(self._decided[-1], None)
+                self._store.flush()
+        except StoreError as error:
+            logger.error("atomic commits are left to the next start reason=%s", error.message)
+        self._flushed(self._store.flushed_offset)
+
+    # --- asked
+
+    def commit(self, request: pb.AtomicCommitRequest, call: Call) -> Later:
+        """Make a commit, or answer for one that was made; the answer comes when its messages can be read."""
+        known = self._known.get((request.group, request.commit_id))
+        if known is not None:
+            self._answer_again(known, call)
+        elif self.refusal is not None:
+            raise self.refusal
+        elif self._has_begun:
+            self._decide(request, call)
+        else:
+            _check_fields(request)
+            self._until_begun.append((request, call))
+            if len(self._until_begun) == 1:
+                self._begin()
+        return LATER
+
+    def _answer_again(self, commit: _Commit, call: Call) -> None:
+        if commit.content is None:
+            again = pb.AtomicCommitReply()
+            again.CopyFrom(commit.reply)
+            again.repeated = True
+            call.reply(again)
+        else:
+            commit.calls.append(call)
+
+    def _begin(self) -> None:
+        """Have consumerOffset.json say that all before this run is seen to; then make what was asked for."""
+        _, high = self._store.queue_bounds(COMMIT_TOPIC, 0)
+        self._offsets.commit(COMMIT_TOPIC, OFFSETS_GROUP, 0, high)
+        self._advance()
+        self._offsets.when_saved(self._begun)
+
+    def _begun(self, error: PocketMQError | None) -> None:
+        asked, self._until_begun = self._until_begun, []
+        self._has_begun = error is None
+        for request, call in asked:
+            if error is not None:
+                call.fail(error)
+                continue
+            try:
+                self.commit(request, call)
+            except PocketMQError as refused:
+                call.fail(refused)
+
+    def _decide(self, request: pb.AtomicCommitRequest, call: Call) -> None:
+        """Append the record of REQUEST, and have the group stand where it says."""
+        self._store.health.check_writable()
+        _check_fields(request)
+        self._check_room(request)
+        content = pb.AtomicCommitRequest(commit_id=request.commit_id, group=request.group)
+        for run in request.runs:
+            admitted = self._admitted(run)
+            content.runs.add(
+                topic=run.topic,
+                queue=run.queue,
+                records=bytes(admitted.records),
+                sizes=admitted.columns.sizes.tolist(),
+            )
+        self._check_offsets(request)
+        for one in request.offsets:
+            content.offsets.add(topic=one.topic, queue=one.queue, begin=one.begin, end=one.end)
+        record = encode_commit(content, self._last, self._parts.unix_ms(), self._store.host)
+        for run in request.runs:
+            self._topics.for_writing(run.topic, run.queue)  # Only what is good may make a topic.
+        self._topics.for_group(COMMIT_TOPIC, 1)
+        self._parts.groups.ensure(request.group)
+        appended = self._parts.appends.append_one(Run.of(COMMIT_TOPIC, 0, [record]))
+        # It is decided: nothing from here on may fail.
+        number = self._last = appended.first_queue_offset
+        for one in request.offsets:
+            self._offsets.commit(one.topic, request.group, one.queue, one.end)
+        self._offsets.commit(COMMIT_TOPIC, OFFSETS_GROUP, 0, number + 1)
+        self._offsets.follow_log(appended.end_offset)
+        places: list[list[CopyPlace | None]] = [[None] * len(run.sizes) for run in content.runs]
+        commit = _Commit(
+            (request.group, request.commit_id),
+            number,
+            int(appended.log_offsets[0]),
+            places,
+            content,
+            calls=[call],
+            count=sum(map(len, places)),
+        )
+        self._enter(commit)
+        self._store.request_sync(appended.end_offset, partial(self._synced, commit))
+
+    def _admitted(self, run: pb.AtomicRun) -> Run:
+        """Return RUN as it may be stored, checked as a send is."""
+        self._topics.check_sendable(run.topic)
+        admitted = admit(run.records, run.sizes, run.topic, run.queue)
+        topic = self._topics.find(run.topic)
+        if topic is not None and self._config.topic_message_type_check:
+            check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))
+        if admitted.ranges is not None:
+            raise InvalidArgument(
+                f"a message for {run.topic!r} is delayed or part of another transaction: an atomic commit takes only"
+                " messages that are delivered at once",
+                field="runs",
+                value=run.topic,
+            )
+        check_ids(admitted.run)
+        return admitted.run
+
+    def _check_offsets(self, request: pb.AtomicCommitRequest) -> None:
+        """Raise what is wrong with the offsets of REQUEST, or with who asks."""
+        group = request.group
+        self._parts.check_not_popped(group)
+        for one in request.offsets:
+            self._topics.for_reading(one.topic, one.queue)
+            _, high = self._store.queue_bounds(one.topic, one.queue)
+            if not max(one.begin, -1) < one.end <= high:
+                raise InvalidArgument(
+                    f"offset {one.end} of {one.topic}/{one.queue} cannot be committed from {one.begin} on: it must lie"
+                    f" behind that, and the queue ends at {high}",
+                    field="end",
+                    limit=high,
+                    value=one.end,
+                )
+        held = (
+            pb.GroupOffset(topic=one.topic, queue=one.queue, lease=one.lease)
+            for one in request.offsets
+        )
+        self._parts.fence.check_commit(group, held)
+        for one in request.offsets:
+            committed = self._offsets.committed(one.topic, group, one.queue)
+            stands_at = -1 if committed is None else committed
+            if stands_at != one.begin:
+                raise OffsetMoved(
+                    f"group {group!r} stands at {stands_at} in queue {one.queue} of {one.topic!r}, and the reading"
+                    f" began at {one.begin}: somebody else has committed, drop what was made and read on from there",
+                    group=group,
+                    topic=one.topic,
+                    queue=one.queue,
+                    committed=stands_at,
+                    begin=one.begin,
+                )
+
+    def _check_room(self, request: pb.AtomicCommitRequest) -> None:
+        more = sum(len(run.records) for run in request.runs)
+        there = self._decided_bytes
+        if len(self._decided) >= _OPEN_MAX or (there and there + more > _OPEN_BYTES_MAX):
+            raise Overloaded(
+                f"{len(self._decided)} atomic commits of {there} bytes are under way, the limits are {_OPEN_MAX} and"
+                f" {_OPEN_BYTES_MAX}: try again later",
+                field="runs",
+                limit=_OPEN_BYTES_MAX,
+                value=there + more,
+            )
+
+    def _remember(self, commit: _Commit) -> None:
+        self._known[commit.key] = commit
+        self._known_messages += commit.count
+        while len(self._known) > _KNOWN_MAX or self._known_messages > _KNOWN_MESSAGES_MAX:
+            oldest = next(iter(self._known.values()))
+            if oldest.content is not None:
+                break  # There are bounds for those, too.
+            self._forget(oldest)
+
+    def _forget(self, commit: _Commit) -> None:
+        del self._known[commit.key]
+        self._known_messages -= commit.count
+
+    # --- made
+
+    def _synced(self, commit: _Commit, error: StoreError | None) -> None:
+        """Make what was decided up to COMMIT: the device has its record, unless there is an ERROR."""
+        if error is None:
+            self._safe_number = max(self._safe_number, commit.number)
+            self._make()
+            return
+        # Nobody knows whether it is decided. The store takes nothing any more; the next start will see.
+        self._forget(commit)
+        calls, commit.calls = commit.calls, []
+        for call in calls:
+            call.fail(error)
+
+    def _make(self) -> None:
+        """Append the messages of those whose record is safe, in their order."""
+        while self._decided and self._decided[0].number <= self._safe_number:
+            commit = self._decided[0]
+            assert commit.content is not None, "it is not made"
+            try:
+                stored_ms = self._append(commit, commit.content)
+            except PocketMQError as error:
+                logger.error(
+                    "messages of an atomic commit wait group=%s id=%s reason=%s",
+                    *commit.key,
+                    error.message,
+                )
+                self._try_again()
+                break
+            self._decided.popleft()
+            self._decided_bytes -= commit.size
+            commit.reply = self._reply(commit, stored_ms)
+            commit.content, commit.places = None, []
+            self._made.append(commit)
+            calls, commit.calls = commit.calls, []
+            for call in calls:
+                call.reply(commit.reply)
+        self._flushed(self._store.flushed_offset)
+
+    def _append(self, commit: _Commit, content: pb.AtomicCommitRequest) -> int:
+        """Append what is missing of COMMIT, all or nothing; return when, 0 for nothing."""
+        rows: list[list[int]] = []
+        runs: list[Run] = []
+        for run, places in zip(content.runs, commit.places, strict=True):
+            missing = [row for row, place in enumerate(places) if place is None]
+            if missing and not self._is_there(run.topic, run.queue):
+                logger.warning(
+                    "messages of an atomic commit went with their topic group=%s id=%s topic=%s",
+                    *commit.key,
+                    run.topic,
+                )
+                missing = []
+            rows.append(missing)
+            if missing:
+                runs.append(copies_of(run, commit.log_offset, set(missing)))
+        appended = iter(self._store.append_together(runs) if runs else [])
+        commit.end_offset = self._store.max_log_offset
+        stored_ms = 0
+        for places, missing in zip(commit.places, rows, strict=True):
+            if not missing:
+                continue
+            one = next(appended)
+            stored_ms = one.store_timestamp_ms
+            for number, row in enumerate(missing):
+                places[row] = CopyPlace(
+                    one.first_queue_offset + number, int(one.log_offsets[number])
+                )
+        self._parts.appends.notify((run.topic, run.queue) for run in runs)
+        return stored_ms
+
+    def _is_there(self, topic: str, queue: int) -> bool:
+        found = self._topics.find(topic)
+        return found is not None and queue < max(found.read_queues, found.write_queues)
+
+    def _reply(self, commit: _Commit, stored_ms: int) -> pb.AtomicCommitReply:
+        host = str(self._store.host)
+        reply = pb.AtomicCommitReply(store_timestamp_ms=stored_ms, store_host=host)
+        for places in commit.places:
+            reply.places.add(
+                queue_offsets=[-1 if place is None else place.queue_offset for place in places],
+                log_offsets=[-1 if place is None else place.log_offset for place in places],
+            )
+        return reply
+
+    def _try_again(self) -> None:
+        if self._retry is None or not self._retry.active:
+            self._retry = self._parts.timers.after(_RETRY_MS, self._make)
+
+    # --- done
+
+    def _flushed(self, offset: int) -> None:
+        while self._made and self._made[0].end_offset <= offset:
+            self._made.popleft()
+        if self._has_started:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Note up to which record all is done."""
+        oldest = self._oldest()
+        done = self._store.queue_bounds(COMMIT_TOPIC, 0)[1] if oldest is None else oldest.number
+        noted = self._offsets.committed(COMMIT_TOPIC, COPIES_GROUP, 0)
+        if done != noted and (noted is not None or done or self._until_begun):
+            self._offsets.commit(COMMIT_TOPIC, COPIES_GROUP, 0, done)
+
+
+def _check_fields(request: pb.AtomicCommitRequest) -> None:
+    check_own_choice(request.group)
+    if not 1 <= len(request.commit_id) <= _ID_LENGTH_MAX:
+        raise InvalidArgument(
+            f"commit_id has {len(request.commit_id)} characters, must be 1 to {_ID_LENGTH_MAX}",
+            field="commit_id",
+            limit=_ID_LENGTH_MAX,
+            value=len(request.commit_id),
+        )
+    _check_count("offsets", len(request.offsets), 1, QUEUES_MAX)
+    _check_count("runs", len(request.runs), 0, QUEUES_MAX)
+    _check_count("messages", sum(len(run.sizes) for run in request.runs), 0, MESSAGES_MAX)
+    _check_once("offsets", ((one.topic, one.queue) for one in request.offsets))
+    _check_once("runs", ((run.topic, run.queue) for run in request.runs))
+
+
+def _check_count(field: str, count: int, least: int, most: int) -> None:
+    if not least <= count <= most:
+        raise InvalidArgument(
+            f"{field}: {count} in one atomic commit, must be {least} to {most}",
+            field=field,
+            limit=most,
+            value=count,
+        )
+
+
+def _check_once(field: str, queues: Iterable[tuple[str, int]]) -> None:
+    seen: set[tuple[str, int]] = set()
+    for topic, queue in queues:
+        if (topic, queue) in seen:
+            raise InvalidArgument(
+                f"{field}: queue {queue} of {topic[:64]!r} stands twice: name it once",
+                field=field,
+                value=queue,
+            )
+        seen.add((topic, queue))
