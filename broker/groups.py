@@ -14,9 +14,9 @@ from typing import Final
 
 from ..proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreError
 from ..proto.topics import check_group
+from ..store.format.state_tables import GROUPS, GroupConfig
 from ..store.kept_table import KeptTable
 from ..store.state_files import StateFile
-from ..store.state_tables import GROUPS, GroupConfig
 from .config import BrokerConfig
 from .retry_policy import changed_policy
 

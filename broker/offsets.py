@@ -28,14 +28,14 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from ..proto.errors import PocketMQError, StoreError
 from ..store.flush import CallOwner, Flusher, FlushJob
-from ..store.java_json import Json, pieces_with_members, render_member, render_numbers
-from ..store.state_files import StateFile
-from ..store.state_tables import (
+from ..store.format.java_json import Json, pieces_with_members, render_member, render_numbers
+from ..store.format.state_tables import (
     ConsumerOffsets,
     DataVersion,
     parse_consumer_offsets,
     topics_of_groups,
 )
+from ..store.state_files import StateFile
 from .accounts.accounts import Accounts
 
 logger = logging.getLogger(__name__)

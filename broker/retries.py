@@ -54,9 +54,9 @@ from ..proto.topics import (
     is_system_topic,
     retry_topic,
 )
+from ..store.format.state_tables import GroupConfig
 from ..store.message_store import MessageStore
 from ..store.run import Appended, Run
-from ..store.state_tables import GroupConfig
 from .appends import Appends
 from .delay.roads import DelayRules, divide
 from .groups import Groups

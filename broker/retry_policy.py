@@ -23,8 +23,8 @@ from typing import Final
 
 from ..proto.duration import format_duration
 from ..proto.errors import InvalidArgument
-from ..store.java_json import Json
-from ..store.state_tables import Object
+from ..store.format.java_json import Json
+from ..store.format.state_tables import Object
 
 INTERVALS_MAX: Final = 64
 INTERVAL_LEAST_MS: Final = 1_000

@@ -12,8 +12,8 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import decode_record
 from ..proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ..proto.topics import check_group
+from ..store.format.state_tables import GroupConfig, TopicConfig
 from ..store.message_store import MessageStore
-from ..store.state_tables import GroupConfig, TopicConfig
 from .appends import ended
 from .config import BrokerConfig
 from .coordination.coordination import Coordination

@@ -38,9 +38,9 @@ from ..proto.topics import (
     is_system_topic,
     system_topic_queues,
 )
+from ..store.format.state_tables import TOPICS, TopicConfig
 from ..store.kept_table import KeptTable
 from ..store.state_files import StateFile
-from ..store.state_tables import TOPICS, TopicConfig
 from .config import BrokerConfig
 
 logger = logging.getLogger(__name__)

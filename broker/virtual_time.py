@@ -25,7 +25,7 @@ from ..proto.duration import parse_duration
 from ..proto.errors import NotServed, PocketMQError, StoreRefused
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import Call, MethodTable, service, unary
-from ..store.checkpoint import Checkpoint
+from ..store.checkpoints import read_checkpoint
 from ..store.config import StoreConfig
 from ..store.disk import Disk
 
@@ -96,7 +96,7 @@ def check_clock(
     path = _path(config)
     stood_ms = _read(disk, path)
     if virtual:
-        newest_ms = Checkpoint.read(disk, config.checkpoint_path).log_time_ms
+        newest_ms = read_checkpoint(disk, config.checkpoint_path).log_time_ms
         return max(now_ms if stood_ms is None else stood_ms, newest_ms)
     if stood_ms is None:
         return now_ms

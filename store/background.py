@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from ..proto.errors import StoreError, StoreFull
 from .disk import Disk, Mapping
+from .files import Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .health import Health
 from .index_file import IndexFile
 from .log_writer import LogWriter
-from .mapped_files import Syncable
 from .parts import StoreParts
 from .recovery import Snapshot
 from .timers.store import TimerStore

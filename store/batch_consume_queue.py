@@ -1,26 +1,15 @@
 """A batch consume queue: an entry for each *inner batch*, a record that holds many messages of one topic and queue.
 
-Only topics with the attribute queue.type=BatchCQ have them, in batchconsumequeue/<topic>/<queue>/. Entry, 46 bytes,
-big-endian, one behind the other (its place says nothing about queue offsets):
+Only topics with the attribute queue.type=BatchCQ have them, in batchconsumequeue/<topic>/<queue>/. Entries
+(format/queue_entries.py) are read, recovered, and made again from the log; nothing here writes new batches.
 
-    0   8   log offset of the record
-    8   4   size of the record
-    12  8   tags code
-    20  8   store time, ms
-    28  8   queue offset of the first message in it (property INNER_BASE)
-    36  2   number of messages in it (property INNER_NUM)
-    38  4   compacted offset, −1
-    42  4   0
-
-Entries are read, recovered, and made again from the log; nothing here writes new batches. Source: store-format.md
-§3.7, Apache 5.5.0's BatchConsumeQueue. Not thread-safe: the store's owner calls it.
+Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,27 +17,16 @@ from numpy.typing import NDArray
 from ..proto.record_run import Longs
 from .consume_queue import Placed
 from .disk import Disk
-from .entry_row import EntryArray, EntryRow, Sum
-from .mapped_files import MappedFiles
-
-ENTRY: Final = np.dtype(
-    [
-        ("log_offset", ">i8"),
-        ("size", ">i4"),
-        ("tags_code", ">i8"),
-        ("store_ms", ">i8"),
-        ("base", ">i8"),
-        ("count", ">i2"),
-        ("compacted", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
+from .entry_row import EntryRow, Sum
+from .files import MappedFiles
+from .format.queue_entries import BATCH_ENTRY, NOT_COMPACTED
+from .format.rows import Rows
 
 
 class _BatchRow(EntryRow):
     __slots__ = ()
 
-    def valid(self, entries: EntryArray) -> NDArray[np.bool_]:
+    def valid(self, entries: Rows) -> NDArray[np.bool_]:
         sound: NDArray[np.bool_] = (
             (entries["size"] > 0) & (entries["base"] >= 0) & (entries["count"] > 0)
         )
@@ -77,7 +55,7 @@ class BatchConsumeQueue:
         """Open the queue in FOLDER/TOPIC/QUEUE (none there: an empty one). Its end is not known until `recover`."""
         path = os.path.join(folder, topic, str(queue))
         return cls(
-            topic, queue, _BatchRow.load(disk, path, file_size, ENTRY, "batch consume queue")
+            topic, queue, _BatchRow.load(disk, path, file_size, BATCH_ENTRY, "batch consume queue")
         )
 
     @property
@@ -109,14 +87,14 @@ class BatchConsumeQueue:
         sound = (bases >= 0) & (counts > 0) & (counts < 1 << 15)
         rows = np.flatnonzero(fresh & sound)
         if len(rows):
-            entries = np.zeros(len(rows), ENTRY)
+            entries = BATCH_ENTRY.zeros(len(rows))
             entries["log_offset"] = log_offsets[rows]
             entries["size"] = sizes[rows]
             entries["tags_code"] = tags_codes[rows]
             entries["store_ms"] = store_ms[rows]
             entries["base"] = bases[rows]
             entries["count"] = counts[rows]
-            entries["compacted"] = -1
+            entries["compacted"] = NOT_COMPACTED
             first = not self.row.end
             self.row.append(entries)
             self._find_max()
@@ -132,7 +110,7 @@ class BatchConsumeQueue:
         """Return log offsets, sizes, tags codes, first queue offsets and numbers of messages of up to COUNT batches,
         from the one on that holds queue offset FIRST; fewer at the end of a file."""
         number = self._batch_of(first)
-        entries = self.row.read(number, count) if number is not None else np.empty(0, ENTRY)
+        entries = self.row.read(number, count) if number is not None else BATCH_ENTRY.none()
         names = ("log_offset", "size", "tags_code", "base", "count")
         columns = [entries[name].astype(np.int64) for name in names]
         return columns[0], columns[1], columns[2], columns[3], columns[4]

@@ -10,21 +10,15 @@ Not thread-safe: the store's owner calls it. `take_dirty` hands what must be syn
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from ..proto.errors import MessageTooLarge
-from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ..proto.record import MAGIC_V1, MAGIC_V2
 from ..proto.record_run import LEAST_SIZE
 from .disk import Buffer, Disk
-from .mapped_file import MappedFile
-from .mapped_files import MappedFiles, Syncable
+from .files import MappedFile, MappedFiles, Syncable
+from .format.log_file import BLANK_SIZE, HEAD_BYTES, blank, record_head
 
-#: Bytes that stay free behind every record, and the size of the blank that closes a file.
-BLANK_SIZE: Final = 8
-_BLANK: Final = struct.Struct(">ii")
-#: Size, magic and log offset of a record.
-_HEAD: Final = struct.Struct(">ii20xq")
 #: What is read of a record whose size is not known: all of most.
 _READ_FIRST: Final = 2048
 
@@ -101,7 +95,7 @@ class CommitLog:
 
     def _close_file(self, file: MappedFile) -> MappedFile:
         if file.room >= BLANK_SIZE:
-            file.append(_BLANK.pack(file.room, MAGIC_BLANK))
+            file.append(blank(file.room))
         return self.files.roll()
 
     def read(self, offset: int, size: int) -> bytes | None:
@@ -118,7 +112,7 @@ class CommitLog:
         if file is None or at + LEAST_SIZE > file.position:
             return None
         record = file.read(at, min(_READ_FIRST, file.position - at))
-        size, magic, log_offset = _HEAD.unpack_from(record)
+        size, magic, log_offset = record_head(record)
         known = magic in (MAGIC_V1, MAGIC_V2) and log_offset == offset and size >= LEAST_SIZE
         if not known or at + size > file.position:
             return None
@@ -128,7 +122,7 @@ class CommitLog:
 
     def record_size(self, offset: int) -> int | None:
         """Return the total size of the record that begins at OFFSET, and says so; None if none can begin there."""
-        head = self.record(offset, _HEAD.size)
+        head = self.record(offset, HEAD_BYTES)
         return None if head is None else int.from_bytes(head[:4])
 
     def truncate(self, end: int, *, zero: bool = True) -> None:

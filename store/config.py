@@ -11,12 +11,8 @@ from typing import Final, Literal
 
 from ..proto.errors import ConfigError
 from ..proto.topics import MESSAGE_SIZE_MAX
-
-QUEUE_ENTRY_SIZE: Final = 20
-BATCH_ENTRY_SIZE: Final = 46
-INDEX_HEADER_SIZE: Final = 40
-INDEX_SLOT_SIZE: Final = 4
-INDEX_ENTRY_SIZE: Final = 20
+from .format.index import index_file_size
+from .format.queue_entries import BATCH_ENTRY, ENTRY
 
 #: Apache's: seven days of seconds, but for the sixty slots that stay blank.
 TIMER_ROLL_SLOTS_MAX: Final = 7 * 86_400 - 60
@@ -100,8 +96,8 @@ class StoreConfig:
     index_safe: bool = False
 
     def __post_init__(self) -> None:
-        _round_up(self, "queue_file_size_bytes", QUEUE_ENTRY_SIZE)
-        _round_up(self, "batch_queue_file_size_bytes", BATCH_ENTRY_SIZE)
+        _round_up(self, "queue_file_size_bytes", ENTRY.size)
+        _round_up(self, "batch_queue_file_size_bytes", BATCH_ENTRY.size)
         for name, least in _LEAST.items():
             _require(name, getattr(self, name), least, None)
         _require("log_file_size_bytes", self.log_file_size_bytes, 1024, INT_MAX)
@@ -182,8 +178,8 @@ class StoreConfig:
 
 
 _LEAST: Final = {
-    "queue_file_size_bytes": QUEUE_ENTRY_SIZE,
-    "batch_queue_file_size_bytes": BATCH_ENTRY_SIZE,
+    "queue_file_size_bytes": ENTRY.size,
+    "batch_queue_file_size_bytes": BATCH_ENTRY.size,
     "timer_log_file_size_bytes": 1024,
     "index_slots": 1,
     "index_entries": 2,
@@ -200,11 +196,6 @@ _LEAST: Final = {
     "clean_files_max": 1,
     "recover_files_max": 1,
 }
-
-
-def index_file_size(slots: int, entries: int) -> int:
-    """Return the length of an index file with so many hash slots and entries."""
-    return INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE
 
 
 def _round_up(config: StoreConfig, name: str, unit: int) -> None:

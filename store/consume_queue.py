@@ -1,14 +1,7 @@
 """A consume queue: for each message of one topic and queue, in order, where its record is in the log.
 
-Entry, 20 bytes, big-endian; entry N of the queue, N being the message's queue offset, stands at byte 20·N:
-
-    0   8   log offset of the record
-    8   4   size of the record
-    12  8   tags code: Java's hash of TAGS, sign-extended, 0 without tags; in SCHEDULE_TOPIC_XXXX the delivery time, ms
-            (or the address of both, see queue_extension.py)
-
-Files hold 300,000 entries by default, in consumequeue/<topic>/<queue>/. A queue whose first message is not number 0
-(its older ones were deleted) has pre-blank entries in front, see entry_row.py. Source: store-format.md §3.
+Entries: format/queue_entries.py. Files hold 300,000 of them by default, in consumequeue/<topic>/<queue>/. A queue whose
+first message is not number 0 (its older ones were deleted) has pre-blank entries in front.
 
 Not thread-safe: the store's owner calls it.
 """
@@ -25,10 +18,10 @@ import numpy as np
 from ..proto.record_run import Longs
 from .disk import Disk
 from .entry_row import EntryRow, Sum
-from .mapped_files import MappedFiles
-from .queue_extension import ADDRESS_MAX, QueueExtension
+from .files import MappedFiles
+from .format.queue_entries import ADDRESS_MAX, ENTRY
+from .queue_extension import QueueExtension
 
-ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 #: So many messages may be missing in front of a single one; a larger gap needs two in a row that agree on it.
 LONE_GAP_MAX: Final = 1000
 #: So many messages in a row, newer than all others, show that a queue began anew under lower numbers.
@@ -107,7 +100,7 @@ class ConsumeQueue:
 
         Raises StoreFull or DiskFailure: then none of them is entered.
         """
-        entries = np.empty(len(log_offsets), ENTRY)
+        entries = np.empty(len(log_offsets), ENTRY.dtype)
         entries["log_offset"] = log_offsets
         entries["size"] = sizes
         entries["tags_code"] = tags_codes

@@ -16,7 +16,7 @@ from .config import StoreConfig
 from .consume_queue import ConsumeQueue
 from .disk import Disk
 from .entry_row import Sum
-from .mapped_files import FolderSync, Syncable, SyncTogether
+from .files import FolderSync, Syncable, SyncTogether
 from .queue_kinds import LIGHT_PREFIX, batch_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]

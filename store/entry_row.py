@@ -1,36 +1,25 @@
 """A row of mapped files full of equal entries, each pointing to a record of the log: what queues are made of.
 
-Entry i stands at byte i × its size of the row. An entry is *valid* if its log offset is not negative and its size
-positive; a reader stops at the first that is not (unused places are zero). In front of the first entry of a row that
-begins above 0 stand *pre-blank* entries (log offset 0, size 2147483647, the rest 0), from the start of the file on.
-
+Entry i stands at byte i × its size of the row; which entries are valid and which pre-blank: format/queue_entries.py.
 Log offsets never fall from entry to entry. Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
 
-import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import StoreError
 from .disk import Disk
-from .mapped_file import MappedFile
-from .mapped_files import MappedFiles
-
-#: Size that a pre-blank entry has; no record is that large.
-PRE_BLANK_SIZE: Final = (1 << 31) - 1
-
-#: What every entry begins with: log offset and size.
-_HEAD: Final = struct.Struct(">qi")
-
-EntryArray = NDArray[Any]
+from .files import MappedFile, MappedFiles
+from .format.queue_entries import PRE_BLANK_SIZE, leading
+from .format.rows import RowFormat, Rows, bytes_of
 
 
 class Sum(NamedTuple):
@@ -50,21 +39,21 @@ class EntryRow:
     a file of which anything else is changed has none.
     """
 
-    __slots__ = ("entry_size", "entry_type", "files", "max_log_end", "sums")
+    __slots__ = ("entry_size", "files", "format", "max_log_end", "sums")
 
-    def __init__(self, files: MappedFiles, entry_type: np.dtype[np.void]) -> None:
+    def __init__(self, files: MappedFiles, entry_format: RowFormat) -> None:
         self.files = files
-        self.entry_type = entry_type
-        self.entry_size = entry_type.itemsize
+        self.format = entry_format
+        self.entry_size = entry_format.size
         self.max_log_end = -1
         self.sums: tuple[Sum, ...] = ()
 
     @classmethod
     def load(
-        cls, disk: Disk, folder: str, file_size: int, entry_type: np.dtype[np.void], what: str
+        cls, disk: Disk, folder: str, file_size: int, entry_format: RowFormat, what: str
     ) -> EntryRow:
         """Open the row in FOLDER; StoreRefused names a file that does not belong."""
-        return cls(MappedFiles.load(disk, folder, file_size, what=what), entry_type)
+        return cls(MappedFiles.load(disk, folder, file_size, what=what), entry_format)
 
     @property
     def first(self) -> int:
@@ -82,19 +71,17 @@ class EntryRow:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def all_of(self, file: MappedFile) -> EntryArray:
+    def all_of(self, file: MappedFile) -> Rows:
         """Return the entries in FILE up to its position, without a copy."""
-        count = file.position // self.entry_size
-        entries: EntryArray = np.frombuffer(file.view, self.entry_type, count)
-        return entries
+        return self.format.columns(file.view, file.position // self.entry_size)
 
-    def read(self, first: int, count: int) -> EntryArray:
+    def read(self, first: int, count: int) -> Rows:
         """Return up to COUNT entries from number FIRST on: fewer at the end of their file."""
         file = self.files.file_at(first * self.entry_size)
         at = 0 if file is None else first * self.entry_size - file.start
         if file is None or (count := min(count, (file.position - at) // self.entry_size)) <= 0:
-            return np.empty(0, self.entry_type)
-        return np.frombuffer(file.read(at, count * self.entry_size), self.entry_type)
+            return self.format.none()
+        return self.format.columns(file.read(at, count * self.entry_size), count)
 
     def log_offset(self, number: int) -> int | None:
         """Return the log offset of entry NUMBER; None if it is not there."""
@@ -135,21 +122,21 @@ class EntryRow:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def append(self, entries: EntryArray) -> None:
+    def append(self, entries: Rows) -> None:
         """Write ENTRIES behind the last one, over as many files as it takes.
 
         Raises StoreFull or DiskFailure: then none of them is there.
         """
         end = self.files.max_offset
         try:
-            self.files.append(entries.view(np.uint8).data)
+            self.files.append(bytes_of(entries))
         except StoreError:
             if self.files.max_offset != end:
                 self.files.truncate(end)
             raise
         self.max_log_end = int(entries["log_offset"][-1]) + int(entries["size"][-1])
 
-    def replace(self, number: int, entry: EntryArray) -> None:
+    def replace(self, number: int, entry: Rows) -> None:
         """Write the one ENTRY over NUMBER, which is there. Raises StoreFull or DiskFailure."""
         file = self.files.file_at(number * self.entry_size)
         assert file is not None, "the entry is there"
@@ -162,10 +149,10 @@ class EntryRow:
         Raises StoreFull or DiskFailure: then the row is still empty.
         """
         file = self.files.start_at(number * self.entry_size)
-        blanks = np.zeros(file.position // self.entry_size, self.entry_type)
+        blanks = self.format.zeros(file.position // self.entry_size)
         blanks["size"] = PRE_BLANK_SIZE
         try:
-            file.put(0, blanks.view(np.uint8).data)
+            file.put(0, bytes_of(blanks))
         except StoreError:
             self.files.delete_all()
             raise
@@ -193,11 +180,11 @@ class EntryRow:
             if own.size and is_same and _is_zero(data, own.size):
                 used = own.size  # Its entries were good then.
             else:
-                good = self._leading_good(np.frombuffer(data, self.entry_type), newest)
+                good = self._leading_good(self.format.columns(data), newest)
                 used = good * self.entry_size
             as_summed &= is_same and own.size <= used
             if used:
-                newest, size = _HEAD.unpack_from(data, used - self.entry_size)
+                newest, size, *_ = self.format.read(data, used - self.entry_size)
                 self.max_log_end = -1 if size == PRE_BLANK_SIZE else newest + size
             if used < file.size:
                 self.files.truncate(file.start + used, zero=not _is_zero(data, used))
@@ -216,14 +203,14 @@ class EntryRow:
         count = min(-(-file.data_end() // self.entry_size), file.position // self.entry_size)
         return file.mapping.read(0, count * self.entry_size)
 
-    def _leading_good(self, entries: EntryArray, newest: int) -> int:
+    def _leading_good(self, entries: Rows, newest: int) -> int:
         """Return how many leading ENTRIES can follow one with log offset NEWEST."""
         offsets = entries["log_offset"].astype(np.int64)
         good = (offsets >= 0) & self.valid(entries)
         if len(good):
             good[0] &= bool(offsets[0] >= newest)
             good[1:] &= offsets[1:] >= offsets[:-1]
-        return len(good) if good.all() else int(good.argmin())
+        return leading(good)
 
     def sum_up(self) -> None:
         """Bring `sums` up to date; only what was added since is read."""
@@ -239,7 +226,7 @@ class EntryRow:
         ends = {file.start: file.position for file in self.files.files}
         self.sums = tuple(one for one in self.sums if one.size <= ends.get(one.start, 0))
 
-    def valid(self, entries: EntryArray) -> NDArray[np.bool_]:
+    def valid(self, entries: Rows) -> NDArray[np.bool_]:
         """Tell for each entry whether its fields, but for the log offset, can be."""
         sound: NDArray[np.bool_] = entries["size"] > 0
         return sound
@@ -277,7 +264,7 @@ class EntryRow:
             count = file.position // self.entry_size
             if count:
                 data = file.mapping.read((count - 1) * self.entry_size, self.entry_size)
-                log_offset, size = _HEAD.unpack_from(data)
+                log_offset, size, *_ = self.format.read(data)
                 if size != PRE_BLANK_SIZE:
                     self.max_log_end = log_offset + size
                 return
@@ -300,7 +287,7 @@ class EntryRow:
         self.sums = ()
 
 
-def _reaches(entries: EntryArray, log_offset: int) -> bool:
+def _reaches(entries: Rows, log_offset: int) -> bool:
     """Does one of ENTRIES point to LOG_OFFSET or behind it? The last does, unless it is damaged."""
     offsets = entries["log_offset"]
     return bool(len(offsets) and (offsets[-1] >= log_offset or (offsets >= log_offset).any()))
@@ -321,5 +308,4 @@ def _is_zero(data: bytes, at: int) -> bool:
 
 def _blanks_end(sizes: NDArray[Any]) -> int:
     """Return how many leading entries are pre-blank."""
-    blank = sizes == PRE_BLANK_SIZE
-    return len(blank) if blank.all() else int(blank.argmin())
+    return leading(sizes == PRE_BLANK_SIZE)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..proto.errors import DiskFailure, FilesExhausted, PocketMQError, StoreError, StoreFull
-from .mapped_files import Syncable
+from .files import Syncable
 
 logger = logging.getLogger(__name__)
 

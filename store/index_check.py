@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex
 from ..proto.record_run import Longs
-from .config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
+from .format.index import ENTRY, HEADER_SIZE, SLOT
 from .index_file import IndexFile
 
 _HASH_AT, _OFFSET_AT, _TIME_AT, _PREVIOUS_AT = 0, 4, 12, 16
@@ -70,7 +70,7 @@ class _Check:
         """Every number lies where one can lie."""
         header, slots = self._header, self._file.slots
         used = header.next_entry
-        self._require((slots >= 0) & (slots < used), slots, "slot", INDEX_HEADER_SIZE)
+        self._require((slots >= 0) & (slots < used), slots, "slot", HEADER_SIZE)
         in_use = int(np.count_nonzero(slots))
         if in_use != header.slots_used:
             raise self._corrupt(32, f"slots in use {header.slots_used:,}, found {in_use:,}")
@@ -97,7 +97,7 @@ class _Check:
         ends = np.append(~same, True) if len(places) else np.zeros(0, np.bool_)
         newest[grouped[ends]] = order[ends] + 1
         slots = self._file.slots
-        self._require(slots == newest, slots, "slot", INDEX_HEADER_SIZE)
+        self._require(slots == newest, slots, "slot", HEADER_SIZE)
         seconds = self._column("seconds")
         self._require(seconds >= 0, seconds, "seconds", self._entry_field(_TIME_AT))
 
@@ -122,8 +122,8 @@ class _Check:
 
     def _entry_field(self, at: int) -> int:
         """Return where the field at AT of the first entry stands in the file."""
-        slots_size = self._file.slot_count * INDEX_SLOT_SIZE
-        return INDEX_HEADER_SIZE + slots_size + INDEX_ENTRY_SIZE + at
+        slots_size = self._file.slot_count * SLOT.size
+        return HEADER_SIZE + slots_size + ENTRY.size + at
 
     def _require(
         self,
@@ -134,7 +134,7 @@ class _Check:
     ) -> None:
         if not sound.all():
             index = int(sound.argmin())
-            step = INDEX_SLOT_SIZE if what == "slot" else INDEX_ENTRY_SIZE
+            step = SLOT.size if what == "slot" else ENTRY.size
             raise self._corrupt(at + index * step, f"{what} {values[index]}")
 
     def _corrupt(self, at: int, what: str) -> CorruptIndex:

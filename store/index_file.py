@@ -1,67 +1,33 @@
-"""One index file: from the hash of a key to the log offsets of the records that carry it.
-
-    offset            size  field (big-endian, signed)
-    0                 8     begin time: store time of the first key's record, ms
-    8                 8     end time: of the last
-    16                8     begin log offset
-    24                8     end log offset
-    32                4     slots in use
-    36                4     number of the next entry; the first is 1 (a value ≤ 0 means 1)
-    40                4·S   slots: number of the newest entry of the chain, 0 = none
-    40 + 4·S          20·E  entries: i32 key hash, i64 log offset, i32 seconds since the begin time, i32 previous entry
-
-Entry 0 is never used, so a file of E entries holds E − 1 keys. A key is `topic#key`, its hash Java's, made
-non-negative; the slot is the hash modulo S. Chains run from the newest entry to the oldest. The key itself is not
-stored: two keys of one hash cannot be told apart here.
+"""One index file, open: keys are entered and found. Its format: format/index.py.
 
 `put` takes many keys and leaves the bytes that Apache's one-by-one puts leave: links inside the run are found by
 scattering the new numbers into the slots, gathering them again, and sorting only where two keys met in a slot.
 
 A damaged file is read as Apache reads it: whatever a slot or a link says is followed while it lies in the file.
-`check` finds such damage. Source: store-format.md §4. Not thread-safe but for `sync`.
+`check` finds such damage. Not thread-safe but for `sync`.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex
-from .config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
 from .disk import Disk
+from .format.index import ENTRY, HEADER, HEADER_SIZE, SLOT, IndexHeader, IndexShape, wrapped
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
-HEADER: Final = struct.Struct(">qqqqii")
-ENTRY: Final = struct.Struct(">iqii")
-SLOT: Final = struct.Struct(">i")
-ENTRIES: Final = np.dtype(
-    [("key_hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
 _INT_MAX: Final = (1 << 31) - 1
 _RESERVE_STEP: Final = 1 << 20
 #: A chain is followed this far one by one; what is older is found by scanning all entries.
 _STEPS_MAX: Final = 20_000
 _SCAN_ENTRIES: Final = 1 << 18
-
-
-@dataclass(slots=True)
-class IndexHeader:
-    """The first 40 bytes, in their order."""
-
-    begin_ms: int = 0
-    end_ms: int = 0
-    begin_log_offset: int = 0
-    end_log_offset: int = 0
-    slots_used: int = 0
-    next_entry: int = 1
 
 
 class IndexFile:
@@ -71,11 +37,11 @@ class IndexFile:
         self.path = path
         self.slot_count = slots
         self.entry_count = entries
-        self._entries_at = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
+        self._shape = IndexShape(slots, entries)
+        self._entries_at = self._shape.entries_at
         self._disk = disk
-        size = index_file_size(slots, entries)
-        self.mapping = disk.open_map(path, size=size, create=create)
-        self.header = IndexHeader(*HEADER.unpack(self.mapping.read(0, INDEX_HEADER_SIZE)))
+        self.mapping = disk.open_map(path, size=self._shape.file_size, create=create)
+        self.header = IndexHeader.parse(self.mapping.read(0, HEADER_SIZE))
         if self.header.next_entry <= 0:
             self.header.next_entry = 1
         #: Was something put since the last `take_dirty`?
@@ -96,7 +62,7 @@ class IndexFile:
             file.header.begin_log_offset = file.header.end_log_offset = end_log_offset
         if end_ms > 0:
             file.header.begin_ms = file.header.end_ms = end_ms
-        file.mapping.write(0, HEADER.pack(*astuple(file.header)))
+        file.mapping.write(0, file.header.pack())
         return file
 
     @property
@@ -153,14 +119,14 @@ class IndexFile:
         begin = header.begin_ms
         seconds = min(max(store_ms - begin, 0) // 1000, _INT_MAX) if begin > 0 else 0
         for key_hash, log_offset in keys:
-            slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
-            (previous,) = SLOT.unpack_from(self._map, slot_at)
+            slot_at = HEADER_SIZE + key_hash % self.slot_count * SLOT.size
+            (previous,) = SLOT.read(self._map, slot_at)
             if not 0 < previous <= number:
                 previous = 0
                 header.slots_used += 1
-            SLOT.pack_into(self._map, slot_at, number)
-            entry_at = self._entries_at + number * INDEX_ENTRY_SIZE
-            ENTRY.pack_into(self._map, entry_at, key_hash, log_offset, seconds, previous)
+            SLOT.write(self._map, slot_at, number)
+            entry_at = self._entries_at + number * ENTRY.size
+            ENTRY.write(self._map, entry_at, key_hash, log_offset, seconds, previous)
             number += 1
         header.end_log_offset, header.end_ms = keys[-1][1], store_ms
         header.next_entry = number
@@ -173,12 +139,12 @@ class IndexFile:
             self.mapping.reserve(0, self._entries_at)
             array = self.mapping.array
             self._map = array.data
-            self._slots = array[INDEX_HEADER_SIZE : self._entries_at].view(">i4")
-            end = self._entries_at + self.entry_count * INDEX_ENTRY_SIZE
-            self._entries = array[self._entries_at : end].view(ENTRIES)
+            self._slots = array[HEADER_SIZE : self._entries_at].view(">i4")
+            end = self._shape.file_size
+            self._entries = array[self._entries_at : end].view(ENTRY.dtype)
             self._reserved = self._entries_at
         self.dirty = True
-        wanted = self._entries_at + entries_end * INDEX_ENTRY_SIZE
+        wanted = self._entries_at + entries_end * ENTRY.size
         if wanted > self._reserved:
             end = min(max(wanted, self._reserved + _RESERVE_STEP), self.mapping.size)
             self.mapping.reserve(self._reserved, end - self._reserved)
@@ -189,7 +155,7 @@ class IndexFile:
         header = self.header
         times = header.begin_ms, header.end_ms
         offsets = header.begin_log_offset, header.end_log_offset
-        HEADER.pack_into(self._map, 0, *times, *offsets, header.slots_used, header.next_entry)
+        HEADER.write(self._map, 0, *times, *offsets, header.slots_used, header.next_entry)
 
     def _link(self, slots: Ints, numbers: Ints) -> Ints:
         """Make NUMBERS the newest entries of their SLOTS; return the entry that each follows, 0 = none."""
@@ -230,7 +196,7 @@ class IndexFile:
         slots = entries["key_hash"].astype(np.int32)[::-1] % np.int32(self.slot_count)
         self._slots[slots] = entries["previous"][::-1]  # the oldest of a slot is assigned last
         header.slots_used -= int(np.count_nonzero(entries["previous"] == 0))
-        entries[:] = np.zeros(1, ENTRIES)
+        entries[:] = ENTRY.zeros(1)
         header.next_entry = first
         if first > 1:
             last = self._entries[first - 1]
@@ -257,7 +223,7 @@ class IndexFile:
             self.header = then
             self._write_header()
         self.dirty = True
-        begin = self._entries_at + used * INDEX_ENTRY_SIZE
+        begin = self._entries_at + used * ENTRY.size
         self.mapping.zero(begin, self.mapping.size - begin)
         return gone
 
@@ -302,27 +268,20 @@ class IndexFile:
         hashes: list[int] = self.column("key_hash", first, stop).tolist()
         return hashes
 
-    def covers(self, begin_ms: int, end_ms: int) -> bool:
-        """Can the file hold keys of records stored between the two times?"""
-        first, last = self.header.begin_ms, self.header.end_ms
-        around = begin_ms < first and end_ms > last
-        return around or first <= begin_ms <= last or first <= end_ms <= last
-
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Return at most LIMIT log offsets of records with KEY_HASH stored between the two times, newest first."""
         view = self._view()
         header = self.header
         next_entry = header.next_entry
-        slot_at = INDEX_HEADER_SIZE + key_hash % self.slot_count * INDEX_SLOT_SIZE
-        (number,) = SLOT.unpack_from(view, slot_at)
+        (number,) = SLOT.read(view, self._shape.slot_at(key_hash))
         found: list[int] = []
         if number <= 0 or number > next_entry or next_entry <= 1:
             return found
         for _ in range(_STEPS_MAX):
-            at = _wrapped(self._entries_at + number * INDEX_ENTRY_SIZE)
-            if len(found) >= limit or not 0 <= at <= self.mapping.size - INDEX_ENTRY_SIZE:
+            at = wrapped(self._entries_at + number * ENTRY.size)
+            if len(found) >= limit or not 0 <= at <= self.mapping.size - ENTRY.size:
                 return found
-            entry_hash, log_offset, seconds, previous = ENTRY.unpack_from(view, at)
+            entry_hash, log_offset, seconds, previous = ENTRY.read(view, at)
             time_ms = header.begin_ms + seconds * 1000
             if seconds < 0:
                 return found
@@ -354,14 +313,13 @@ class IndexFile:
 
     def column(self, name: str, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return a field of the entries [START, STOP), as a view."""
-        entries = np.frombuffer(self._view(), ENTRIES, self.entry_count, offset=self._entries_at)
-        column: NDArray[np.int64] = entries[name][start:stop]
+        column: NDArray[np.int64] = self._shape.entries_in(self._view())[name][start:stop]
         return column
 
     @property
     def slots(self) -> NDArray[np.int32]:
         """The newest entry of each chain, 0 for none; a view."""
-        return np.frombuffer(self._view(), ">i4", self.slot_count, offset=INDEX_HEADER_SIZE)
+        return self._shape.slots_in(self._view())
 
     def _view(self) -> memoryview:
         self._check_length()
@@ -401,8 +359,3 @@ def _link_within(newest: Ints, numbers: Ints, previous: Ints) -> None:
     ordered = group[order]
     follows = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
     previous[order[follows]] = numbers[order[follows - 1]]
-
-
-def _wrapped(value: int) -> int:
-    """Return VALUE as Java's 32-bit arithmetic has it."""
-    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

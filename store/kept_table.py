@@ -34,11 +34,11 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 from ..proto.errors import PocketMQError, StoreError
 from .disk import Disk
 from .disk import Mapping as FileMapping
+from .files import FolderSync, Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit, Waiter
-from .java_json import Json, parse, pieces_with_members, render, render_member
-from .mapped_files import FolderSync, Syncable
+from .format.java_json import Json, parse, pieces_with_members, render, render_member
+from .format.state_tables import DataVersion, Object, TableForm
 from .state_files import StateFile
-from .state_tables import DataVersion, Object, TableForm
 
 logger = logging.getLogger(__name__)
 

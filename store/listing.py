@@ -19,7 +19,7 @@ from typing import Final
 
 from ..proto.errors import OffsetOutOfRange
 from .disk import Buffer, Disk, Entry, Mapping
-from .mapped_file import NAME_DIGITS
+from .files import NAME_DIGITS
 
 #: A record, or a row of entries, never holds so many zeros; a file's tail does.
 _PROBE_BYTES: Final = 8 << 20

@@ -23,10 +23,11 @@ from ..proto.few_records import FewColumns, as_few
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import Buffer, Host, head_store_time_ms
 from ..proto.record_run import LEAST_SIZE, RunColumns, parse_run, walk
-from .commit_log import BLANK_SIZE, CommitLog
+from .commit_log import CommitLog
 from .disk import write_error
+from .files import MappedFile
+from .format.log_file import BLANK_SIZE
 from .health import Health
-from .mapped_file import MappedFile
 from .parts import StoreParts
 from .run import Appended, Run, check_appendable, joined, patch, patch_few, stamp
 

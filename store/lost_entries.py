@@ -24,12 +24,11 @@ from ..proto.record import SYS_PREPARED
 from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, parse_run
 from ..proto.run_check import topic_is
 from ..proto.topics import SCHEDULE_TOPIC
-from .consume_queue import ENTRY, ConsumeQueue
-from .entry_row import PRE_BLANK_SIZE
+from .consume_queue import ConsumeQueue
+from .files import MappedFile
+from .format.queue_entries import ADDRESS_MAX, ENTRY, PRE_BLANK_SIZE
 from .health import Health
-from .mapped_file import MappedFile
 from .parts import StoreParts
-from .queue_extension import ADDRESS_MAX
 from .queue_kinds import LIGHT_PREFIX
 from .recovery.scan import FileScan
 from .slices import Entries, QueueName, judged, numbers_at
@@ -177,7 +176,7 @@ class LostEntries:
         found = found.take(np.isin(found.queue_offset, numbers))
         if not len(found) or self._health.state not in ("open", "full", "read-only"):
             return
-        entries = np.empty(len(found), ENTRY)
+        entries = ENTRY.zeros(len(found))
         entries["log_offset"], entries["size"] = found.log_offset, found.sizes
         entries["tags_code"] = self._parts.dispatcher.tags_codes(file.data, found, queue.topic)
         for row, number in enumerate(found.queue_offset.tolist()):

@@ -28,9 +28,10 @@ from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns
 from .disk import Disk, Entry
+from .files import FolderSync, Syncable
+from .format.index import IndexHeader
 from .index_check import LogPlaces, check_index_file
-from .index_file import IndexFile, IndexHeader
-from .mapped_files import FolderSync, Syncable
+from .index_file import IndexFile
 from .message_keys import MessageKeys, key_hashes, keys_of
 
 logger = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ class MessageIndex:
         key_hash = int(key_hashes(np.array([java_hash(text)], np.int32))[0])
         found: list[int] = []
         for file in reversed(self.files):
-            if file.covers(begin_ms, end_ms):
+            if file.header.covers(begin_ms, end_ms):
                 found += file.find(key_hash, begin_ms, end_ms, limit - len(found))
             if file.header.begin_ms < begin_ms or len(found) >= limit:
                 break

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..proto.errors import StoreRefused
-from .checkpoint import CheckpointFile
+from .checkpoints import CheckpointFile
 from .commit_log import CommitLog
 from .config import StoreConfig
 from .consume_queues import ConsumeQueues, queue_folders

@@ -1,15 +1,8 @@
 """Extensions of queue entries: the tags codes of a store whose Java broker had enableConsumeQueueExt.
 
-There a queue entry holds an address in place of the tags code: −2^63 + the offset of a unit in the row of files
-consumequeue_ext/<topic>/<queue>/. Every value below the range of an i32 is an address. A unit, big-endian:
-
-    0   2   size of the unit: 20 + that of the bit map
-    2   8   tags code (in SCHEDULE_TOPIC_XXXX the delivery time, ms)
-    10  8   store time, ms
-    18  2   size of the bit map, then the bit map: what Apache's broker found out about its filters
-
-Addresses and tags codes may stand side by side: Apache writes the code itself where no unit can be written, and so do
-we, always. So units are read here and never written. Source: store-format.md §3.6, ConsumeQueueExt.java.
+There a queue entry holds the address of a unit in place of the tags code, see format/queue_entries.py. Addresses and
+tags codes may stand side by side: Apache writes the code itself where no unit can be written, and so do we, always. So
+units are read here and never written.
 
 A unit that cannot be read leaves its address in place: whoever needs the code asks the record.
 """
@@ -17,21 +10,15 @@ A unit that cannot be read leaves its address in place: whoever needs the code a
 from __future__ import annotations
 
 import posixpath
-from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.record_run import Longs
+from ..proto.record_run import Longs, as_bytes
 from .disk import Disk
-from .mapped_file import NAME_DIGITS
-
-#: The highest address; everything above is a tags code.
-ADDRESS_MAX: Final = -(1 << 31) - 1
-_LOWEST: Final = -(1 << 63)
-_UNIT: Final = np.dtype(
-    [("size", ">i2"), ("tags_code", ">i8"), ("store_ms", ">i8"), ("map", ">i2")]
-)
+from .files import NAME_DIGITS
+from .format.queue_entries import ADDRESS_LEAST, ADDRESS_MAX, EXTENSION_UNIT
+from .format.rows import Rows
 
 
 class QueueExtension:
@@ -57,7 +44,7 @@ class QueueExtension:
         found = codes.copy()
         rows = np.flatnonzero(codes <= ADDRESS_MAX)
         # Not negated: −2^63 has no counterpart.
-        offsets = codes[rows] - _LOWEST
+        offsets = codes[rows] - ADDRESS_LEAST
         self._look(int(offsets.max()))
         files = np.searchsorted(self._starts, offsets, "right") - 1
         for file in np.unique(files[files >= 0]).tolist():
@@ -65,7 +52,7 @@ class QueueExtension:
             self._read(self._starts[file], rows[inside], offsets[inside], found)
         return found
 
-    def resolve(self, entries: NDArray[Any]) -> NDArray[Any]:
+    def resolve(self, entries: Rows) -> Rows:
         """Return plain queue ENTRIES with the tags codes where addresses stand; as they are if there are none."""
         codes = entries["tags_code"].astype(np.int64)
         found = self.resolved(codes)
@@ -91,16 +78,17 @@ class QueueExtension:
 
     def _read(self, start: int, rows: NDArray[np.intp], offsets: Longs, found: Longs) -> None:
         """Put the tags codes of the units at OFFSETS, all in the file that begins at START, into ROWS of FOUND."""
-        low, high = int(offsets.min()), int(offsets.max()) + _UNIT.itemsize
+        low, high = int(offsets.min()), int(offsets.max()) + EXTENSION_UNIT.size
         path = posixpath.join(self._folder, f"{start:0{NAME_DIGITS}d}")
         try:
-            data = np.frombuffer(self._disk.read_at(path, low - start, high - low), np.uint8)
+            data = as_bytes(self._disk.read_at(path, low - start, high - low))
         except OSError:
             return
         places = offsets - low
-        there = places + _UNIT.itemsize <= len(data)
+        size = EXTENSION_UNIT.size
+        there = places + size <= len(data)
         rows, places = rows[there], places[there]
-        units = data[places[:, None] + np.arange(_UNIT.itemsize)].reshape(-1).view(_UNIT)
-        sound = units["size"].astype(np.int64) == units["map"].astype(np.int64) + _UNIT.itemsize
-        sound &= units["map"] >= 0
+        units = data[places[:, None] + np.arange(size)].reshape(-1).view(EXTENSION_UNIT.dtype)
+        sound = units["size"].astype(np.int64) == units["map_size"].astype(np.int64) + size
+        sound &= units["map_size"] >= 0
         found[rows[sound]] = units["tags_code"][sound]

@@ -10,7 +10,7 @@ import posixpath
 from typing import Final
 
 from .disk import Disk
-from .state_tables import parse_topics
+from .format.state_tables import parse_topics
 
 LIGHT_PREFIX: Final = "%LMQ%"
 _ATTRIBUTE: Final = "queue.type"

@@ -27,7 +27,7 @@ from .batch_consume_queue import BatchConsumeQueue
 from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages
-from .entry_row import PRE_BLANK_SIZE
+from .format.queue_entries import PRE_BLANK_SIZE
 from .health import Health
 from .log_writer import store_time_ms
 from .lost_entries import LostEntries

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -42,12 +41,12 @@ from .commit_log import CommitLog
 from .damage import Damages
 from .disk import Disk
 from .dispatch import by_queue
+from .files import MappedFile
 from .flush import CallOwner, Flusher, FlushJob
+from .format.log_file import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
 from .health import Health
 from .lost_entries import LostEntries
-from .mapped_file import MappedFile
 from .parts import StoreParts
-from .recovery.scan import MAGIC_PATTERN
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,6 @@ PIECE_BYTES: Final = 256 * 1024
 ROUND_MS: Final = 86_400_000
 #: Queues that are compared in one turn of the owner's loop; the others with the next tick.
 _QUEUES_AT_ONCE: Final = 64
-_PAIR: Final = struct.Struct(">ii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +139,8 @@ class _Piece:
 
     def _read(self, size: int) -> bytes:
         data = self.file.mapping.read(self.at, size)
-        if len(data) >= _PAIR.size:
-            own, magic = _PAIR.unpack_from(data)
+        if len(data) >= BLANK_SIZE:
+            own, magic = size_and_magic(data)
             fits = len(data) < own <= min(RECORD_SIZE_MAX, self._end - self.at)
             if fits and magic in (MAGIC_V1, MAGIC_V2):
                 data = self.file.mapping.read(self.at, own)
@@ -168,17 +166,17 @@ class _Piece:
         queued = np.flatnonzero(~wrong & (columns.sys_flag & SYS_PREPARED == 0))
         self.queues = _numbers(as_bytes(data), columns, queued)
         self.next_at = self.at + end
-        blank = end + _PAIR.size <= len(data) and _PAIR.unpack_from(data, end)[1] == MAGIC_BLANK
-        self.is_last = blank
+        is_whole = end + BLANK_SIZE <= len(data)
+        self.is_last = is_whole and size_and_magic(data, end)[1] == MAGIC_BLANK
 
     def _look_on(self, data: bytes) -> None:
         """No record begins here: find the end of the file, or the next record."""
-        if len(data) < LEAST_SIZE or _PAIR.unpack_from(data)[1] == MAGIC_BLANK:
+        if len(data) < LEAST_SIZE or size_and_magic(data)[1] == MAGIC_BLANK:
             self.is_last, self.next_at = True, self._end
             return
         self.trouble = "no record can be read there"
         for match in MAGIC_PATTERN.finditer(data, LEAST_SIZE):
-            start = match.start() - 4
+            start = match.start() - MAGIC_AT
             one = parse_run(data, np.array([start], np.int64))
             if int(one.log_offset[0]) == self.file.start + self.at + start:
                 self.next_at = self.at + start

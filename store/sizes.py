@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..proto.errors import ConfigError
 from .config import APACHE_NAMES, StoreConfig, apply_apache_settings
 from .disk import Disk
-from .mapped_files import equal_file_size
+from .files import equal_file_size
 
 
 def config_of(disk: Disk, path: str, settings: Mapping[str, str] | None = None) -> StoreConfig:

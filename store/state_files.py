@@ -6,7 +6,7 @@ Loading reads the file; where it is missing, empty or does not parse, the `.bak`
 does not parse is never deleted (Apache deletes it): it is moved to `<root>/pocketmq/broken/`, and
 `Loaded.problem` says so. Both unreadable is `CorruptState`: no guess is made about what stood there.
 
-What stands in them are the tables of state_tables.py:
+What stands in them are the tables of format/state_tables.py:
 
     topics = StateFile(disk, root, "topics.json")
     table = topics.load(parse_topics).value or TopicTable()
@@ -25,7 +25,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from ..proto.errors import CorruptState
 from .disk import Disk
-from .mapped_files import Syncable
+from .files import Syncable
 
 T = TypeVar("T")
 

@@ -27,21 +27,22 @@ from .apache.files import Refused
 from .apache.settings import ApacheSettings
 from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
-from .checkpoint import Checkpoint
-from .config import BATCH_ENTRY_SIZE, QUEUE_ENTRY_SIZE
+from .checkpoints import read_checkpoint
 from .disk import Disk
+from .format.checkpoints import Checkpoint
+from .format.queue_entries import BATCH_ENTRY, ENTRY
+from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 from .kept_table import Changes
 from .listing import FileRow, RowFile, queue_folders
 from .message_store import MessageStore
 from .recovery import RecoveryReport
-from .state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
 
 #: What reading or mapping a folder fails with.
 NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
 #: Files that are mapped at a time: addresses, not memory, for the pages are the page cache's.
 MAPS_MAX: Final = 1 << 14
 #: Folder of queues, and the size of an entry in its files.
-QUEUE_FOLDERS: Final = {"consumequeue": QUEUE_ENTRY_SIZE, "batchconsumequeue": BATCH_ENTRY_SIZE}
+QUEUE_FOLDERS: Final = {"consumequeue": ENTRY.size, "batchconsumequeue": BATCH_ENTRY.size}
 
 
 # ---------------------------------------------------------------- as it lies
@@ -91,7 +92,7 @@ class StoreView:
         """Return what the checkpoint says; zeros if it is missing."""
         if not self.has("checkpoint"):
             return Checkpoint()
-        return Checkpoint.read(self.disk, self.path("checkpoint"))
+        return read_checkpoint(self.disk, self.path("checkpoint"))
 
     def row(self, folder: str) -> FileRow:
         """Return the row in FOLDER as it is now."""

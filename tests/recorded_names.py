@@ -10,9 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from pocketmq.broker.topics import TYPE_ATTRIBUTE
-from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import (
+from pocketmq.store.format.state_tables import (
     GroupConfig,
     GroupTable,
     TopicConfig,
@@ -20,6 +18,8 @@ from pocketmq.store.state_tables import (
     render_groups,
     render_topics,
 )
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
 
 #: By the name behind the prefix: type, queues, permission. Others: no type, two queues, to be read and written.
 _TOPICS: Final = {

@@ -14,9 +14,9 @@ from pocketmq.proto.properties import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
 from pocketmq.proto.property_ranges import PropertyRanges
 from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.proto.topics import TIMER_TOPIC
+from pocketmq.store.format.timers import DELETE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.timers.entry import TimerBatch
-from pocketmq.store.timers.log import DELETE
 from pocketmq.store.timers.rebuild import numbers
 from pocketmq.store.timers.slot import TimerSlot
 from pocketmq.store.timers.store import TimerStore

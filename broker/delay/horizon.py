@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import Longs
-from ...store.timers.log import DELETE, NONE, ROLL
+from ...store.format.timers import DELETE, NONE, ROLL
 from ...store.timers.slot import TimerRecords, TimerSlot
 from .progress import SlotNote
 

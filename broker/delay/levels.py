@@ -38,9 +38,9 @@ from ...proto.clock import STEP_MIN_MS, Clock, ahead_ms
 from ...proto.errors import PocketMQError
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
 from ...proto.topics import SCHEDULE_TOPIC
+from ...store.format.queue_entries import ADDRESS_MAX
 from ...store.log_writer import store_time_ms
 from ...store.message_store import MessageStore
-from ...store.queue_extension import ADDRESS_MAX
 from ...store.slices import Entries, QueueName
 from ..appends import Appends
 from ..timers import Timers, Turns

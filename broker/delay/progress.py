@@ -35,9 +35,9 @@ from typing import Final, NamedTuple
 
 from ...proto.errors import PocketMQError, StoreError
 from ...store.disk import Mapping as FileMapping
+from ...store.format.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
-from ...store.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
 from ..appends import synced
 
 logger = logging.getLogger(__name__)

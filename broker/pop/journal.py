@@ -33,8 +33,8 @@ from ...proto.errors import PocketMQError, StoreError
 from ...proto.record import decode_record
 from ...proto.topics import DEAD_LETTER_PREFIX
 from ...store.disk import Disk, Mapping
+from ...store.files import FolderSync, Syncable
 from ...store.flush import CallOwner, Flusher, FlushJob, GroupCommit, sync_all
-from ...store.mapped_files import FolderSync, Syncable
 from ...store.message_store import MessageStore
 from ..producers.snapshot import log_tail
 from ..timers import Timers

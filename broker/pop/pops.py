@@ -23,7 +23,7 @@ from typing import Final
 
 from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
 from ...proto.topics import retry_topic
-from ...store.state_tables import GroupConfig, TopicConfig
+from ...store.format.state_tables import GroupConfig, TopicConfig
 from ..config import BrokerConfig
 from ..filters.filters import Filters
 from ..groups import Groups

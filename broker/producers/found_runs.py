@@ -31,7 +31,7 @@ from ...proto.topics import (
     TIMER_TOPIC,
 )
 from ...store.commit_log import CommitLog
-from ...store.mapped_file import MappedFile
+from ...store.files import MappedFile
 from .numbers import COUNT_MAX, RunNumbers
 from .sequence import Stored
 from .sequences import Key

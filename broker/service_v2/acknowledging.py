@@ -21,7 +21,7 @@ from ...proto.errors import PocketMQError
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, Later, MethodTable
 from ...proto.rpc import unary as plain_unary
-from ...store.state_tables import GroupConfig
+from ...store.format.state_tables import GroupConfig
 from ..groups import Groups
 from ..pop.pops import Pops
 from ..retry_policy import announced_intervals_of

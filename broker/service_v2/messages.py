@@ -52,7 +52,7 @@ from ...proto.record import (
     write_record,
 )
 from ...proto.topics import MESSAGE_SIZE_MAX
-from ...store.state_tables import TopicConfig
+from ...store.format.state_tables import TopicConfig
 from ..topics import TYPE_ATTRIBUTE
 from .checks import INTERNAL, milliseconds
 from .service import Refused

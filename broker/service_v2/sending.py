@@ -36,8 +36,8 @@ from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable
 from ...proto.topics import TOPIC_LENGTH_MAX
+from ...store.format.state_tables import TopicConfig
 from ...store.run import Run
-from ...store.state_tables import TopicConfig
 from ..admission import Admitted, admit_own
 from ..config import BrokerConfig
 from ..send import Outcome, Sends

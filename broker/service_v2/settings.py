@@ -19,7 +19,7 @@ from typing import Final
 from ...proto.errors import GroupNotFound, InvalidArgument
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import MESSAGE_SIZE_MAX
-from ...store.state_tables import GroupConfig
+from ...store.format.state_tables import GroupConfig
 from ..groups import Groups
 from ..pop.pops import BATCH_MAX
 from ..retry_policy import announced_intervals_of, exponential_of

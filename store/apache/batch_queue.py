@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch_consume_queue import ENTRY
 from ..disk import Disk
+from ..format.queue_entries import BATCH_ENTRY, NOT_COMPACTED, leading
 from .files import JavaFile, JavaFiles
 from .queue import Unit
 from .records import Checked
 
-ENTRY_SIZE: Final = 46
-_ENTRY = struct.Struct(">qiqqqhii")
+ENTRY_SIZE: Final = BATCH_ENTRY.size
 _FILES_RECOVERED: Final = 3
-_NO_COMPACTED_OFFSET: Final = -1
 
 
 class BatchQueue:
@@ -48,7 +45,7 @@ class BatchQueue:
         end = 0
         for file in files[max(0, len(files) - _FILES_RECOVERED) :]:
             valid = _valid(_entries(file))
-            count = len(valid) if valid.all() else int(valid.argmin())
+            count = leading(valid)
             if count:
                 self.max_log_offset = int(_entries(file)["log_offset"][count - 1])
             end = file.start + count * ENTRY_SIZE
@@ -68,7 +65,7 @@ class BatchQueue:
                 continue
             inside = _valid(entries) & (entries["log_offset"] < log_end)
             inside[0] = True
-            count = len(inside) if inside.all() else int(inside.argmin())
+            count = leading(inside)
             file.wrote = count * ENTRY_SIZE
             self.max_log_offset = int(entries["log_offset"][count - 1])
             break
@@ -99,14 +96,14 @@ class BatchQueue:
         ):
             return
         file = self.files.last_for_write(self.files.max_offset)
-        entry = _ENTRY.pack(
+        entry = BATCH_ENTRY.pack(
             record.log_offset,
             record.size,
             record.tags_code,
             record.store_timestamp_ms,
             record.batch_base,
             record.batch_size,
-            _NO_COMPACTED_OFFSET,
+            NOT_COMPACTED,
             0,
         )
         if file.append(entry):
@@ -157,7 +154,7 @@ class BatchQueue:
 
 
 def _entries(file: JavaFile) -> NDArray[np.void]:
-    return np.frombuffer(file.view, ENTRY, file.size // ENTRY_SIZE)
+    return BATCH_ENTRY.columns(file.view, file.size // ENTRY_SIZE)
 
 
 def _valid(entries: NDArray[np.void]) -> NDArray[np.bool_]:

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 from ...proto.topics import system_topic_queues
 from ..disk import Disk
-from ..java_json import parse
-from ..state_tables import (
+from ..format.java_json import parse
+from ..format.state_tables import (
     DataVersion,
     GroupConfig,
     TopicConfig,

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import posixpath
-import struct
 from datetime import datetime
 from typing import Final
 
-from ...proto.java_hash import java_hash
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
-from ..checkpoint import Checkpoint
 from ..disk import Disk, Mapping
-from ..index_file import HEADER, IndexHeader
+from ..format.checkpoints import Checkpoint
+from ..format.index import (
+    ENTRY,
+    HEADER_SIZE,
+    SLOT,
+    TAG_TYPE,
+    IndexHeader,
+    IndexShape,
+    index_key,
+    key_hash,
+    wrapped,
+)
 from .files import Refused, java_long
 from .records import Checked
 from .settings import ApacheSettings
 
-_INT = struct.Struct(">i")
-_ENTRY = struct.Struct(">iqii")
 _INT_MAX: Final = (1 << 31) - 1
-TAG_TYPE: Final = "T"
-
-
-def index_key(topic: str, key: str, kind: str = "") -> str:
-    """Return what is hashed for KEY of TOPIC; KIND "T" is a tag."""
-    return f"{topic}#{kind}#{key}" if kind else f"{topic}#{key}"
-
-
-def key_hash(key: str) -> int:
-    """Return Java's absolute hash, 0 for the smallest integer."""
-    return abs(java_hash(key)) & _INT_MAX
 
 
 class JavaIndexFile:
@@ -38,13 +33,12 @@ class JavaIndexFile:
     def __init__(self, path: str, mapping: Mapping, slots: int, entries: int) -> None:
         self.path = path
         self.mapping = mapping
-        self.slots = slots
-        self.entries = entries
+        self.shape = IndexShape(slots, entries)
         self.header = IndexHeader()
 
     def load(self) -> None:
         """Read the header from the file."""
-        self.header = IndexHeader(*HEADER.unpack(self.mapping.read(0, HEADER.size)))
+        self.header = IndexHeader.parse(self.mapping.read(0, HEADER_SIZE))
         if self.header.next_entry <= 0:
             self.header.next_entry = 1
 
@@ -57,7 +51,7 @@ class JavaIndexFile:
 
     @property
     def is_full(self) -> bool:
-        return self.header.next_entry >= self.entries
+        return self.header.next_entry >= self.shape.entries
 
     def put(self, key: str, log_offset: int, stored_ms: int) -> bool:
         """Add one entry; False if the file is full."""
@@ -66,15 +60,15 @@ class JavaIndexFile:
             return False
         number = header.next_entry
         hashed = key_hash(key)
-        slot_at = HEADER.size + hashed % self.slots * 4
-        (newest,) = _INT.unpack_from(self.mapping.view, slot_at)
+        slot_at = self.shape.slot_at(hashed)
+        (newest,) = SLOT.read(self.mapping.view, slot_at)
         if newest <= 0 or newest > number:
             newest = 0
         elapsed_ms = stored_ms - header.begin_ms if header.begin_ms > 0 else 0
         seconds = max(0, elapsed_ms) // 1000
-        entry = _ENTRY.pack(hashed, log_offset, min(seconds, _INT_MAX), newest)
-        self.mapping.write(self._entry_at(number), entry)
-        self.mapping.write(slot_at, _INT.pack(number))
+        entry = ENTRY.pack(hashed, log_offset, min(seconds, _INT_MAX), newest)
+        self.mapping.write(self.shape.entry_at(number), entry)
+        self.mapping.write(slot_at, SLOT.pack(number))
         if number <= 1:
             header.begin_log_offset = log_offset
             header.begin_ms = stored_ms
@@ -84,26 +78,18 @@ class JavaIndexFile:
         header.end_ms = stored_ms
         return True
 
-    def _entry_at(self, number: int) -> int:
-        return HEADER.size + self.slots * 4 + number * 20
-
-    def time_matches(self, begin: int, end: int) -> bool:
-        """Does the file hold keys of the time range?"""
-        first, last = self.header.begin_ms, self.header.end_ms
-        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
-
     def select(self, found: list[int], key: str, most: int, begin: int, end: int) -> None:
         """Add to FOUND the log offsets of KEY within the time range, newest first, up to MOST."""
         hashed = key_hash(key)
-        (number,) = _INT.unpack_from(self.mapping.view, HEADER.size + hashed % self.slots * 4)
+        (number,) = SLOT.read(self.mapping.view, self.shape.slot_at(hashed))
         count = self.header.next_entry
         if number <= 0 or number > count or count <= 1:
             return
-        for _ in range(self.entries):  # Java would follow a ring for ever
-            at = (self._entry_at(number) + (1 << 31)) % (1 << 32) - (1 << 31)  # Java's int
-            if len(found) >= most or at < 0 or at + 20 > self.mapping.size:
+        for _ in range(self.shape.entries):  # Java would follow a ring for ever
+            at = wrapped(self.shape.entry_at(number))
+            if len(found) >= most or at < 0 or at + ENTRY.size > self.mapping.size:
                 return
-            read_hash, log_offset, seconds, previous = _ENTRY.unpack_from(self.mapping.view, at)
+            read_hash, log_offset, seconds, previous = ENTRY.read(self.mapping.view, at)
             if seconds < 0:
                 return
             time = self.header.begin_ms + seconds * 1000
@@ -184,7 +170,7 @@ class JavaIndex:
         most = min(most, self._settings.lookup_results_max)
         found: list[int] = []
         for file in reversed(self.files):
-            if file.time_matches(begin, end):
+            if file.header.covers(begin, end):
                 file.select(found, key, most, begin, end)
             if file.header.begin_ms < begin or len(found) >= most:
                 break

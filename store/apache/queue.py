@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..consume_queue import ENTRY
 from ..disk import Disk
+from ..format.queue_entries import ENTRY, PRE_BLANK_SIZE, leading
 from .files import JavaFile, JavaFiles
 from .records import Checked
 
-ENTRY_SIZE: Final = 20
-_ENTRY = struct.Struct(">qiq")
-#: Stands in front of the first entry of a queue that begins above 0.
-_PRE_BLANK: Final = _ENTRY.pack(0, 0x7FFFFFFF, 0)
+ENTRY_SIZE: Final = ENTRY.size
+_PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 _FILES_RECOVERED: Final = 3
 _LONG_MAX: Final = (1 << 63) - 1
 #: Bytes of a queue file that are looked at in one go.
@@ -126,7 +123,7 @@ class SimpleQueue:
             return
         self.max_log_offset = end
         self._greatest = None
-        file.append(_ENTRY.pack(record.log_offset, record.size, record.tags_code))
+        file.append(ENTRY.pack(record.log_offset, record.size, record.tags_code))
 
     def correct_min_offset(self, log_begin: int) -> None:
         """Move the minimum to the first entry of the *first file* whose record is still there."""
@@ -144,7 +141,7 @@ class SimpleQueue:
             return
         if intact and _entry(first, start // ENTRY_SIZE)["log_offset"] >= log_begin:
             return
-        offsets = np.frombuffer(first.mapping.read(start, first.wrote - start), ENTRY)["log_offset"]
+        offsets = ENTRY.columns(first.mapping.read(start, first.wrote - start))["log_offset"]
         if len(offsets) == 0:
             return
         for index in _search(offsets, log_begin):
@@ -167,7 +164,7 @@ class SimpleQueue:
         data = self.files.data(position)
         for index in range(0 if data is None else len(data) // ENTRY_SIZE):
             assert data is not None
-            yield (at + index, *_ENTRY.unpack_from(data, index * ENTRY_SIZE))
+            yield (at + index, *ENTRY.read(data, index * ENTRY_SIZE))
 
     def behind_hole(self, at: int) -> int:
         """Return the first queue offset of the file behind that of AT."""
@@ -178,7 +175,7 @@ class SimpleQueue:
 def _entry(file: JavaFile, index: int) -> np.void:
     """Return one entry of FILE; only its bytes are read."""
     data = file.mapping.read(index * ENTRY_SIZE, ENTRY_SIZE)
-    found: np.void = np.frombuffer(data, ENTRY)[0]
+    found: np.void = ENTRY.columns(data)[0]
     return found
 
 
@@ -195,12 +192,12 @@ def _leading(
     while count < file.size // ENTRY_SIZE:
         at = count * ENTRY_SIZE
         data = file.mapping.read(at, min(piece, file.size // ENTRY_SIZE * ENTRY_SIZE - at))
-        entries = np.frombuffer(data, ENTRY)
+        entries = ENTRY.columns(data)
         offsets = entries["log_offset"]
         valid = (offsets >= 0) & (entries["size"] > 0) & (offsets < log_end)
         if keep_first and count == 0:
             valid[0] = True
-        found = len(valid) if valid.all() else int(valid.argmin())
+        found = leading(valid)
         if found:
             end = int(offsets[found - 1]) + int(entries["size"][found - 1])
             greatest = max(greatest, int(offsets[:found].max()))

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Record
 from ...proto.record_run import RunColumns
-from ..checkpoint import CHECKPOINT_SIZE, Checkpoint
+from ..checkpoints import read_checkpoint
 from ..disk import Disk
+from ..format.checkpoints import CHECKPOINT_SIZE, Checkpoint
 from .batch_queue import BatchQueue
 from .entered import EnteredRecords
 from .files import JavaFile, JavaFiles, Refused
@@ -71,7 +72,7 @@ class JavaReading:
         for kind, folder in (("SimpleCQ", "consumequeue"), ("BatchCQ", "batchconsumequeue")):
             self._load_queues(kind, posixpath.join(self.root, folder))
         path = posixpath.join(self.root, "checkpoint")
-        self.checkpoint = Checkpoint.read(self.disk, path)
+        self.checkpoint = read_checkpoint(self.disk, path)
         self.disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
         self.index.load(self.checkpoint, clean=keep_index)
 

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import posixpath
-import struct
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from ...proto.topics import TIMER_TOPIC
-from ..timers.log import MESSAGE_AT, RECORD_SIZE, TimerBlank, TimerRecord, records
-from ..timers.wheel import SLOTS, WHEEL_SIZE, TimerWheel
+from ..checkpoints import read_timer_checkpoint
+from ..format.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
+from ..format.timers import (
+    MESSAGE,
+    MESSAGE_AT,
+    RECORD_SIZE,
+    SLOTS,
+    WHEEL_SIZE,
+    TimerBlank,
+    TimerRecord,
+    TimerWheel,
+    records,
+)
 from .files import JavaFiles, Refused
 from .store import JavaReading
 
-CHECKPOINT_SIZE: Final = 4096
-_CHECKPOINT = struct.Struct(">4q")
-_MESSAGE = struct.Struct(">qi")
 #: Slots in front of the oldest that are left free.
 _BLANK_SLOTS: Final = 60
 _STEPS_BACK_MAX: Final = 20_000
-
-
-@dataclass(slots=True)
-class TimerCheckpoint:
-    """config/timercheck: how far the timer service has come."""
-
-    last_read_ms: int = 0
-    log_flushed: int = 0
-    queue_offset: int = 0
-    master_queue_offset: int = 0
 
 
 class JavaTimers:
@@ -48,8 +45,7 @@ class JavaTimers:
         """Open checkpoint and wheel, made if missing; `Refused` for a wheel of a wrong length. Before the store."""
         path = posixpath.join(self._store.root, "config", "timercheck")
         self._disk.make_folders(posixpath.dirname(path))
-        found = self._disk.read_at(path, 0, _CHECKPOINT.size) if self._disk.exists(path) else b""
-        self.checkpoint = TimerCheckpoint(*_CHECKPOINT.unpack(found.ljust(_CHECKPOINT.size, b"\0")))
+        self.checkpoint = read_timer_checkpoint(self._disk, path)
         self._disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
         wheel = posixpath.join(self._store.root, "timerwheel")
         if self._disk.exists(wheel) and self._disk.size(wheel) not in (0, WHEEL_SIZE):
@@ -79,9 +75,12 @@ class JavaTimers:
         first = self.wheel.first_beyond(read_ms // precision, end)
         if first is not None and first < end:
             self._revise(first, check=False)
-        self.checkpoint.log_flushed = end
-        self.checkpoint.last_read_ms = read_ms
-        self.checkpoint.queue_offset = min(self.queue_offset, self.checkpoint.master_queue_offset)
+        self.checkpoint = replace(
+            self.checkpoint,
+            log_flushed=end,
+            last_read_ms=read_ms,
+            queue_offset=min(self.queue_offset, self.checkpoint.master_queue_offset),
+        )
 
     def _revise(self, begin: int, *, check: bool) -> int:
         """Enter the records from the file of BEGIN on into the wheel; with CHECK stop at the first bad one and cut."""
@@ -130,9 +129,9 @@ class JavaTimers:
     def _offset_of_last(self, end: int) -> int | None:
         """Return the queue offset of the message of the last timer record, by what its queue says."""
         data = self.log.data(end - (RECORD_SIZE - MESSAGE_AT))
-        if data is None or len(data) < _MESSAGE.size:
+        if data is None or len(data) < MESSAGE.size:
             return None
-        log_offset, size = _MESSAGE.unpack_from(data, 0)
+        log_offset, size = MESSAGE.read(data)
         try:
             message = self._store.message(log_offset, size)
         except ValueError:

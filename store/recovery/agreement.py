@@ -20,7 +20,7 @@ from ...proto.record_run import Longs, RunColumns
 from ..batch_consume_queue import BatchConsumeQueue
 from ..commit_log import CommitLog
 from ..consume_queue import ConsumeQueue
-from ..entry_row import PRE_BLANK_SIZE
+from ..format.queue_entries import PRE_BLANK_SIZE
 
 _STRANGERS: Final = "entries point to records that are damaged or of other queues"
 

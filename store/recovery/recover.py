@@ -20,7 +20,7 @@ import numpy as np
 
 from ...proto.record import Record, decode_record
 from ..consume_queues import Queue
-from ..mapped_file import MappedFile
+from ..files import MappedFile
 from ..parts import StoreParts
 from .derive import ContradictionFound, Derivation
 from .repair import LogRepair

@@ -26,22 +26,21 @@ from ...proto.record import (
     BORN_HOST_AT,
     CRC_AT,
     CRC_MASK,
-    MAGIC_BLANK,
     MAGIC_V1,
     SYS_FLAG_AT,
     SYS_ROLLBACK,
     hosts_extra,
 )
 from ..disk import Disk
-from ..mapped_file import MappedFile
-from .scan import MAGIC_PATTERN, Damage
+from ..files import MappedFile
+from ..format.log_file import MAGIC_PATTERN, blank
+from .scan import Damage
 
 VOID_TOPIC: Final = b"VOID"
 _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
 #: Of a void, but for body and topic: head, topic length, properties length.
 _FIXED_SIZE: Final = 91
 _INT = struct.Struct(">i")
-_BLANK = struct.Struct(">ii")
 #: No reader should have to hold a void of a gigabyte.
 _VOID_SIZE_MAX: Final = 1 << 20
 #: More than this is not copied aside; it stays readable in the log.
@@ -70,7 +69,7 @@ class LogRepair:
         end = file.mapping.data_end(at, file.size)
         self.keep(file, at, end)
         _unmake_heads(file, at, end)
-        file.put(at, _BLANK.pack(file.size - at, MAGIC_BLANK))
+        file.put(at, blank(file.size - at))
 
     def keep(self, file: MappedFile, start: int, end: int) -> None:
         """Save the bytes [START, END) of FILE aside, unless what was there is kept already."""

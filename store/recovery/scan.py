@@ -11,25 +11,23 @@ Pure but for reading the map. Cost for 1 KiB records: some 0.7 ms a MiB, most of
 
 from __future__ import annotations
 
-import re
-import struct
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from ...proto.record import MAGIC_BLANK
 from ...proto.record_run import Longs, RunColumns, parse_run, walk
 from ...proto.run_check import crc_mismatches, torn
-from ..commit_log import BLANK_SIZE
-from ..mapped_file import MappedFile
+from ..files import MappedFile
+from ..format.log_file import (
+    MAGIC_AT,
+    MAGIC_PATTERN,
+    is_blank,
+    no_record,
+    placed_record,
+    size_and_magic,
+)
 
-MAGIC_PATTERN: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]", re.DOTALL)
-_PAIR = struct.Struct(">ii")
-_LONG = struct.Struct(">q")
-_MAGIC_AT: Final = 4
-_LOG_OFFSET_AT: Final = 28
-_HEAD_SIZE: Final = 36
 #: A record of an empty body, a topic of one character and no properties; damage is covered by a void of that size.
 RECORD_SIZE_LEAST: Final = 92
 
@@ -178,41 +176,34 @@ class FileScan:
         return columns.take(~wrong)
 
     def _is_blank(self, at: int) -> bool:
-        if at + BLANK_SIZE > self._end:
-            return False
-        size, magic = _PAIR.unpack_from(self._view, at)
-        return bool(magic == MAGIC_BLANK and at + size == self._file.size)
+        return is_blank(self._view, at, self._file.size - at, end=self._end)
 
     def _next_sound(self, at: int) -> int | None:
         """Return the position behind AT of the next sound record; None if none follows in the file."""
         end = self._file.mapping.data_end(at, self._end)
-        position = at + RECORD_SIZE_LEAST + _MAGIC_AT
+        position = at + RECORD_SIZE_LEAST + MAGIC_AT
         while (match := MAGIC_PATTERN.search(self._view, position, end)) is not None:
-            found = match.start() - _MAGIC_AT
+            found = match.start() - MAGIC_AT
             if self._is_sound(found):
                 return found
             position = match.start() + 1
         return None
 
     def _is_sound(self, at: int) -> bool:
-        if at + _HEAD_SIZE > self._end:
-            return False
-        if _LONG.unpack_from(self._view, at + _LOG_OFFSET_AT)[0] != self._file.start + at:
-            return False
-        columns = parse_run(self._view, np.array([at], np.int64))
-        if not columns.well_formed[0] or int(columns.store_ms[0]) < self._oldest_ms:
+        columns = placed_record(self._view, at, self._file.start + at, end=self._end)
+        if columns is None or int(columns.store_ms[0]) < self._oldest_ms:
             return False
         return not self._check_crc or not (
             crc_mismatches(self._view, columns)[0] or torn(self._view, columns)[0]
         )
 
     def _why(self, at: int) -> str:
-        size, magic = _PAIR.unpack_from(self._view, at)
+        size, magic = size_and_magic(self._view, at)
         columns = parse_run(self._view, np.array([at], np.int64))
         if columns.well_formed[0]:
             claimed = int(columns.log_offset[0])
             return f"the record says that it stands at {claimed:,}"
-        return f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
+        return no_record(size, magic)
 
     def _drop_trailing_damage(self, end: int, has_blank: bool) -> int:
         """Return the end without framed records of wrong bodies in front of it: nothing sound follows them."""

@@ -23,7 +23,7 @@ from typing import Final
 from ..commit_log import CommitLog
 from ..disk import Disk
 from ..entry_row import Sum
-from ..index_file import IndexHeader
+from ..format.index import IndexHeader
 from ..message_index import MessageIndex
 from ..parts import StoreParts
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...proto.errors import StoreFull
+from ..checkpoints import TimerCheckpointFile
 from ..disk import Disk
-from .checkpoint import TimerCheckpoint, TimerCheckpointFile
+from ..format.checkpoints import TimerCheckpoint
 from .metrics import TimerMetrics
 
 logger = logging.getLogger(__name__)

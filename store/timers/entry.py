@@ -9,19 +9,16 @@ off its slot's count.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import Ints, Longs
 from ..config import INT_MAX
-from .log import DELETE, NONE, ORDINARY, RECORD_SIZE, ROLL, ROW, Rows
+from ..format.rows import Rows
+from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE, ROLL
 from .ring import TimerRing
-
-PACKED: Final = struct.Struct(">iqiqiqiiq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,7 @@ class Filing:
             slots_ms = np.where(roll, rolled_ms, slots_ms)
         slots_ms = np.maximum(slots_ms, self.read_ms)
         delays = slots_ms - write_ms
-        rows = np.zeros(len(batch), ROW)
+        rows = RECORD.zeros(len(batch))
         rows["size"] = RECORD_SIZE
         rows["magic"] = ORDINARY + roll * ROLL + batch.deletes * DELETE
         # Java's int holds 24 days: what is longer overdue counts as entered when it was due.
@@ -104,7 +101,7 @@ class Filing:
         delay_ms = slot_ms - write_ms
         if abs(delay_ms) > INT_MAX:
             write_ms, delay_ms = slot_ms, 0
-        return PACKED.pack(
+        return RECORD.pack(
             RECORD_SIZE,
             previous,
             ORDINARY | roll | (DELETE if batch.deletes[number] else 0),

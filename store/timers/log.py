@@ -1,111 +1,15 @@
-"""The timer log: one record for each scheduled, rolled or recalled message, chained by slot.
+"""The timer log of a live store: its row of files, read and written many records at a time. Format: format/timers.py.
 
-Mapped files `timerlog/<20 digits>` of 104,857,600 bytes, records of 52 bytes that never cross files, big-endian:
-
-    0   i32  52
-    4   i64  position of the previous record of the same slot, −1 for none
-    12  i32  bits: 1 ordinary, 2 roll, 4 delete; valid if only the low four are used
-    16  i64  write time, floored to the precision, ms
-    24  i32  due time − write time, ms
-    28  i64  log offset of the message
-    36  i32  its size
-    40  i32  Java hash of the real topic, 0 for none
-    44  i64  0
-
-A file without room for a record and 16 bytes more ends in a blank: i32 what is left, i64 0, i32 CBD43194.
-
-`records` reads a file record by record; `TimerLog` is the row of files, read and written many records at a time.
-Source: store-format.md §7.2. Not thread-safe: the store's owner calls it.
+Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
-
-from ...proto.record import MAGIC_BLANK
 from ...proto.record_run import Longs
 from ..disk import Buffer, Disk
-from ..mapped_file import MappedFile
-from ..mapped_files import MappedFiles, Syncable
-
-RECORD_SIZE: Final = 52
-#: Where the log offset of the message stands in a record.
-MESSAGE_AT: Final = 28
-BITS: Final = 0xF
-ORDINARY: Final = 1
-ROLL: Final = 2
-DELETE: Final = 4
-#: No record in front of it.
-NONE: Final = -1
-BLANK_SIZE: Final = 16
-#: A record, as numpy reads it; the last eight bytes are zeros.
-ROW: Final = np.dtype(
-    [
-        ("size", ">i4"),
-        ("previous", ">i8"),
-        ("magic", ">i4"),
-        ("write_ms", ">i8"),
-        ("delay_ms", ">i4"),
-        ("log_offset", ">i8"),
-        ("message_size", ">i4"),
-        ("topic_hash", ">i4"),
-        ("reserved", ">i8"),
-    ]
-)
-Rows = NDArray[np.void]
-_RECORD = struct.Struct(">iqiqiqiiq")
-HEAD = struct.Struct(">iqi")
-
-
-@dataclass(frozen=True, slots=True)
-class TimerRecord:
-    """One record, at POSITION of the timer log."""
-
-    position: int
-    size: int
-    previous: int
-    magic: int
-    write_time_ms: int
-    delay_ms: int
-    log_offset: int
-    message_size: int
-    topic_hash: int
-    reserved: int
-
-    @property
-    def is_sound(self) -> bool:
-        """Could a broker have written it?"""
-        return self.size == RECORD_SIZE and self.magic | BITS == BITS
-
-
-@dataclass(frozen=True, slots=True)
-class TimerBlank:
-    """The blank that closes a file, at POSITION."""
-
-    position: int
-    size: int
-
-
-def records(data: memoryview, start: int) -> Iterator[TimerRecord | TimerBlank]:
-    """Yield what stands in DATA, the used bytes of the file that begins at START; a blank is the last."""
-    for at in range(0, len(data) - RECORD_SIZE + 1, RECORD_SIZE):
-        size, _, magic = HEAD.unpack_from(data, at)
-        if magic == MAGIC_BLANK:
-            yield TimerBlank(start + at, size)
-            return
-        yield TimerRecord(start + at, *_RECORD.unpack_from(data, at))
-
-
-def sound_rows(rows: Rows) -> NDArray[np.bool_]:
-    """Return which of ROWS a broker could have written."""
-    sound: NDArray[np.bool_] = (rows["size"] == RECORD_SIZE) & ((rows["magic"] | BITS) == BITS)
-    return sound
+from ..files import MappedFile, MappedFiles, Syncable
+from ..format.rows import Rows
+from ..format.timers import BLANK_SIZE, RECORD, RECORD_SIZE, blank, sound_rows
 
 
 class TimerLog:
@@ -160,7 +64,7 @@ class TimerLog:
         last = self.files.last
         if last is None or not last.room or last.start + last.position != at:
             if last is not None and last.room >= BLANK_SIZE:
-                last.append(HEAD.pack(last.room, 0, MAGIC_BLANK))
+                last.append(blank(last.room))
             last = self.files.roll()
         return last
 
@@ -169,11 +73,11 @@ class TimerLog:
     def file_rows(self, file: MappedFile) -> Rows:
         """Return the records of FILE up to its position, without a copy; a blank may be the last."""
         count = min(file.position // RECORD_SIZE, self.file_records)
-        return np.frombuffer(file.view, ROW, count)
+        return RECORD.columns(file.view, count)
 
     def rows_at(self, positions: Longs) -> Rows:
         """Return the records at POSITIONS, which lie in the log, in the same order."""
-        rows = np.empty(len(positions), ROW)
+        rows = RECORD.zeros(len(positions))
         for file in self.files.files:
             inside = (positions >= file.start) & (positions < file.start + file.position)
             if inside.any():

@@ -16,9 +16,9 @@ from typing import Final
 
 from ...proto.errors import CorruptState
 from ..disk import Disk
-from ..java_json import Json, parse, render
+from ..format.java_json import Json, parse, render
+from ..format.state_tables import COUNTER_MAX, DataVersion, Object
 from ..state_files import StateFile
-from ..state_tables import COUNTER_MAX, DataVersion, Object
 
 logger = logging.getLogger(__name__)
 

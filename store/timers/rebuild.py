@@ -23,7 +23,7 @@ from ...proto.properties import (
     UNIQ_KEY,
 )
 from ...proto.property_ranges import PropertyRanges
-from ...proto.record_run import Ints, Longs, parse_run, starts_of
+from ...proto.record_run import Ints, Longs, as_bytes, parse_run, starts_of
 from ...proto.topics import TIMER_TOPIC
 from ..parts import StoreParts
 from ..slices import Entries, QueueName, read_entries, warn_of_missing
@@ -115,7 +115,7 @@ def _messages(parts: StoreParts, end: int) -> Iterator[_Messages]:
 
 def _parsed(records: bytes, log_offsets: Longs, sizes: Longs, next_offset: int) -> _Messages:
     columns = parse_run(records, starts_of(sizes.tolist()))
-    array = np.frombuffer(records, np.uint8)
+    array = as_bytes(records)
     ranges = PropertyRanges(array, columns)
     topic_at, topic_size = ranges.find(REAL_TOPIC)
     named = topic_size > 0

@@ -19,21 +19,21 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.record import MAGIC_BLANK, QUEUE_OFFSET_AT
+from ...proto.record import QUEUE_OFFSET_AT
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
 from ..commit_log import CommitLog
 from ..consume_queue import ConsumeQueue
+from ..files import MappedFile
+from ..format.timers import RECORD, RECORD_SIZE, SLOTS, WHEEL_SIZE, is_blank, sound_rows
 from ..health import Health
-from ..mapped_file import MappedFile
 from ..parts import StoreParts
 from .claim import RebuildMark
 from .entry import replay
-from .log import BLANK_SIZE, HEAD, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
+from .log import TimerLog
 from .rebuild import enter_again
 from .ring import TimerRing
 from .store import TimerStore
-from .wheel import SLOTS, WHEEL_SIZE
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class _Recovery:
         for file in files[begin:]:
             count, whole = sound_count(self._log, file, self._scan_from(file))
             end = file.start + count * RECORD_SIZE
-            rows = self._rows(file, count)
+            rows = RECORD.columns(file.view, count)
             inside = rows["log_offset"].astype(np.int64) + rows["message_size"] <= log_end
             if cut is not None or not inside.all():
                 bad = 0 if cut is not None else int(inside.argmin())
@@ -181,9 +181,6 @@ class _Recovery:
         if not self._clean or not file.start <= known <= file.end:
             return 0
         return min((known - file.start) // RECORD_SIZE, self._log.file_records)
-
-    def _rows(self, file: MappedFile, count: int) -> Rows:
-        return np.frombuffer(file.view, ROW, count)
 
     def _torn(self, end: int) -> int:
         """Return the size of the last record if a power cut tore it: then its message is not what it says."""
@@ -264,7 +261,7 @@ class _Recovery:
 
 def sound_count(log: TimerLog, file: MappedFile, begin: int) -> tuple[int, bool]:
     """Return how many leading records of FILE are sound (those before BEGIN are), and whether it goes on behind it."""
-    rows = np.frombuffer(file.view, ROW, log.file_records)
+    rows = RECORD.columns(file.view, log.file_records)
     for at in range(begin, len(rows), _CHUNK):
         part = rows[at : at + _CHUNK]
         sound = sound_rows(part) & (part["message_size"] > 0) & (part["log_offset"] >= 0)
@@ -277,7 +274,4 @@ def sound_count(log: TimerLog, file: MappedFile, begin: int) -> tuple[int, bool]
 def _is_blank(file: MappedFile, count: int) -> bool:
     """Does a blank stand behind COUNT records?"""
     at = count * RECORD_SIZE
-    if at + BLANK_SIZE > file.size:
-        return False
-    size, _, magic = HEAD.unpack_from(file.view, at)
-    return bool(magic == MAGIC_BLANK and size == file.size - at)
+    return is_blank(file.view, at, file.size - at)

@@ -1,6 +1,6 @@
 """The timer wheel of a live store: its slots in memory, page by page as they are touched, and the file behind them.
 
-Format: see wheel.py. Pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first wanted,
+Format: format/timers.py. Pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first wanted,
 and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the parts of
 the file that are no holes once, and keeps the pages of slots that are still pending.
 
@@ -14,22 +14,20 @@ in units of the precision. Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import os
-import struct
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.record_run import Longs
+from ...proto.record_run import Longs, as_bytes
 from ..disk import Disk, Mapping
-from .log import NONE
-from .wheel import SLOT_SIZE, SLOT_TYPE, SLOTS, WHEEL_SIZE
+from ..format.rows import bytes_of
+from ..format.timers import NONE, SLOT, SLOT_SIZE, SLOTS, WHEEL_SIZE
 
 PAGE_SIZE: Final = 4096
 _PAGE_SLOTS: Final = PAGE_SIZE // SLOT_SIZE
 _PAGES: Final = WHEEL_SIZE // PAGE_SIZE
 _CHUNK_PAGES: Final = 16
-_SLOT: Final = struct.Struct(">qqqi")
 _USED: Final = b"\1"
 _UNTOUCHED, _READ, _DIRTY = 0, 1, 2
 
@@ -43,14 +41,12 @@ class TimerRing:
         self._disk = disk
         self._path = path
         self._mapping: Mapping | None = None
-        self._rows = np.zeros(
-            SLOTS, SLOT_TYPE
-        )  # Pages of zeros take no memory until they are touched.
-        self._data = self._rows.view(np.uint8).data
+        self._rows = SLOT.zeros(SLOTS)  # Pages of zeros take no memory until they are touched.
+        self._data = bytes_of(self._rows)
         self._pages = bytearray(_PAGES)
-        self._page_states = np.frombuffer(self._pages, np.uint8)
+        self._page_states = as_bytes(self._pages)
         self._used = bytearray(SLOTS)
-        self._used_flags = np.frombuffer(self._used, np.uint8)
+        self._used_flags = as_bytes(self._used)
         #: Slots of an earlier time are not pending.
         self.read_time = 0
         #: The sum of the pending slots' counts.
@@ -83,7 +79,7 @@ class TimerRing:
                 self._load_chunk(at, self._mapping.read(at, end - at))
 
     def _load_chunk(self, at: int, data: bytes) -> None:
-        rows = np.frombuffer(data, SLOT_TYPE)
+        rows = SLOT.columns(data)
         numbers = np.arange(at // SLOT_SIZE, at // SLOT_SIZE + len(rows))
         times = rows["time"].astype(np.int64)
         pending = (times >= self.read_time) & (times < self.read_time + SLOTS)
@@ -148,7 +144,7 @@ class TimerRing:
         """Return first position, newest position and count of the slot of TIME; None for an empty one."""
         number = time % SLOTS
         self._touch(number // _PAGE_SLOTS, _READ)
-        found, first, last, count = _SLOT.unpack_from(self._data, number * SLOT_SIZE)
+        found, first, last, count, _ = SLOT.read(self._data, number * SLOT_SIZE)
         return (first, last, count) if found == time and found else None
 
     def put(self, time: int, first: int, last: int, count: int) -> None:
@@ -159,7 +155,7 @@ class TimerRing:
             known = self.get(time) if self._used[number] else None
             self.pending += count - (known[2] if known else 0)
             self._used[number] = 1
-        _SLOT.pack_into(self._data, number * SLOT_SIZE, time, first, last, count)
+        SLOT.write(self._data, number * SLOT_SIZE, time, first, last, count, 0)
 
     def get_many(self, times: Longs) -> tuple[Longs, Longs, Longs]:
         """Return first, newest and count of each of the slots of TIMES; −1, −1, 0 for an empty one."""

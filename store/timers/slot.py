@@ -9,7 +9,6 @@ A link that leads forward, out of the log or to something that is no record ends
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,10 +16,10 @@ from typing import Final
 import numpy as np
 
 from ...proto.record_run import Ints, Longs
-from .log import NONE, RECORD_SIZE, ROW, Rows, TimerLog, sound_rows
+from ..format.rows import Rows
+from ..format.timers import LINK, NONE, RECORD, RECORD_SIZE, sound_rows
+from .log import TimerLog
 
-#: Size of a record and position of the one in front of it.
-_LINK: Final = struct.Struct(">iq")
 #: A stretch is looked through if at least one of so many records in it should be of the slot.
 _STRETCH: Final = 12
 _NOWHERE: Final = np.array([-2], np.int64)
@@ -30,7 +29,7 @@ _NOWHERE: Final = np.array([-2], np.int64)
 class TimerRecords:
     """Records of one slot in the order in which they were entered.
 
-    positions: in the timer log;  log_offsets, sizes: of the messages;  magics: bits (ROLL, DELETE of log.py);
+    positions: in the timer log;  log_offsets, sizes: of the messages;  magics: bits (ROLL, DELETE of format/timers.py);
     write_ms: when each was entered, floored to the precision;  due_ms: the time that each is filed under.
     """
 
@@ -67,7 +66,7 @@ class TimerRecords:
     @classmethod
     def none(cls) -> TimerRecords:
         """Return no records."""
-        return cls.of(np.empty(0, np.int64), np.empty(0, ROW))
+        return cls.of(np.empty(0, np.int64), RECORD.none())
 
 
 class TimerSlot:
@@ -147,7 +146,7 @@ class TimerSlot:
                 if at > end or at % RECORD_SIZE:
                     position = NONE
                     break
-                size, previous = _LINK.unpack_from(view, at)
+                size, previous = LINK.read(view, at)
                 if size != RECORD_SIZE:
                     position = NONE
                     break

@@ -25,13 +25,15 @@ import numpy as np
 from ...proto.errors import DiskFailure, StoreFull
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
+from ..checkpoints import TimerCheckpointFile
+from ..files import Syncable
+from ..format.rows import bytes_of
+from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..health import Health
-from ..mapped_files import Syncable
 from ..parts import StoreParts
-from .checkpoint import TimerCheckpointFile
 from .claim import CheckpointPart, Claim, MetricsPart
-from .entry import PACKED, Filing, TimerBatch, chain, signs_of
-from .log import DELETE, NONE, ORDINARY, RECORD_SIZE, TimerLog
+from .entry import Filing, TimerBatch, chain, signs_of
+from .log import TimerLog
 from .metrics import TimerMetrics
 from .ring import TimerRing
 from .slot import TimerSlot
@@ -166,7 +168,7 @@ class TimerStore:
         places = self.log.places(len(rows))
         changes = chain(self.ring, rows, positions_of(places), self.precision_ms)
         self._check_place(int(changes.times[-1]))
-        self.log.append(rows.view(np.uint8).data, places)
+        self.log.append(bytes_of(rows), places)
         changes.put(self.ring)
 
     def _check_place(self, time: int) -> None:
@@ -259,7 +261,7 @@ class TimerStore:
         first, last, count = self.ring.get(time) or (NONE, NONE, 0)
         magic, slot_ms = ORDINARY | DELETE, time * self.precision_ms
         place = int(offsets[0]), int(sizes[0])
-        return PACKED.pack(RECORD_SIZE, last, magic, slot_ms, 0, *place, 0, 0), (time, first, count)
+        return RECORD.pack(RECORD_SIZE, last, magic, slot_ms, 0, *place, 0, 0), (time, first, count)
 
     # --- to the device -------------------------------------------------------------------------------------------
 

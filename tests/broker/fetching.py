@@ -16,10 +16,10 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import walk
+from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
 from ..runs import make_run, small_config
 

@@ -20,9 +20,9 @@ from pocketmq.proto.errors import Overloaded, PocketMQError, TopicExists
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.store.disk import Disk
+from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
 from ..fakes import FaultyDisk
 from ..runs import small_config

@@ -16,7 +16,7 @@ from pocketmq.proto.errors import (
     TopicNotFound,
 )
 from pocketmq.proto.errors_wire import from_wire
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from .fetching import WAIT_MS, Rig
 

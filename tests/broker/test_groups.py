@@ -13,9 +13,9 @@ from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.groups import SUBSCRIPTION_CHECK, Groups, subscription_check
 from pocketmq.broker.retry_policy import intervals_of, policy_of
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
+from pocketmq.store.format.state_tables import GroupConfig, Object
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import GroupConfig, Object
 
 from ..fakes import FaultyDisk
 from ..runs import Hand

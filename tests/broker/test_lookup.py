@@ -19,10 +19,10 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import decode_record
 from pocketmq.proto.record_run import walk
+from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
 from ..runs import Hand, make_run, open_store
 

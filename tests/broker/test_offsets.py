@@ -11,14 +11,14 @@ import pytest
 from pocketmq.broker.offsets import Offsets, Safe
 from pocketmq.proto.errors import DiskFailure, PocketMQError
 from pocketmq.store.disk import Disk
-from pocketmq.store.java_json import render_numbers
-from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import (
+from pocketmq.store.format.java_json import render_numbers
+from pocketmq.store.format.state_tables import (
     ConsumerOffsets,
     parse_consumer_offsets,
     render_consumer_offsets,
 )
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
 
 from ..fakes import FaultyDisk
 from ..recorded import recorded_store

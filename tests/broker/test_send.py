@@ -39,7 +39,7 @@ from pocketmq.proto.record import (
     encode_run,
 )
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from ..numbered import numbered_run
 from ..runs import BORN, bodies_of, records_of

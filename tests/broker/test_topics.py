@@ -23,9 +23,9 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.topics import system_topic_queues
 from pocketmq.store.disk import Disk
+from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig, TopicTable, render_topics
 
 from ..fakes import FaultyDisk
 from ..runs import Hand

@@ -15,9 +15,9 @@ from pocketmq.broker.filters.choice import TagChoice
 from pocketmq.proto.record import Record
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.format.queue_entries import ADDRESS_MAX
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.queue_extension import ADDRESS_MAX
 
 from ..interop.java_oracle import dumps, require_java, verify_start
 from ..recorded import copy_sparsely, unpacked

@@ -11,7 +11,7 @@ import pytest
 from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.errors import InvalidArgument, NotServed, StoreFull, StoreRefused
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.state_tables import parse_consumer_offsets
+from pocketmq.store.format.state_tables import parse_consumer_offsets
 
 from ..fakes import FaultyDisk
 from .test_broker import until

@@ -16,7 +16,7 @@ from pocketmq.proto.errors import (
     SubscriptionMismatch,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.state_tables import parse_consumer_offsets
+from pocketmq.store.format.state_tables import parse_consumer_offsets
 
 from .members import GROUP, Member, commit, join_of, lease, member, plan_of, release, state
 from .whole_broker import PATH, TOPIC, Peer, broker, run_of, store_config

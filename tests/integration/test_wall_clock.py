@@ -18,7 +18,7 @@ import pytest
 
 from pocketmq.client import AsyncAdmin, AsyncProducer, AsyncPullConsumer, Message
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.state_tables import parse_consumer_offsets
+from pocketmq.store.format.state_tables import parse_consumer_offsets
 
 from ..served import ServerProcess
 from .whole_broker import Peer

@@ -14,7 +14,7 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.entry_row import PRE_BLANK_SIZE
+from pocketmq.store.format.queue_entries import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache
@@ -196,7 +196,7 @@ from pocketmq.proto.record import Host
 from pocketmq.proto.run_check import check_run
 from pocketmq.proto.record_run import encode_run
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.entry_row import PRE_BLANK_SIZE
+from pocketmq.store.format.queue_entries import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.run import Run

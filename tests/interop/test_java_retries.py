@@ -15,9 +15,9 @@ from pocketmq.proto.clock import SystemClock, VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
 from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.format.state_tables import GroupTable, Object, parse_groups, render_groups
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import GroupTable, Object, parse_groups, render_groups
 
 from ..integration.whole_broker import TOPIC, Peer, broker, run_of
 from .java_oracle import Document, dumps, require_java, verify_start

@@ -14,8 +14,8 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.consume_queue import ConsumeQueue, Placed
 from pocketmq.store.consume_queues import ConsumeQueues
 from pocketmq.store.disk import Disk
+from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_tables import TopicConfig, TopicTable, render_topics
 
 from ..fakes import FaultyDisk
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pocketmq.store.copies import copy_file, has_other_names, link_or_copy, make_own
-from pocketmq.store.mapped_file import MappedFile
+from pocketmq.store.files import MappedFile
 from pocketmq.store.os_disk import OsDisk
 
 SIZE = 3 << 20

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pocketmq.proto.errors import DiskFailure, StoreError, StoreFull
+from pocketmq.store.files import Syncable
 from pocketmq.store.flush import Flusher, FlushJob, GroupCommit, sync_all
-from pocketmq.store.mapped_files import Syncable
 
 
 class Part:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketmq.proto.errors import CorruptIndex
-from pocketmq.store.index_file import IndexFile, IndexHeader
+from pocketmq.store.format.index import IndexHeader
+from pocketmq.store.index_file import IndexFile
 from pocketmq.store.os_disk import OsDisk
 
 from ..fakes import SECTOR

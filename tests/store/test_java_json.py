@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.store.java_json import Json, parse, render, render_member, render_numbers
+from pocketmq.store.format.java_json import Json, parse, render, render_member, render_numbers
 
 from ..recorded import recorded_store
 

@@ -11,10 +11,7 @@ import pytest
 from pocketmq.proto.errors import DiskFailure, StoreError
 from pocketmq.store.disk import Buffer, Disk
 from pocketmq.store.flush import Flusher
-from pocketmq.store.kept_table import FOLDER, KeptTable
-from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import (
+from pocketmq.store.format.state_tables import (
     GROUPS,
     TOPICS,
     DataVersion,
@@ -26,6 +23,9 @@ from pocketmq.store.state_tables import (
     render_groups,
     render_topics,
 )
+from pocketmq.store.kept_table import FOLDER, KeptTable
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
 
 from ..fakes import FaultyDisk
 from ..runs import Device

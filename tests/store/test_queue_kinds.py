@@ -6,9 +6,9 @@ import pytest
 
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.consume_queues import ConsumeQueues
+from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.queue_kinds import batch_topics
-from pocketmq.store.state_tables import TopicConfig, TopicTable, render_topics
 
 from ..recorded import recorded_store
 

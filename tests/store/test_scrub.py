@@ -14,9 +14,9 @@ import pytest
 from pocketmq.broker.filters.choice import TagChoice
 from pocketmq.proto.record_run import LEAST_SIZE
 from pocketmq.proto.topics import SCHEDULE_TOPIC
+from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.scrub import PIECE_BYTES, ROUND_MS, ScrubNotes
-from pocketmq.store.state_tables import TopicConfig, TopicTable, render_topics
 
 from ..damage import BODY_AT, flip, log_offset_of
 from ..runs import Hand, bodies_of, make_run, open_store

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import CorruptState
+from pocketmq.store.format.state_tables import (
+    DelayOffsets,
+    parse_delay_offsets,
+    render_delay_offsets,
+)
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
 
 FIRST = render_delay_offsets(DelayOffsets(offsets={1: 10}))
 SECOND = render_delay_offsets(DelayOffsets(offsets={1: 20}))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq.store.java_json import parse
-from pocketmq.store.state_tables import (
+from pocketmq.store.format.java_json import parse
+from pocketmq.store.format.state_tables import (
     COUNTER_MAX,
     DataVersion,
     TopicConfig,

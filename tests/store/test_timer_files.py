@@ -5,8 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.store.timers.log import RECORD_SIZE, TimerBlank, TimerRecord, records
-from pocketmq.store.timers.wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE, Slot, TimerWheel
+from pocketmq.store.format.timers import (
+    RECORD_SIZE,
+    SLOT_SIZE,
+    SLOTS,
+    WHEEL_SIZE,
+    Slot,
+    TimerBlank,
+    TimerRecord,
+    TimerWheel,
+    records,
+)
 
 from ..recorded import expected, recorded_store
 

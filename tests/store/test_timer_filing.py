@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from pocketmq.proto.errors import StoreFull
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.apache.settings import ApacheSettings
+from pocketmq.store.format.timers import RECORD_SIZE, SLOTS
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.timers.entry import Filing, TimerBatch
-from pocketmq.store.timers.log import RECORD_SIZE
-from pocketmq.store.timers.wheel import SLOTS
 
 from ..recorded import expected, recorded_store
 from ..recorded import settings as recorded_settings

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.store.checkpoints import TimerCheckpointFile, read_timer_checkpoint
+from pocketmq.store.format.checkpoints import TimerCheckpoint
+from pocketmq.store.format.state_tables import COUNTER_MAX, DataVersion
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_tables import COUNTER_MAX, DataVersion
-from pocketmq.store.timers.checkpoint import TimerCheckpoint, TimerCheckpointFile
 from pocketmq.store.timers.metrics import TimerMetrics
 
 from ..recorded import expected, recorded_store
@@ -119,7 +120,7 @@ def test_a_missing_or_short_checkpoint_says_nothing(data: bytes | None, tmp_path
     file.close()
 
     assert path.stat().st_size == 4096
-    assert TimerCheckpoint.read(OsDisk(), str(path)) == TimerCheckpoint(1000, 52, 1, 1)
+    assert read_timer_checkpoint(OsDisk(), str(path)) == TimerCheckpoint(1000, 52, 1, 1)
 
 
 def test_what_a_kill_forgot_makes_no_negative_count_in_the_file(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.topics import TIMER_TOPIC
+from pocketmq.store.format.timers import DELETE
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.timers.log import DELETE
 
 from ..fakes import Crash, RecordingDisk
 from ..runs import Hand, bodies_of, make_run, open_store

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from pocketmq.proto.topics import TIMER_TOPIC
+from pocketmq.store.format.timers import RECORD_SIZE, SLOT_SIZE, SLOTS, WHEEL_SIZE
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.timers.log import RECORD_SIZE
-from pocketmq.store.timers.wheel import SLOT_SIZE, SLOTS, WHEEL_SIZE
 
 from ..fakes import FaultyDisk
 from ..runs import Hand

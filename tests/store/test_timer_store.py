@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.store.timers.log import RECORD_SIZE
-from pocketmq.store.timers.wheel import SLOTS
+from pocketmq.store.format.timers import RECORD_SIZE, SLOTS
 
 from ..fakes import FaultyDisk
 from ..runs import Hand

@@ -19,8 +19,8 @@ from ...proto.properties import encode_properties
 from ...proto.record import LOG_OFFSET_AT, NO_HOST, encode_run
 from ...proto.run_check import check_run
 from ...store.config import StoreConfig
-from ...store.consume_queue import ENTRY
-from ...store.mapped_file import file_name
+from ...store.files import file_name
+from ...store.format.queue_entries import ENTRY
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.run import Run
@@ -93,7 +93,7 @@ def _make_large(store: Path) -> None:
                 record = bytearray(data)
                 struct.pack_into(">q", record, LOG_OFFSET_AT, start + number * size)
                 file.write(record)
-    entries = np.array([((LOG_FILES - 1) * GIB, size, 0)] * 100, ENTRY)
+    entries = np.array([((LOG_FILES - 1) * GIB, size, 0)] * 100, ENTRY.dtype)
     for number in range(QUEUES):
         folder = store / "consumequeue" / f"Large{number // 8}" / str(number % 8)
         folder.mkdir(parents=True)

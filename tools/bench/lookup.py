@@ -24,9 +24,9 @@ import numpy as np
 
 from ...proto.properties import encode_properties
 from ...proto.record import Host, Record, encode_record
+from ...store.format.index import index_key, key_hash
 from ...store.index_file import IndexFile
 from ...store.os_disk import OsDisk
-from ..lookup.index_files import key_hash, key_text
 from ..lookup.search import StoreSearch
 from .measure import Conditions, Figure, percentiles_ms
 
@@ -94,7 +94,7 @@ def _write_index(folder: Path, offsets: list[int]) -> Path:
     folder.mkdir()
     path = folder / "20260101000000000"
     file = IndexFile.create(OsDisk(), str(path), _SLOTS, _ENTRIES, end_log_offset=0, end_ms=0)
-    own = [key_hash(key_text(_TOPIC, f"k{number}")) for number in range(RECORDS)]
+    own = [key_hash(index_key(_TOPIC, f"k{number}")) for number in range(RECORDS)]
     numbers = np.random.default_rng(1)
     places = np.asarray(offsets, np.int64)
     shares = np.array_split(np.arange(RECORDS), -(-file.room // _RUN))

@@ -24,7 +24,7 @@ from ...proto.record import (
     decompress_body,
 )
 from ...proto.record_run import Longs, RunColumns, parse_run
-from ...store.mapped_file import MappedFile
+from ...store.files import MappedFile
 from .side import Bounds, Name, QueueEntries, Side, is_message, runs_of
 
 _CHUNK: Final = 1 << 14

@@ -14,8 +14,8 @@ from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.consume_queues import Queue
-from ...store.entry_row import PRE_BLANK_SIZE
-from ...store.mapped_file import MappedFile
+from ...store.files import MappedFile
+from ...store.format.queue_entries import PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk

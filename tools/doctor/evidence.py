@@ -29,9 +29,9 @@ from ...store.batch_consume_queue import BatchConsumeQueue
 from ...store.consume_queue import ConsumeQueue
 from ...store.disk import Disk
 from ...store.dispatch import by_queue
-from ...store.entry_row import PRE_BLANK_SIZE, EntryRow
-from ...store.mapped_file import MappedFile
-from ...store.mapped_files import equal_file_size
+from ...store.entry_row import EntryRow
+from ...store.files import MappedFile, equal_file_size
+from ...store.format.queue_entries import PRE_BLANK_SIZE
 from ...store.recovery.scan import FileScan, ScannedFile
 
 Name = tuple[str, int]

@@ -16,14 +16,13 @@ import numpy as np
 from ...proto.errors import StoreError
 from ...proto.record_run import Longs
 from ...store.apache.files import Refused
-from ...store.apache.index import TAG_TYPE, index_key
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.batch_consume_queue import BatchConsumeQueue
-from ...store.consume_queue import ENTRY
 from ...store.consume_queues import Queue
 from ...store.disk import Disk
-from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.format.index import TAG_TYPE, index_key
+from ...store.format.queue_entries import ENTRY, PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import Kind, RecoveryReport
@@ -109,8 +108,8 @@ def _java_entries(queue: JavaQueue) -> Longs:
     parts = [np.zeros(0, np.int64)]
     least = max(0, queue.min_offset)
     for file in queue.files.files:
-        entries = np.frombuffer(file.view[: file.wrote], ENTRY)
-        first = file.start // ENTRY.itemsize
+        entries = ENTRY.columns(file.view[: file.wrote])
+        first = file.start // ENTRY.size
         chosen = entries[max(0, least - first) :]
         parts.append(chosen["log_offset"][chosen["size"] != PRE_BLANK_SIZE].astype(np.int64))
     return np.concatenate(parts)

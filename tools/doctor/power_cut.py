@@ -6,7 +6,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any
 
-from ...store.checkpoint import Checkpoint
+from ...store.checkpoints import read_checkpoint
 from ...store.disk import Disk
 from ...store.recovery import Verified
 from .evidence import Evidence, State
@@ -40,7 +40,7 @@ def power_cut(disk: Disk, root: str, evidence: Evidence) -> PowerCut:
     """
     if not disk.exists(posixpath.join(root, "abort")):
         return PowerCut("the store was stopped cleanly: everything is on the device", 0, 0)
-    checkpoint = Checkpoint.read(disk, posixpath.join(root, "checkpoint"))
+    checkpoint = read_checkpoint(disk, posixpath.join(root, "checkpoint"))
     verified = Verified.load(disk, posixpath.join(root, "pocketmq"))
     if not checkpoint.log_time_ms and verified is None:
         return PowerCut("the checkpoint does not tell what was flushed", None)

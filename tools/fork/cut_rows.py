@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import numpy as np
-
-from ...store import batch_consume_queue, consume_queue
 from ...store.apache.settings import ApacheSettings
 from ...store.disk import Disk
-from ...store.index_file import HEADER, IndexHeader
-from ...store.mapped_file import file_name
+from ...store.files import file_name
+from ...store.format.index import HEADER_SIZE, IndexHeader
+from ...store.format.queue_entries import BATCH_ENTRY, ENTRY, leading
+from ...store.format.rows import RowFormat
 from ...store.os_disk import OsDisk
 from .skeleton import Copied, copy_rows, row_folders
 
@@ -31,12 +30,12 @@ class CutRows:
     def copy(self, copied: Copied) -> None:
         """Take over log, queues and index."""
         self._copy_log(copied)
-        for kind, entry_type in (
-            ("consumequeue", consume_queue.ENTRY),
-            ("batchconsumequeue", batch_consume_queue.ENTRY),
+        for kind, entry_format in (
+            ("consumequeue", ENTRY),
+            ("batchconsumequeue", BATCH_ENTRY),
         ):
             for folder, names in row_folders(os.path.join(self._source, kind)):
-                self._copy_queue(copied, folder, names, entry_type)
+                self._copy_queue(copied, folder, names, entry_format)
         self._copy_index(copied)
 
     def copy_others(self, copied: Copied) -> None:
@@ -66,7 +65,7 @@ class CutRows:
             OsDisk().open_map(path, size=self._settings.log_file_size, create=True).close()
 
     def _copy_queue(
-        self, copied: Copied, folder: str, names: Sequence[str], entry_type: np.dtype[np.void]
+        self, copied: Copied, folder: str, names: Sequence[str], entry_format: RowFormat
     ) -> None:
         """Take over the files of one queue up to the first entry behind the cut.
 
@@ -74,7 +73,7 @@ class CutRows:
         """
         paths = [os.path.join(folder, name) for name in names if name.isdigit()]
         for number in range(len(paths) - 1, -1, -1):
-            used = self._used(paths[number], entry_type)
+            used = self._used(paths[number], entry_format)
             if not used and (number or not int(os.path.basename(paths[0]))):
                 continue
             for path in paths[:number]:
@@ -82,32 +81,32 @@ class CutRows:
             copied.copy(paths[number], self._place(paths[number]), used)
             return
 
-    def _used(self, path: str, entry_type: np.dtype[np.void]) -> int:
+    def _used(self, path: str, entry_format: RowFormat) -> int:
         """Return how many bytes of the queue file PATH hold entries before the cut."""
-        size = entry_type.itemsize
-        if not self._places_before(self._disk.read_at(path, 0, size), entry_type):
+        size = entry_format.size
+        if not self._places_before(self._disk.read_at(path, 0, size), entry_format):
             return 0
         mapping = self._disk.open_map(path, writable=False)
         count = -(-mapping.data_end(0, mapping.size) // size)
         data = mapping.read(0, min(count, mapping.size // size) * size)
         mapping.close()
-        return size * self._places_before(data, entry_type)
+        return size * self._places_before(data, entry_format)
 
-    def _places_before(self, data: bytes, entry_type: np.dtype[np.void]) -> int:
+    def _places_before(self, data: bytes, entry_format: RowFormat) -> int:
         """Return how many entries at the beginning of DATA point before the cut."""
-        entries = np.frombuffer(data, entry_type, len(data) // entry_type.itemsize)
+        entries = entry_format.columns(data)
         offsets = entries["log_offset"]
         good = (offsets >= 0) & (offsets < self._end) & (entries["size"] > 0)
-        return len(good) if good.all() else int(good.argmin())
+        return leading(good)
 
     def _copy_index(self, copied: Copied) -> None:
         for folder, names in row_folders(os.path.join(self._source, "index")):
             for name in names:
                 path = os.path.join(folder, name)
-                data = self._disk.read_at(path, 0, HEADER.size)
-                if len(data) < HEADER.size:
+                data = self._disk.read_at(path, 0, HEADER_SIZE)
+                if len(data) < HEADER_SIZE:
                     continue
-                header = IndexHeader(*HEADER.unpack(data))
+                header = IndexHeader.parse(data)
                 if header.next_entry > 1 and header.begin_log_offset >= self._end:
                     continue
                 full = header.next_entry >= self._settings.index_entries

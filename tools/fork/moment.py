@@ -10,7 +10,7 @@ import numpy as np
 
 from ...proto.record_run import parse_run
 from ...store.disk import Disk
-from ...store.mapped_file import MappedFile
+from ...store.files import MappedFile
 from ...store.recovery.scan import FileScan
 
 #: Far behind any time of a record.

@@ -16,16 +16,17 @@ from typing import Final
 import numpy as np
 
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from ...store.checkpoints import read_timer_checkpoint
 from ...store.disk import Disk
-from ...store.message_store import MessageStore
-from ...store.state_files import StateFile
-from ...store.state_tables import (
+from ...store.format.checkpoints import CHECKPOINT_SIZE
+from ...store.format.state_tables import (
     parse_consumer_offsets,
     parse_delay_offsets,
     render_consumer_offsets,
     render_delay_offsets,
 )
-from ...store.timers.checkpoint import CHECKPOINT_SIZE, TimerCheckpoint
+from ...store.message_store import MessageStore
+from ...store.state_files import StateFile
 from .moment import Cut
 
 _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -49,7 +50,7 @@ def wind_back_timers(disk: Disk, root: str, cut: Cut) -> bool:
     Return whether there are any. Wheel and timer log must not be there.
     """
     path = posixpath.join(root, "config", "timercheck")
-    known = TimerCheckpoint.read(disk, path)
+    known = read_timer_checkpoint(disk, path)
     if known.is_empty:
         return False
     read_ms = min(known.last_read_ms, max(0, cut.time_ms) // 1000 * 1000)

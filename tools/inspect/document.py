@@ -21,15 +21,17 @@ from ...proto.errors import CorruptRecord, InvalidArgument
 from ...proto.record import Host, Record, decode_record, decompress_body
 from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
-from ...store.apache.index import TAG_TYPE, JavaIndexFile, index_key
+from ...store.apache.index import JavaIndexFile
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
-from ...store.checkpoint import Checkpoint
+from ...store.checkpoints import read_checkpoint
 from ...store.disk import Disk
+from ...store.format.checkpoints import Checkpoint
+from ...store.format.index import TAG_TYPE, index_key
+from ...store.format.timers import TimerBlank, TimerRecord
 from ...store.overlay_disk import OverlayDisk
-from ...store.timers.log import TimerBlank, TimerRecord
 from ...store.view import NO_FILE, OpenedStore
 
 Document = dict[str, Any]
@@ -104,7 +106,7 @@ def side_tables(config: JavaConfig, timers: JavaTimers | None) -> Document:
 def checkpoint_before(disk: Disk, root: str) -> Document | None:
     """Return the checkpoint as it is on disk; None without one."""
     path = posixpath.join(root, "checkpoint")
-    return checkpoint(Checkpoint.read(disk, path)) if disk.exists(path) else None
+    return checkpoint(read_checkpoint(disk, path)) if disk.exists(path) else None
 
 
 def checkpoint(values: Checkpoint) -> Document:

@@ -17,11 +17,10 @@ from ...proto.record_run import Bytes, Longs, RunColumns, as_bytes, parse_run
 from ...proto.run_check import topic_is
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.config import parse_delay_levels
-from ...store.entry_row import PRE_BLANK_SIZE
-from ...store.queue_extension import ADDRESS_MAX
+from ...store.format.queue_entries import ADDRESS_MAX, PRE_BLANK_SIZE
+from ...store.format.rows import Rows
 from ...store.view import QueueFolder, StoreView
 from .log_walk import LogWalk
-from .queue_entries import Entries
 
 Codes = NDArray[np.int8]
 
@@ -53,7 +52,7 @@ class EntryCheck:
         self._walk = walk
         self._delays_ms = np.array((0, *parse_delay_levels(files.settings.delay_levels)), np.int64)
 
-    def check(self, folder: QueueFolder, first: int, entries: Entries) -> Codes:
+    def check(self, folder: QueueFolder, first: int, entries: Rows) -> Codes:
         """Return a verdict for each of ENTRIES of the queue in FOLDER, which are numbered from FIRST on."""
         offsets = entries["log_offset"].astype(np.int64)
         codes = np.zeros(len(entries), np.int8)
@@ -75,9 +74,7 @@ class EntryCheck:
         self._find_repeats(offsets, codes)
         return codes
 
-    def _compare(
-        self, folder: QueueFolder, numbers: Longs, entries: Entries, found: Found
-    ) -> Codes:
+    def _compare(self, folder: QueueFolder, numbers: Longs, entries: Rows, found: Found) -> Codes:
         """Return the verdicts for entries whose sound records are FOUND."""
         codes = np.zeros(len(entries), np.int8)
         columns = found.columns

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 
-from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ...proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from ...store.damage import SetAside, set_aside
+from ...store.format.log_file import HEAD_BYTES, record_head
+from ...store.format.timers import WHEEL_SIZE
 from ...store.listing import FileRow, RowFile
 from ...store.state_files import BROKEN_FOLDER
-from ...store.timers.wheel import WHEEL_SIZE
 from ...store.view import StoreView
 from .log_walk import LogWalk
 from .queue_entries import Bounds
@@ -22,7 +23,6 @@ from .tables import Tables
 
 Severity = Literal["refused", "wrong", "note"]
 HEADS_MAX: Final = 1024
-_HEAD_SIZE: Final = LOG_OFFSET_AT + 8
 _FINDINGS_MAX: Final = 1000
 _SET_ASIDE_SHOWN: Final = 100
 
@@ -81,11 +81,10 @@ class Health:
     def _head(self, file: RowFile) -> Iterator[Finding]:
         """Look at the first bytes of FILE: by descriptor, for a page fault costs more."""
         try:
-            head = self.files.disk.read_at(file.path, 0, _HEAD_SIZE)
+            head = self.files.disk.read_at(file.path, 0, HEAD_BYTES)
         except FileNotFoundError:
             return  # A live broker's retention deleted it.
-        size, magic = (int.from_bytes(head[at : at + 4], "big", signed=True) for at in (0, 4))
-        own = int.from_bytes(head[LOG_OFFSET_AT:_HEAD_SIZE], "big", signed=True)
+        size, magic, own = record_head(head.ljust(HEAD_BYTES, b"\0"))
         if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or not 0 < size <= file.size:
             what = "no record" if any(head) else "zeros"
             yield Finding("wrong", f"log: {file.name} begins with {what}")

@@ -1,4 +1,4 @@
-"""The index files of a store as they lie: header, slots and entries. Format: store/index_file.py.
+"""The index files of a store as they lie: header, slots and entries. Format: store/format/index.py.
 
 The length of a file tells slots and entries together only; see `sizes.index_shape`.
 """
@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ...store.apache.settings import ApacheSettings
-from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
-from ...store.index_file import ENTRIES, HEADER, IndexHeader
+from ...store.format.index import HEADER_SIZE, IndexHeader, IndexShape
 from ...store.listing import RowFile
 from ...store.view import StoreView
 from ..stores.sizes import index_shape
@@ -74,20 +72,17 @@ def shape_of(files: StoreView) -> tuple[int, int]:
 def open_index(files: StoreView, name: IndexName) -> IndexEntries | None:
     """Return the index file NAME; None if it is too short for a header."""
     view = files.view(RowFile(name.path, 0, name.size))
-    if len(view) < INDEX_HEADER_SIZE:
+    if len(view) < HEADER_SIZE:
         return None
-    slot_count, entry_count = shape_of(files)
-    header = IndexHeader(*HEADER.unpack_from(view))
+    shape = IndexShape(*shape_of(files))
+    header = IndexHeader.parse(view)
     header.next_entry = max(1, header.next_entry)
-    entries_at = INDEX_HEADER_SIZE + slot_count * INDEX_SLOT_SIZE
-    slots_there = min(slot_count, (len(view) - INDEX_HEADER_SIZE) // INDEX_SLOT_SIZE)
-    entries_there = max(0, min(entry_count, (len(view) - entries_at) // INDEX_ENTRY_SIZE))
     return IndexEntries(
         name=name,
         header=header,
-        slot_count=slot_count,
-        entry_count=entry_count,
-        slots=np.frombuffer(view, ">i4", slots_there, INDEX_HEADER_SIZE),
-        entries=np.frombuffer(view, ENTRIES, entries_there, min(entries_at, len(view))),
-        is_whole=len(view) == entries_at + entry_count * INDEX_ENTRY_SIZE,
+        slot_count=shape.slots,
+        entry_count=shape.entries,
+        slots=shape.slots_in(view),
+        entries=shape.entries_in(view),
+        is_whole=len(view) == shape.file_size,
     )

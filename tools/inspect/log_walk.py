@@ -9,8 +9,6 @@ Cost: some 0.2 µs a record; a stretch has STRETCH_BYTES at most, so that memory
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -18,20 +16,23 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.record import LOG_OFFSET_AT, MAGIC_BLANK
 from ...proto.record_run import RunColumns, parse_run, walk
 from ...proto.topics import RECORD_SIZE_MAX
+from ...store.format.log_file import (
+    BLANK_SIZE,
+    MAGIC_AT,
+    MAGIC_PATTERN,
+    is_blank,
+    no_record,
+    placed_record,
+    size_and_magic,
+)
 from ...store.listing import RowFile
 from ...store.view import StoreView
 
 STRETCH_BYTES: Final = 4 << 20
 #: A file that has no record in its first bytes is one that was made ahead of need.
 _UNUSED_BYTES: Final = 8 << 20
-_BLANK_SIZE: Final = 8
-_MAGIC_AT: Final = 4
-_MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]", re.DOTALL)
-_PAIR: Final = struct.Struct(">ii")
-_LONG: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class LogWalk:
                 known = self._known_end
                 if known is not None and file.start <= known <= file.end:
                     first = known - file.start
-                    if not any(view[first : first + _BLANK_SIZE]):
+                    if not any(view[first : first + BLANK_SIZE]):
                         return known
                 return file.start + _last_end(view, file.start, first, self._files.data_end(file))
         return self.row.begin
@@ -276,9 +277,9 @@ def one_record(file: RowFile, view: memoryview, at: int) -> Stretch:
 
 def next_sound(view: memoryview, start: int, at: int, end: int) -> int | None:
     """Return the position from AT on of the next sound record in VIEW, a file that begins at START; None if none."""
-    position = at + _MAGIC_AT
-    while (match := _MAGIC.search(view, position, max(position, end))) is not None:
-        found = match.start() - _MAGIC_AT
+    position = at + MAGIC_AT
+    while (match := MAGIC_PATTERN.search(view, position, max(position, end))) is not None:
+        found = match.start() - MAGIC_AT
         if _is_sound(view, start, found):
             return found
         position = match.start() + 1
@@ -286,18 +287,11 @@ def next_sound(view: memoryview, start: int, at: int, end: int) -> int | None:
 
 
 def _is_sound(view: memoryview, start: int, at: int) -> bool:
-    if at + LOG_OFFSET_AT + _LONG.size > len(view):
-        return False
-    if _LONG.unpack_from(view, at + LOG_OFFSET_AT)[0] != start + at:
-        return False
-    return bool(parse_run(view, np.array([at], np.int64)).well_formed[0])
+    return placed_record(view, at, start + at, end=len(view)) is not None
 
 
 def _is_blank(view: memoryview, at: int) -> bool:
-    if at + _BLANK_SIZE > len(view):
-        return False
-    size, magic = _PAIR.unpack_from(view, at)
-    return bool(magic == MAGIC_BLANK and at + size == len(view))
+    return is_blank(view, at, len(view) - at)
 
 
 def _cut(stretch: Stretch, end: int) -> Stretch:
@@ -347,9 +341,9 @@ def _store_ms(view: memoryview, at: int) -> int:
 
 def why(view: memoryview, at: int) -> str:
     """Return what is wrong with the bytes at AT, where no record stands."""
-    if at + _BLANK_SIZE > len(view):
+    if at + BLANK_SIZE > len(view):
         return "the file ends"
-    size, magic = _PAIR.unpack_from(view, at)
+    size, magic = size_and_magic(view, at)
     if not size and not magic:
         return "zeros"
-    return f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
+    return no_record(size, magic)

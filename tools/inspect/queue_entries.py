@@ -2,7 +2,7 @@
 
 Plain entries (20 bytes): log offset, record size, tags code; entry N is queue offset N. Batch entries (46 bytes) carry
 the first queue offset and the number of messages themselves. An entry is valid if its size is positive; behind the
-last valid one stand zeros. Formats: store/consume_queue.py, store/batch_consume_queue.py.
+last valid one stand zeros. Formats: store/format/queue_entries.py.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Mapping
-from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.format.queue_entries import PRE_BLANK_SIZE, entry_format
+from ...store.format.rows import RowFormat, Rows
 from ...store.listing import FileRow, RowFile
 from ...store.queue_extension import QueueExtension
 from ...store.view import QueueFolder, StoreView
-
-Entries = NDArray[Any]
 
 _ENTRIES_AT_ONCE: Final = 1 << 16
 #: A page of them, and one more.
@@ -48,34 +46,31 @@ class QueueEntries:
         self._files = files
         self.folder = folder
         self._log_begin = log_begin
-        source = batch_consume_queue if folder.is_batch else consume_queue
-        self._type: np.dtype[np.void] = source.ENTRY
+        self._format = entry_format(is_batch=folder.is_batch)
         self.row: FileRow = files.row(folder.path)
         self._log_offsets: NDArray[np.int64] | None = None
         self._extension = QueueExtension(files.disk, folder.path)
 
-    def of(self, file: RowFile) -> Entries:
+    def of(self, file: RowFile) -> Rows:
         """Return all places for entries in FILE."""
-        view = self._files.view(file)
-        count = len(view) // self._type.itemsize
-        return np.frombuffer(view, self._type, count)
+        return self._format.columns(self._files.view(file))
 
     def number_of(self, file: RowFile) -> int:
         """Return the number of the first entry of FILE."""
-        return file.start // self._type.itemsize
+        return file.start // self._format.size
 
     def bounds(self) -> Bounds:
         """Return where the queue begins and ends; read by descriptor, for page faults cost more than the entries."""
         for file in reversed(self.row.files):
-            probe = _Probe(self._files, file, self._type)
+            probe = _Probe(self._files, file, self._format)
             count = probe.valid_count()
             last = probe.entries(count - 1, 1) if count else None
             if last is not None and int(last["size"][0]) != PRE_BLANK_SIZE:
                 return self._bounds(self.number_of(file) + count, last)
-        at = self.row.begin // self._type.itemsize
+        at = self.row.begin // self._format.size
         return Bounds(at, at, at, at, None)
 
-    def _bounds(self, end: int, last: Entries) -> Bounds:
+    def _bounds(self, end: int, last: Rows) -> Bounds:
         first = min(self.first_from(self._log_begin), end)
         log_end = int(last["log_offset"][0]) + int(last["size"][0])
         if not self.folder.is_batch:
@@ -88,15 +83,15 @@ class QueueEntries:
     def first_from(self, log_offset: int) -> int:
         """Return the number of the first entry whose record stands at LOG_OFFSET or behind it."""
         for file in self.row.files:
-            probe = _Probe(self._files, file, self._type)
+            probe = _Probe(self._files, file, self._format)
             at = probe.count_before(log_offset)
             if at < probe.count:
                 return self.number_of(file) + at
-        return self.row.end // self._type.itemsize
+        return self.row.end // self._format.size
 
-    def gather(self, numbers: NDArray[np.int64]) -> tuple[Entries, NDArray[np.bool_]]:
+    def gather(self, numbers: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the plain entries with NUMBERS, and which of them are there; the others are zeros."""
-        size = self._type.itemsize
+        size = self._format.size
         found = np.zeros(len(numbers), f"V{size}")
         there = np.zeros(len(numbers), np.bool_)
         low, high = int(numbers.min()), int(numbers.max())
@@ -110,12 +105,12 @@ class QueueEntries:
             inside = (numbers >= start) & (numbers < start + len(places))
             found[inside] = places[numbers[inside] - start]
             there |= inside
-        entries = self._resolved(found.view(self._type))
+        entries = self._resolved(found.view(self._format.dtype))
         return entries, there & (entries["size"] > 0)
 
     def _file_of(self, number: int) -> int:
         """Return the place in the row of the file that has entry NUMBER, or of the one before."""
-        at = number * self._type.itemsize
+        at = number * self._format.size
         return max(0, bisect_right(self.row.files, at, key=lambda file: file.start) - 1)
 
     def log_offsets(self) -> NDArray[np.int64]:
@@ -126,7 +121,7 @@ class QueueEntries:
             self._log_offsets = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
         return self._log_offsets
 
-    def read(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
+    def read(self, first: int, end: int) -> Iterator[tuple[int, Rows]]:
         """Yield (number, entries) from entry FIRST to END, in pieces; nothing for places that no file covers."""
         for file in self.row.files:
             start = self.number_of(file)
@@ -136,7 +131,7 @@ class QueueEntries:
                 part = entries[at - start : min(high, at + _ENTRIES_AT_ONCE) - start]
                 yield at, self._resolved(part)
 
-    def _resolved(self, entries: Entries) -> Entries:
+    def _resolved(self, entries: Rows) -> Rows:
         """Return ENTRIES with the tags codes that stand beside them, where a Java broker extended them."""
         return entries if self.folder.is_batch else self._extension.resolve(entries)
 
@@ -144,9 +139,9 @@ class QueueEntries:
 class _Probe:
     """Looks at single entries of FILE through its descriptor."""
 
-    def __init__(self, files: StoreView, file: RowFile, entry_type: np.dtype[np.void]) -> None:
-        self._type = entry_type
-        self._size = entry_type.itemsize
+    def __init__(self, files: StoreView, file: RowFile, entry_format: RowFormat) -> None:
+        self._format = entry_format
+        self._size = entry_format.size
         try:
             self._mapping: Mapping | None = files.disk.open_map(file.path, writable=False)
         except FileNotFoundError:
@@ -154,11 +149,10 @@ class _Probe:
         #: Places for entries.
         self.count = 0 if self._mapping is None else self._mapping.size // self._size
 
-    def entries(self, at: int, count: int) -> Entries:
+    def entries(self, at: int, count: int) -> Rows:
         """Return up to COUNT entries from place AT on."""
         assert self._mapping is not None
-        data = self._mapping.read(at * self._size, count * self._size)
-        return np.frombuffer(data, self._type, len(data) // self._size)
+        return self._format.columns(self._mapping.read(at * self._size, count * self._size))
 
     def valid_count(self) -> int:
         """Return how many valid entries the file begins with.

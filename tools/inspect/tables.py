@@ -11,11 +11,8 @@ from typing import Any, TypeVar
 
 from ...proto.errors import CorruptState
 from ...store.apache import beans
-from ...store.java_json import parse
-from ...store.kept_table import Bean, Changes
-from ...store.overlay_disk import OverlayDisk
-from ...store.state_files import StateFile
-from ...store.state_tables import (
+from ...store.format.java_json import parse
+from ...store.format.state_tables import (
     GROUPS,
     TOPICS,
     ConsumerOffsets,
@@ -28,6 +25,9 @@ from ...store.state_tables import (
     parse_groups,
     parse_topics,
 )
+from ...store.kept_table import Bean, Changes
+from ...store.overlay_disk import OverlayDisk
+from ...store.state_files import StateFile
 from ...store.view import StoreView
 
 T = TypeVar("T")

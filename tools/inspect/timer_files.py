@@ -1,4 +1,4 @@
-"""The timed messages' files as they lie: checkpoint, wheel and log. Formats: store/timers/."""
+"""The timed messages' files as they lie: checkpoint, wheel and log. Formats: store/format/."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ...store.checkpoints import read_timer_checkpoint
+from ...store.format.checkpoints import TimerCheckpoint
+from ...store.format.timers import (
+    DELETE,
+    RECORD,
+    RECORD_SIZE,
+    ROLL,
+    SLOTS,
+    WHEEL_SIZE,
+    TimerWheel,
+    sound_rows,
+)
 from ...store.listing import FileRow, RowFile
-from ...store.timers.checkpoint import TimerCheckpoint
-from ...store.timers.log import DELETE, RECORD_SIZE, ROLL, ROW, sound_rows
-from ...store.timers.wheel import SLOTS, WHEEL_SIZE, TimerWheel
 from ...store.view import StoreView
 
 _ROWS_AT_ONCE: Final = 1024
@@ -27,7 +35,7 @@ class TimerFiles:
         self.precision_ms = max(1, files.settings.timer_precision_ms)
         known = files.has("config", "timercheck")
         path = files.path("config", "timercheck")
-        self.checkpoint = TimerCheckpoint.read(files.disk, path) if known else TimerCheckpoint()
+        self.checkpoint = read_timer_checkpoint(files.disk, path) if known else TimerCheckpoint()
         self.log: FileRow = files.row(files.path("timerlog"))
 
     @property
@@ -73,8 +81,7 @@ class TimerFiles:
         return bisect_left(range(len(sizes)), 1, key=lambda at: int(sizes[at]) != RECORD_SIZE)
 
     def _rows(self, file: RowFile) -> NDArray[Any]:
-        view = self._files.view(file)
-        return np.frombuffer(view, ROW, len(view) // RECORD_SIZE)
+        return RECORD.columns(self._files.view(file))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the records of the log, in order."""

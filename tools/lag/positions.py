@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from ...store.state_tables import GroupConfig
+from ...store.format.state_tables import GroupConfig
 from ...store.view import OpenedStore, QueueBounds
 
 #: By topic and queue: groups, and their committed offsets; None for none.

@@ -5,20 +5,19 @@ One pass over the entries behind the lowest offset serves all groups of a queue.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from ...proto.record import MAGIC_V1, MAGIC_V2, head_store_time_ms
+from ...proto.record import head_store_time_ms
 from ...proto.record_run import LEAST_SIZE, Longs
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
+from ...store.format.log_file import begins_record
 from ..stores.queue_entries import QueueEntries, entries_of
 
-_SIZE_MAGIC = struct.Struct(">ii")
 #: So many records that cannot be read are passed over, one by one, to find the oldest that can.
 _BAD_HEADS_MAX: Final = 64
 
@@ -111,9 +110,6 @@ def stored_ms(store: JavaReading, place: int, size: int) -> int | None:
         return None
     at = place - file.start
     head = file.mapping.read(at, min(LEAST_SIZE, file.wrote - at))
-    if len(head) < LEAST_SIZE:
-        return None
-    total, magic = _SIZE_MAGIC.unpack_from(head)
-    if total != size or magic not in (MAGIC_V1, MAGIC_V2):
+    if len(head) < LEAST_SIZE or not begins_record(head, size):
         return None
     return head_store_time_ms(head)

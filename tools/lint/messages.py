@@ -5,7 +5,6 @@ Columns of a few thousand records at a time: some 12 µs a message, and 3 more w
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -18,16 +17,15 @@ from ...proto.errors import InvalidFilter
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.properties import SHARDING_KEY, TAGS
 from ...proto.property_ranges import PropertyRanges
-from ...proto.record import MAGIC_V1, MAGIC_V2
 from ...proto.record_run import LEAST_SIZE, parse_run, starts_of
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
+from ...store.format.log_file import begins_record
 from ...store.slices import Slices
 from ..stores.queue_entries import QueueEntries, entries_of
 from .rules import QueueMessages, is_nameable
 
 _AT_ONCE: Final = 4_096
-_SIZE_MAGIC: Final = struct.Struct(">ii")
 #: Different tags that are told of one queue.
 _TAGS_MAX: Final = 1_000
 
@@ -137,8 +135,7 @@ def _record(store: JavaReading, entries: QueueEntries, row: int) -> bytes | None
     if file is None or size < LEAST_SIZE or place - file.start + size > file.wrote:
         return None
     data = file.mapping.read(place - file.start, size)
-    total, magic = _SIZE_MAGIC.unpack_from(data)
-    return data if total == size and magic in (MAGIC_V1, MAGIC_V2) else None
+    return data if begins_record(data, size) else None
 
 
 def accounts_by_queue(

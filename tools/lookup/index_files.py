@@ -1,7 +1,7 @@
 """The key index as its files have it: candidates for a key, newest first, and what the files do not cover.
 
 A file is mapped, not read: a look-up touches a slot and the entries of its chain, a page each at most. (Format:
-store/index_file.py.) Entries hold a hash of 31 bits and a time in seconds, so that candidates are compared with the
+store/format/index.py.) Entries hold a hash of 31 bits and a time in seconds, so that candidates are compared with the
 records by whoever asks.
 
 A chain runs from newer to older entries. A link that does not lead to an older one is damage, and ends the chain.
@@ -12,22 +12,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ...proto.java_hash import java_hash
 from ...store.apache.settings import ApacheSettings
-from ...store.config import (
-    INDEX_ENTRY_SIZE,
-    INDEX_HEADER_SIZE,
-    INDEX_SLOT_SIZE,
-    index_file_size,
-)
 from ...store.disk import Disk
-from ...store.index_file import ENTRY, HEADER, SLOT, IndexHeader
+from ...store.format.index import ENTRY, HEADER_SIZE, SLOT, IndexHeader, IndexShape, key_hash
 from ...store.listing import FilePages
 from ..stores.sizes import index_shape
-
-_INT_MAX: Final = (1 << 31) - 1
 
 
 class Candidate(NamedTuple):
@@ -38,41 +29,30 @@ class Candidate(NamedTuple):
     file: str
 
 
-def key_text(topic: str, key: str, kind: str = "K") -> str:
-    """Return what is hashed for KEY of TOPIC; KIND "T" for a tag."""
-    return f"{topic}#T#{key}" if kind == "T" else f"{topic}#{key}"
-
-
-def key_hash(text: str) -> int:
-    """Return what the index stores for TEXT: Java's hash without its sign, 0 for the one that has no opposite."""
-    return abs(java_hash(text)) & _INT_MAX
-
-
 class IndexPart:
     """One index file, of SLOTS hash slots and ENTRIES entries."""
 
     def __init__(self, pages: FilePages, slots: int, entries: int) -> None:
         self.path = pages.path
-        self.header = IndexHeader(*HEADER.unpack(pages.read(0, HEADER.size)))
+        self.header = IndexHeader.parse(pages.read(0, HEADER_SIZE))
         self._pages = pages
-        self._slots = slots
-        self._entries = entries
-        self._entries_at = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
+        self._shape = IndexShape(slots, entries)
 
     @property
     def used(self) -> int:
         """How many keys the file has."""
-        return max(0, min(self.header.next_entry, self._entries) - 1)
+        return max(0, min(self.header.next_entry, self._shape.entries) - 1)
 
     @property
     def is_short(self) -> bool:
-        return self._pages.size < index_file_size(self._slots, self._entries)
+        return self._pages.size < self._shape.file_size
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         """Return key hash, log offset, seconds and previous entry of entry NUMBER."""
-        at = self._entries_at + number * INDEX_ENTRY_SIZE
-        found: tuple[int, int, int, int] = ENTRY.unpack(self._pages.read(at, ENTRY.size))
-        return found
+        key, log_offset, seconds, previous = ENTRY.read(
+            self._pages.read(self._shape.entry_at(number), ENTRY.size)
+        )
+        return key, log_offset, seconds, previous
 
     @cached_property
     def contradiction(self) -> str | None:
@@ -80,8 +60,8 @@ class IndexPart:
         header = self.header
         if self.is_short:
             return "is cut short"
-        if header.next_entry > self._entries:
-            return f"counts {header.next_entry - 1:,} keys, and has room for {self._entries - 1:,}"
+        if header.next_entry > self._shape.entries:
+            return f"counts {header.next_entry - 1:,} keys, and has room for {self._shape.entries - 1:,}"
         if not 0 <= header.begin_ms <= header.end_ms:
             return "ends before it begins"
         if self.used and self._entry(self.used)[1] != header.end_log_offset:
@@ -92,9 +72,8 @@ class IndexPart:
 
     def follow(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[Candidate]:
         """Yield the entries with the hash WANTED of the time range, from the newest on."""
-        slot_at = INDEX_HEADER_SIZE + wanted % self._slots * INDEX_SLOT_SIZE
-        (number,) = SLOT.unpack(self._pages.read(slot_at, SLOT.size))
-        newer, first_ms = self._entries, self.header.begin_ms
+        (number,) = SLOT.read(self._pages.read(self._shape.slot_at(wanted), SLOT.size))
+        newer, first_ms = self._shape.entries, self.header.begin_ms
         while 0 < number < newer:
             entry_hash, log_offset, seconds, previous = self._entry(number)
             time_ms = first_ms + seconds * 1000
@@ -151,7 +130,7 @@ class IndexFiles:
         ]
 
     def candidates(self, text: str, begin_ms: int, end_ms: int) -> Iterator[Candidate]:
-        """Yield the candidates for TEXT (see `key_text`) stored from BEGIN_MS to END_MS, some more, newest first."""
+        """Yield the candidates for TEXT (see `index_key`) stored from BEGIN_MS to END_MS, some more, newest first."""
         wanted = key_hash(text)
         for place, file in enumerate(self.files):
             header = file.header

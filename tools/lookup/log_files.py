@@ -14,7 +14,6 @@ Where nothing can be read, an `Absence` says why:
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,12 +31,9 @@ from ...proto.record import (
     decode_record,
 )
 from ...store.disk import Disk
+from ...store.format.log_file import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
 from ...store.listing import FilePages, PagedRow
 
-_HEAD: Final = struct.Struct(">ii")
-_MAGICS: Final = re.compile(
-    b"|".join(re.escape(magic.to_bytes(4, "big", signed=True)) for magic in (MAGIC_V1, MAGIC_V2))
-)
 #: Search for the beginning of a record goes back so far at first; a record is rarely longer.
 _BACK_BYTES: Final = 1 << 16
 _BACK_BYTES_MAX: Final = 1 << 26
@@ -78,7 +74,7 @@ class LogFiles(PagedRow):
         file = self.file_at(log_offset)
         if file is None:
             return self._outside(log_offset)
-        size, magic = _HEAD.unpack(file.read(log_offset - file.start, _HEAD.size))
+        size, magic = size_and_magic(file.read(log_offset - file.start, BLANK_SIZE))
         if magic == MAGIC_BLANK:
             return Absence(log_offset, "nothing", f"the blank end of {file.path} begins there")
         if not size and not magic and log_offset >= self.end:
@@ -145,14 +141,14 @@ class LogFiles(PagedRow):
         if not file.start <= self.known < file.end:
             return 0
         at = self.known - file.start
-        size, magic = _HEAD.unpack(file.read(at, _HEAD.size))
+        size, magic = size_and_magic(file.read(at, BLANK_SIZE))
         is_there = isinstance(self._record(file, self.known, size, magic), Stored)
         return at if is_there else 0
 
     def _written(self, file: FilePages, at: int) -> int:
         read, whole = file.read_next, file.size
-        while at + _HEAD.size <= whole:
-            size, magic = _HEAD.unpack(read(at, _HEAD.size))
+        while at + BLANK_SIZE <= whole:
+            size, magic = size_and_magic(read(at, BLANK_SIZE))
             if magic == MAGIC_BLANK:
                 return whole
             if magic in (MAGIC_V1, MAGIC_V2) and FIXED_SIZE_V4 <= size <= whole - at:
@@ -166,10 +162,10 @@ class LogFiles(PagedRow):
 
     def _next_sound(self, file: FilePages, begin: int) -> int | None:
         """Return the position from BEGIN on of the next sound record in FILE; None if there is none."""
-        overlap = _HEAD.size - 1
+        overlap = BLANK_SIZE - 1
         for start, piece in file.pieces(begin, file.data_end, overlap):
-            for match in _MAGICS.finditer(piece):
-                head = start + match.start() - 4
+            for match in MAGIC_PATTERN.finditer(piece):
+                head = start + match.start() - MAGIC_AT
                 found = self.at(file.start + head) if head >= begin else None
                 if isinstance(found, Stored) and found.record.log_offset == found.log_offset:
                     return head
@@ -221,7 +217,7 @@ class LogFiles(PagedRow):
         while True:
             low = max(0, inside - back)
             before = file.read(low, inside - low)
-            for head in reversed([match.start() for match in _MAGICS.finditer(before)]):
+            for head in reversed([match.start() for match in MAGIC_PATTERN.finditer(before)]):
                 found = self.at(file.start + low + head - 4) if low + head >= 4 else None
                 if isinstance(found, Stored) and found.log_offset + len(found.data) > place:
                     return found

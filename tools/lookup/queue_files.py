@@ -1,6 +1,6 @@
 """The queues of a store as their files have them: from queue offsets and times to places in the log.
 
-A queue is a row of entries (store/consume_queue.py, store/batch_consume_queue.py have the formats) in files of one
+A queue is a row of entries (store/format/queue_entries.py) in files of one
 length. Here an entry is read where it stands, without opening the rest: a look-up by offset costs a page, one by time
 a page for each halving.
 """
@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...store import batch_consume_queue, consume_queue
 from ...store.disk import Disk
-from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.format.queue_entries import PRE_BLANK_SIZE, entry_format
 from ...store.listing import PagedRow
 from ...store.queue_extension import QueueExtension
 from .log_files import LogFiles
@@ -43,8 +42,8 @@ class QueueFiles(PagedRow):
         self.topic = topic
         self.queue = queue
         self.is_batch = is_batch
-        self._entry_type = batch_consume_queue.ENTRY if is_batch else consume_queue.ENTRY
-        self._entry_size = self._entry_type.itemsize
+        self._format = entry_format(is_batch=is_batch)
+        self._entry_size = self._format.size
         self._extension = QueueExtension(disk, folder)
 
     # --- by place in the row -------------------------------------------------------------------------------------
@@ -55,8 +54,7 @@ class QueueFiles(PagedRow):
         file = self.file_at(byte) if byte >= 0 else None
         if file is None:
             return None
-        data = file.read(byte - file.start, self._entry_size)
-        fields = np.frombuffer(data, self._entry_type)[0].item()
+        fields = self._format.read(file.read(byte - file.start, self._entry_size))
         if self.is_batch:
             log_offset, size, code, _, base, count, _, _ = fields
             found = QueueEntry(base, log_offset, size, code, count)

@@ -19,8 +19,9 @@ from ...proto.message_id import decode_offset_message_id
 from ...proto.properties import TAGS, UNIQ_KEY
 from ...proto.record import Host, Record
 from ...store.disk import Disk
+from ...store.format.index import index_key, key_hash
 from .found import ALL_TIMES, TIME_MAX_MS, Found, TimeRange, keys_of
-from .index_files import IndexFiles, IndexPart, key_hash, key_text
+from .index_files import IndexFiles, IndexPart
 from .log_files import Absence, LogFiles, Stored
 from .queue_files import QueueEntry, QueueFiles, Queues
 
@@ -71,7 +72,7 @@ class StoreSearch:
         hits: dict[int, Stored] = {}
         if not scan:
             for name in self.queues.topics if topic is None else [topic]:
-                self._ask_index(key_text(name, key, kind), matches, times, count, found, hits)
+                self._ask_index(index_key(name, key, kind), matches, times, count, found, hits)
         self._ask_log(key, matches, times, scan=scan, found=found, hits=hits)
         ordered = [hits[offset] for offset in sorted(hits)]
         found.more |= len(ordered) > count
@@ -96,7 +97,7 @@ class StoreSearch:
 
     def _hits_of(self, topic: str, key: str, kind: str) -> Iterator[bool]:
         """Yield that TOPIC has KEY, as often as one of the first candidates is a hit."""
-        candidates = self.index.candidates(key_text(topic, key, kind), 0, TIME_MAX_MS)
+        candidates = self.index.candidates(index_key(topic, key, kind), 0, TIME_MAX_MS)
         for candidate in islice(candidates, _OTHERS_MAX):
             stored = self.log.at(candidate.log_offset)
             if not isinstance(stored, Stored) or stored.record.topic != topic:
@@ -322,8 +323,8 @@ def _bears(record: Record, offset_id: str, topic: str | None) -> bool:
 
 def _hashes(record: Record) -> set[int]:
     """Return the hashes under which RECORD is indexed."""
-    texts = [key_text(record.topic, key) for key in keys_of(record)]
+    texts = [index_key(record.topic, key) for key in keys_of(record)]
     tag = record.properties.get(TAGS)
     if tag:
-        texts.append(key_text(record.topic, tag, "T"))
+        texts.append(index_key(record.topic, tag, "T"))
     return {key_hash(text) for text in texts}

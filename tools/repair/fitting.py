@@ -19,10 +19,8 @@ from ...proto.errors import StoreError
 from ...store.apache import beans
 from ...store.apache.settings import ApacheSettings
 from ...store.copies import copy_file
-from ...store.java_json import parse
-from ...store.os_disk import OsDisk
-from ...store.state_files import BROKEN_FOLDER, StateFile
-from ...store.state_tables import (
+from ...store.format.java_json import parse
+from ...store.format.state_tables import (
     DataVersion,
     TopicConfig,
     TopicTable,
@@ -32,6 +30,8 @@ from ...store.state_tables import (
     parse_topics,
     render_topics,
 )
+from ...store.os_disk import OsDisk
+from ...store.state_files import BROKEN_FOLDER, StateFile
 from ..fork.skeleton import ROWS
 
 _BATCH_ATTRIBUTE: Final = {"queue.type": "BatchCQ"}

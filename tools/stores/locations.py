@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from ...proto.errors import ConfigError, StoreRefused
 from ...store.disk import Disk, Entry
-from ...store.java_json import parse
+from ...store.format.java_json import parse
 from ...store.os_disk import OsDisk
 from .filesystem_disk import FileSystemDisk, open_url, pyarrow_fs
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...proto.record_run import Longs
-from ...store import batch_consume_queue, consume_queue
 from ...store.apache.files import JavaFile
 from ...store.apache.queue import JavaQueue
-from ...store.entry_row import PRE_BLANK_SIZE
+from ...store.format.queue_entries import BATCH_ENTRY, ENTRY, PRE_BLANK_SIZE
+from ...store.format.rows import RowFormat, Rows
 
 #: 6 MB, as many as a file of the usual size holds.
 ENTRIES_AT_ONCE: Final = 300_000
@@ -57,31 +56,29 @@ def entries_of(queue: JavaQueue, begin: int, end: int) -> Iterator[QueueEntries]
 
 
 def _of_messages(file: JavaFile, begin: int, end: int) -> Iterator[QueueEntries]:
-    width = consume_queue.ENTRY.itemsize
-    number = file.start // width
-    first, last = max(0, begin - number), min(file.wrote // width, end - number)
+    number = file.start // ENTRY.size
+    first, last = max(0, begin - number), min(file.wrote // ENTRY.size, end - number)
     for at in range(first, last, ENTRIES_AT_ONCE):
-        rows = _rows(file, consume_queue.ENTRY, at, min(last, at + ENTRIES_AT_ONCE))
+        rows = _rows(file, ENTRY, at, min(last, at + ENTRIES_AT_ONCE))
         numbers = np.arange(number + at, number + at + len(rows), dtype=np.int64)
         yield _columns(rows, numbers, np.ones(len(rows), np.int64))
 
 
 def _of_batches(file: JavaFile, begin: int, end: int) -> Iterator[QueueEntries]:
-    last = file.wrote // batch_consume_queue.ENTRY.itemsize
+    last = file.wrote // BATCH_ENTRY.size
     for at in range(0, last, ENTRIES_AT_ONCE):
-        rows = _rows(file, batch_consume_queue.ENTRY, at, min(last, at + ENTRIES_AT_ONCE))
+        rows = _rows(file, BATCH_ENTRY, at, min(last, at + ENTRIES_AT_ONCE))
         numbers, counts = rows["base"].astype(np.int64), rows["count"].astype(np.int64)
         wanted = (numbers + counts > begin) & (numbers < end)
         if wanted.any():
             yield _columns(rows[wanted], numbers[wanted], counts[wanted])
 
 
-def _rows(file: JavaFile, kind: np.dtype[np.void], first: int, last: int) -> NDArray[np.void]:
-    data = file.mapping.read(first * kind.itemsize, (last - first) * kind.itemsize)
-    return np.frombuffer(data, kind, len(data) // kind.itemsize)
+def _rows(file: JavaFile, kind: RowFormat, first: int, last: int) -> Rows:
+    return kind.columns(file.mapping.read(first * kind.size, (last - first) * kind.size))
 
 
-def _columns(rows: NDArray[np.void], numbers: Longs, counts: Longs) -> QueueEntries:
+def _columns(rows: Rows, numbers: Longs, counts: Longs) -> QueueEntries:
     found = QueueEntries(
         numbers,
         rows["log_offset"].astype(np.int64),

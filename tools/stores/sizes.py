@@ -15,11 +15,12 @@ from itertools import islice
 from typing import Any, Final
 
 from ...store.apache.settings import ApacheSettings
-from ...store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, StoreConfig
+from ...store.config import StoreConfig
 from ...store.disk import Disk
+from ...store.format.index import ENTRY, HEADER_SIZE, SLOT
 
 _ENTRIES_A_SLOT: Final = 4
-_BYTES_A_SLOT: Final = INDEX_SLOT_SIZE + _ENTRIES_A_SLOT * INDEX_ENTRY_SIZE
+_BYTES_A_SLOT: Final = SLOT.size + _ENTRIES_A_SLOT * ENTRY.size
 #: All queues of a store have files of one length, unless it is damaged; some brokers have tens of thousands.
 _QUEUES_ASKED_MAX = 1_000
 
@@ -45,9 +46,9 @@ def index_shape(disk: Disk, root: str, given: Mapping[str, str]) -> dict[str, in
     size = _usual_size(disk, [posixpath.join(root, "index")])
     if {"maxHashSlotNum", "maxIndexNum"} & set(given):
         return {}
-    if not size or (size - INDEX_HEADER_SIZE) % _BYTES_A_SLOT:
+    if not size or (size - HEADER_SIZE) % _BYTES_A_SLOT:
         return {}
-    slots = (size - INDEX_HEADER_SIZE) // _BYTES_A_SLOT
+    slots = (size - HEADER_SIZE) // _BYTES_A_SLOT
     return {"index_slots": slots, "index_entries": slots * _ENTRIES_A_SLOT}
 
 

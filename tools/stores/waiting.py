@@ -28,7 +28,7 @@ from ...proto.record import Record
 from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
-from ...store.timers.log import DELETE, NONE, RECORD_SIZE, TimerRecord, records
+from ...store.format.timers import DELETE, NONE, RECORD_SIZE, TimerRecord, records
 from .queue_entries import entries_of
 
 if TYPE_CHECKING:

@@ -10,15 +10,16 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
+from ...store.checkpoints import read_timer_checkpoint
 from ...store.disk import Disk
-from ...store.java_json import Json, parse
-from ...store.state_tables import (
+from ...store.format.checkpoints import TimerCheckpoint
+from ...store.format.java_json import Json, parse
+from ...store.format.state_tables import (
     ConsumerOffsets,
     parse_consumer_offsets,
     parse_delay_offsets,
     parse_groups,
 )
-from ...store.timers.checkpoint import TimerCheckpoint
 from .evidence import Filter, Place, PopMark, Reading
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Tables:
     def timer_checkpoint(self) -> TimerCheckpoint | None:
         """Return how far the timers have come; None where nothing says it."""
         try:
-            found = TimerCheckpoint.read(self._disk, posixpath.join(self._folder, "timercheck"))
+            found = read_timer_checkpoint(self._disk, posixpath.join(self._folder, "timercheck"))
         except OSError:
             return None
         return None if found.is_empty else found

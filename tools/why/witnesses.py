@@ -19,8 +19,8 @@ from ...proto.message_id import offset_message_id
 from ...proto.properties import UNIQ_KEY
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ...store.disk import Disk
+from ...store.format.timers import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
-from ...store.timers.log import DELETE, RECORD_SIZE, ROLL, ROW
 from ..lookup.log_files import Stored
 from ..lookup.queue_files import QueueFiles
 from ..lookup.search import SCAN_BYTES, StoreSearch
@@ -126,7 +126,7 @@ class Witnesses:
         for file in row.files if wanted else []:
             for at in range(0, file.size, _TIMER_PIECE_RECORDS * RECORD_SIZE):
                 count = min(_TIMER_PIECE_RECORDS, (file.size - at) // RECORD_SIZE)
-                rows = np.frombuffer(file.read(at, count * RECORD_SIZE), ROW)
+                rows = RECORD.columns(file.read(at, count * RECORD_SIZE))
                 for number in np.flatnonzero(np.isin(rows["log_offset"], wanted)).tolist():
                     if rows[number]["size"] == RECORD_SIZE:
                         place = at + number * RECORD_SIZE

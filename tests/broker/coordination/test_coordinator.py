@@ -19,7 +19,7 @@ from pocketmq.proto.errors import (
     SubscriptionMismatch,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.store.state_tables import GroupConfig
+from pocketmq.store.format.state_tables import GroupConfig
 
 from .coordinating import DELAY_MS, GROUP, SESSION_MS, TOPIC, Room, held
 

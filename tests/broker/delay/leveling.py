@@ -16,10 +16,10 @@ from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import decode_record
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
+from pocketmq.store.format.state_tables import parse_delay_offsets
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import parse_delay_offsets
 
 from ...runs import make_run
 

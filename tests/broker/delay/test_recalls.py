@@ -34,10 +34,10 @@ from pocketmq.proto.record import Host, Record
 from pocketmq.proto.rpc import LATER
 from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
+from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
 from ...fake_calls import FakeCall
 from ...fakes import FaultyDisk

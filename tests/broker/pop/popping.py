@@ -25,10 +25,10 @@ from pocketmq.broker.waiting import Purgatory
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.record import decode_record
 from pocketmq.store.disk import Disk
+from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import GroupConfig, TopicConfig
 
 from ...runs import make_run, records_of, small_config
 from ..retries.retrying import RULES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import DiskFailure, InvalidReceiptHandle
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, seen
 

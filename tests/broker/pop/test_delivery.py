@@ -12,7 +12,7 @@ from pocketmq.proto.errors import (
     Overloaded,
     TopicNotFound,
 )
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from .popping import GROUP, TOPIC, Popping, bodies, seen
 

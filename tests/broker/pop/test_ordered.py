@@ -10,7 +10,7 @@ from pocketmq.broker.pop import ordered
 from pocketmq.broker.pop.ordered import message_group
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, encode_record
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen
 

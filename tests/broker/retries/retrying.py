@@ -23,10 +23,10 @@ from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record
 from pocketmq.proto.record_run import parse_run, starts_of
 from pocketmq.store.config import StoreConfig
+from pocketmq.store.format.state_tables import GroupConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import GroupConfig
 
 from ...runs import make_run, small_config
 

@@ -12,7 +12,7 @@ from pocketmq.broker.retries import Fate, copied_properties
 from pocketmq.proto.errors import TopicNotFound
 from pocketmq.proto.record import Host, Record
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.state_tables import GroupConfig
+from pocketmq.store.format.state_tables import GroupConfig
 
 from ...recorded import recorded_store, settings
 from ...runs import records_of

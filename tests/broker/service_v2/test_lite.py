@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import json_format
 
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 from tests.recorded_v2 import recorded_group
 
 from .consuming import Consuming, bodies, messages_of, resource

@@ -13,7 +13,7 @@ from pocketmq.broker.service_v2.messages import (
 from pocketmq.broker.service_v2.service import Refused
 from pocketmq.broker.topics import TYPES
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 SOON = {"seconds": 1}
 

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from pocketmq.broker.service_v2.messages import deliver
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 from tests.recorded_v2 import recorded_group
 
 from ..pop.popping import GROUP, TOPIC

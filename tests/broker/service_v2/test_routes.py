@@ -10,7 +10,7 @@ import pytest
 
 from pocketmq.broker.service_v2.routes import endpoints_at
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from ...recorded_names import topic
 from .connected import OWN, Connected, cases

@@ -13,7 +13,7 @@ from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.properties import SHARDING_KEY
 from pocketmq.proto.recall_handle import decode_handle
 from pocketmq.proto.record import Host
-from pocketmq.store.state_tables import TopicConfig
+from pocketmq.store.format.state_tables import TopicConfig
 
 from ...fakes import FaultyDisk
 from ...recorded_names import named_topics

@@ -13,7 +13,7 @@ from pocketmq.broker.service_v2.routes import endpoints_at
 from pocketmq.broker.service_v2.service import code_of
 from pocketmq.proto.errors import InvalidArgument, PocketMQError
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.state_tables import GroupConfig, Object
+from pocketmq.store.format.state_tables import GroupConfig, Object
 
 from .connected import OWN, PRODUCER, Connected, cases, consumer
 

@@ -11,7 +11,7 @@ import pytest
 from pocketmq.broker.groups import SUBSCRIPTION_CHECK, WARN, Groups
 from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
-from pocketmq.store.state_tables import GroupConfig
+from pocketmq.store.format.state_tables import GroupConfig
 
 from ..pop.popping import GROUP, TOPIC
 from .connected import Connected

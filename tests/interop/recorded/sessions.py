@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from pocketmq.store.state_tables import GroupConfig, TopicConfig
+from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 
 from ...recorded_names import topic
 from .comparison import differences

@@ -11,8 +11,8 @@ from typing import Final
 from pocketmq.broker.broker import Broker, Network
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.proto.clock import VirtualClock
+from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.state_tables import GroupConfig, TopicConfig
 
 from ...integration.whole_broker import store_config
 from ...recorded_names import save_tables

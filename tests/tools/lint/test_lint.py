@@ -16,9 +16,9 @@ from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.topics import Topics
 from pocketmq.client import Admin, Message, OffsetTarget, Producer, PullConsumer
+from pocketmq.store.format.state_tables import GroupConfig, TopicConfig
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import GroupConfig, TopicConfig
 from pocketmq.tools.cli import run
 from pocketmq.tools.lint.rules import (
     FilterUse,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.message_id import offset_message_id
+from pocketmq.store.format.index import index_key, key_hash
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lookup import search as search_module
 from pocketmq.tools.lookup.found import Found, TimeRange
-from pocketmq.tools.lookup.index_files import key_hash, key_text
 from pocketmq.tools.lookup.search import StoreSearch
 from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 
@@ -263,7 +263,7 @@ def test_an_id_of_another_broker_says_whose_place_it_names(tmp_path: Path) -> No
 
 
 def test_keys_of_one_hash_are_told_apart_and_counted(tmp_path: Path) -> None:
-    assert key_hash(key_text("T", "Aa")) == key_hash(key_text("T", "BB"))
+    assert key_hash(index_key("T", "Aa")) == key_hash(index_key("T", "BB"))
     with closing(small_store(tmp_path / "s")) as store:
         for key in ("Aa", "BB", "BB", "other"):
             store.append(make_run("T", 0, [key.encode()], {"KEYS": key}))

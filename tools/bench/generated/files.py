@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +11,15 @@ from numpy.typing import NDArray
 from ....proto.java_hash import java_hash
 from ....proto.record import (
     LOG_OFFSET_AT,
-    MAGIC_BLANK,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_AT,
 )
-from ....store.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from ....store.consume_queue import ENTRY
-from ....store.mapped_file import file_name
-from ....store.state_tables import (
+from ....store.files import file_name
+from ....store.format.checkpoints import CHECKPOINT_SIZE, Checkpoint
+from ....store.format.log_file import BLANK_SIZE, blank
+from ....store.format.queue_entries import ENTRY
+from ....store.format.state_tables import (
     ConsumerOffsets,
     TopicConfig,
     TopicTable,
@@ -32,7 +31,6 @@ from .traffic import Longs, Template, Traffic, templates
 Bytes = NDArray[np.uint8]
 
 _BORN_AT: Final = 40
-_BLANK: Final = struct.Struct(">ii")
 
 
 def write_log(folder: Path, traffic: Traffic, *, files_written: int | None = None) -> None:
@@ -59,8 +57,7 @@ def _log_file(traffic: Traffic, base: int) -> Bytes:
     for kind, template in enumerate(templates()):
         _put(data, base, traffic, records[kinds == kind], template)
     if behind < traffic.count:
-        blank = _BLANK.pack(size - end, MAGIC_BLANK)
-        data[end : end + _BLANK.size] = np.frombuffer(blank, np.uint8)
+        data[end : end + BLANK_SIZE] = bytearray(blank(size - end))
     return data
 
 
@@ -91,7 +88,7 @@ def _at_each(data: Bytes, kind: str) -> NDArray[np.generic]:
 def write_queues(folder: Path, traffic: Traffic, *, file_bytes: int) -> None:
     """Write the consume queues of TRAFFIC in files of FILE_BYTES."""
     tags_codes = np.array([java_hash(template.tag) for template in templates()], np.int64)
-    entries = np.zeros(traffic.count, ENTRY)
+    entries = ENTRY.zeros(traffic.count)
     entries["log_offset"] = traffic.starts
     entries["size"] = traffic.sizes
     entries["tags_code"] = tags_codes[traffic.kinds]

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from ....proto.properties import KEYS, TAGS
 from ....proto.record import Host, Record, encode_record
+from ....store.format.log_file import BLANK_SIZE
 
 Longs = NDArray[np.int64]
 
-#: A record needs so many more bytes in its file than it has itself.
-_BLANK_SIZE: Final = 8
 TAGS_OF_RECORDS: Final = tuple(f"Tag{letter}" for letter in "ABCDEFGH")
 KEY_DIGITS: Final = 10
 TOPIC_PREFIX: Final = "Bench"
@@ -76,7 +75,7 @@ class Traffic:
         while first < self.count:
             # MOVED is how far the records from FIRST on are pushed back by the blanks before them.
             file_end = (int(starts[first]) + moved) // self.log_file_bytes * self.log_file_bytes
-            room = file_end + self.log_file_bytes - _BLANK_SIZE - moved
+            room = file_end + self.log_file_bytes - BLANK_SIZE - moved
             behind = int(np.searchsorted(ends, room, side="right"))
             starts[first:behind] += moved
             if behind < self.count:

@@ -18,7 +18,7 @@ from ....proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
 from ....proto.record_run import Bytes, Longs, RunColumns
 from ....proto.topics import SCHEDULE_TOPIC
 from ....store.dispatch import by_queue
-from ....store.queue_extension import ADDRESS_MAX
+from ....store.format.queue_entries import ADDRESS_MAX
 from ....store.view import QueueFolder, StoreView
 from ..entry_check import (
     BEHIND_END,

@@ -9,12 +9,13 @@ import click
 import numpy as np
 
 from ....proto.errors import QueueNotFound
+from ....store.format.rows import Rows
 from ....store.view import QueueFolder, StoreView
 from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, people
 from ..places import offset_or_time
-from ..queue_entries import Bounds, Entries, QueueEntries
+from ..queue_entries import Bounds, QueueEntries
 from .opened import opened
 
 COLUMNS: Final = (
@@ -117,7 +118,7 @@ class QueueListing:
         if at < end:
             yield _hole(at, end)
 
-    def _piece(self, first: int, entries: Entries) -> Iterator[Row]:
+    def _piece(self, first: int, entries: Rows) -> Iterator[Row]:
         codes = self._check.check(self._folder, first, entries).tolist()
         for number, entry, code in zip(
             range(first, first + len(entries)), entries, codes, strict=True

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import posixpath
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ....proto.errors import CorruptIndex
-from ....proto.record import MAGIC_BLANK
 from ....store.apache.settings import ApacheSettings
-from ....store.checkpoint import CHECKPOINT_SIZE
-from ....store.config import index_file_size
 from ....store.disk import Disk
+from ....store.format.checkpoints import CHECKPOINT_SIZE
+from ....store.format.index import index_file_size
+from ....store.format.log_file import is_blank
+from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
 from ....store.index_check import check_index_file
 from ....store.index_file import IndexFile
 from ....store.listing import missing_between, queue_folders, row_files, zeros_from
 from ....store.overlay_disk import OverlayDisk
-from ....store.state_tables import parse_consumer_offsets, parse_groups, parse_topics
 from ...stores.locations import StoreLocation
 from ...stores.scan.log_range import log_end
 from ...stores.sizes import settings_of
 
-_BLANK: Final = struct.Struct(">ii")
 _LOOKED_AT_BYTES: Final = 16 << 20
 _TABLES: Final[Mapping[str, Callable[[str], Any]]] = {
     "topics.json": parse_topics,
@@ -81,13 +79,8 @@ def _behind_end(disk: Disk, folder: str) -> Iterator[Fault]:
     end, zeros = log_end(disk, file), zeros_from(disk, file)
     data = disk.read_at(file.path, end - file.start, min(zeros - end, _LOOKED_AT_BYTES))
     used = len(data.rstrip(b"\0"))
-    if used and not _is_blank(data, file.end - end):
+    if used and not is_blank(data, 0, file.end - end):
         yield Fault("bytes behind the end", file.path, end, f"{used:,} bytes that are no record")
-
-
-def _is_blank(data: bytes, size: int) -> bool:
-    """Does DATA begin with the blank that closes a file, of SIZE bytes?"""
-    return len(data) >= _BLANK.size and _BLANK.unpack_from(data) == (size, MAGIC_BLANK)
 
 
 def _index(disk: Disk, folder: str, settings: ApacheSettings) -> Iterator[Fault]:

@@ -1,7 +1,7 @@
 """Consume queues as rows: from entries on disk to batches, some 20 ns a row and less.
 
 An entry of a plain queue is a message, and its place is its queue offset; an entry of a batch queue is a whole inner
-batch, and its queue offset that of its first message (store/consume_queue.py, store/batch_consume_queue.py).
+batch, and its queue offset that of its first message (store/format/queue_entries.py).
 
 A queue's rows begin where a broker would let its readers begin: an entry whose record is in no log file any more is
 left out if it stands in the queue's first file. (Apache looks at the first file alone, so entries in later ones stay.)
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from ....store import batch_consume_queue, consume_queue
 from ....store.disk import Disk
-from ....store.entry_row import PRE_BLANK_SIZE, EntryArray
+from ....store.format.queue_entries import ENTRY, PRE_BLANK_SIZE, entry_format, names_record
+from ....store.format.rows import RowFormat, Rows
 from ....store.listing import RowFile, zeros_from
 from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
@@ -30,10 +30,6 @@ from .conditions import Conditions, Span, combined
 if TYPE_CHECKING:
     import pyarrow
 
-_TYPES: Final[dict[bool, np.dtype[Any]]] = {
-    False: consume_queue.ENTRY,
-    True: batch_consume_queue.ENTRY,
-}
 READ_BYTES: Final = 4 << 20
 
 
@@ -49,7 +45,7 @@ class QueuePart:
     end: int
 
     #: Of a plain queue; what a split of messages is reckoned with.
-    entry_bytes: ClassVar[int] = consume_queue.ENTRY.itemsize
+    entry_bytes: ClassVar[int] = ENTRY.size
 
     @classmethod
     def of_files(
@@ -59,8 +55,8 @@ class QueuePart:
         return [cls(topic, queue_id, is_batch, file, file.start, file.end) for file in files]
 
     @property
-    def entry_type(self) -> np.dtype[Any]:
-        return _TYPES[self.is_batch]
+    def format(self) -> RowFormat:
+        return entry_format(is_batch=self.is_batch)
 
     @property
     def size(self) -> int:
@@ -68,7 +64,7 @@ class QueuePart:
 
     def split(self, size_bytes: int) -> Iterator[QueuePart]:
         """Yield it in parts of about SIZE_BYTES."""
-        step = max(1, size_bytes // self.entry_type.itemsize) * self.entry_type.itemsize
+        step = max(1, size_bytes // self.format.size) * self.format.size
         for begin in range(self.begin, self.end, step):
             yield replace(self, begin=begin, end=min(begin + step, self.end))
 
@@ -76,16 +72,15 @@ class QueuePart:
         """Return what of it may hold the queue OFFSETS: in a plain queue places tell, in a batch queue any may."""
         if self.is_batch or offsets.is_all:
             return self
-        size = self.entry_type.itemsize
+        size = self.format.size
         begin, end = max(0, offsets.low) * size, (max(-1, offsets.high) + 1) * size
         return replace(self, begin=max(self.begin, begin), end=min(self.end, end))
 
 
-def read_entries(disk: Disk, part: QueuePart) -> EntryArray:
+def read_entries(disk: Disk, part: QueuePart) -> Rows:
     """Return the entries of PART; fewer where the file is shorter than it was."""
-    kind = part.entry_type
     data = disk.read_at(part.file.path, part.begin - part.file.start, part.size)
-    return np.frombuffer(data, kind, len(data) // kind.itemsize)
+    return part.format.columns(data)
 
 
 def live_part(disk: Disk, part: QueuePart, log_begin: int, *, is_first: bool) -> QueuePart:
@@ -93,7 +88,7 @@ def live_part(disk: Disk, part: QueuePart, log_begin: int, *, is_first: bool) ->
 
     Reads some entries by halving, not the file.
     """
-    size = part.entry_type.itemsize
+    size = part.format.size
     places = range(part.begin, min(zeros_from(disk, part.file), part.end) // size * size, size)
 
     def entry(place: int) -> tuple[int, int]:
@@ -130,7 +125,7 @@ class QueueColumns:
         extension = None
         if "tagsCode" in self.schema.names and not part.is_batch:
             extension = QueueExtension(disk, posixpath.dirname(part.file.path))
-        for piece in part.split(min(READ_BYTES, rows_max * part.entry_type.itemsize)):
+        for piece in part.split(min(READ_BYTES, rows_max * part.format.size)):
             entries = read_entries(disk, piece)
             if extension is not None:
                 entries = extension.resolve(entries)
@@ -138,11 +133,11 @@ class QueueColumns:
             if batch.num_rows:
                 yield batch
 
-    def _batch(self, part: QueuePart, entries: EntryArray) -> pyarrow.RecordBatch:
+    def _batch(self, part: QueuePart, entries: Rows) -> pyarrow.RecordBatch:
         offsets = queue_offsets(part, entries)
         wanted = combined(
             [
-                sound_entries(entries),
+                names_record(entries),
                 self._conditions.queue_offsets.mask(offsets),
                 self._conditions.log_offsets.mask(entries["log_offset"]),
             ]
@@ -166,15 +161,9 @@ class QueueColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def queue_offsets(part: QueuePart, entries: EntryArray) -> Any:
+def queue_offsets(part: QueuePart, entries: Rows) -> Any:
     """Return the queue offset of each of ENTRIES, which begin where PART does."""
     if part.is_batch:
         return entries["base"].astype(np.int64)
-    first = part.begin // part.entry_type.itemsize
+    first = part.begin // part.format.size
     return np.arange(first, first + len(entries), dtype=np.int64)
-
-
-def sound_entries(entries: EntryArray) -> Any:
-    """Tell which of ENTRIES name a record: not those that are unused or pre-blank."""
-    sizes = entries["size"]
-    return (entries["log_offset"] >= 0) & (sizes > 0) & (sizes != PRE_BLANK_SIZE)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ....store.config import INDEX_ENTRY_SIZE
 from ....store.disk import Disk
-from ....store.index_file import HEADER, IndexHeader
+from ....store.format.index import ENTRY, HEADER_SIZE, IndexHeader
 from ....store.listing import queue_folders, row_files
 from .entry_columns import QueuePart, live_part
 from .log_range import log_in_use
@@ -92,14 +91,14 @@ def _queue_rows(
 
 def _index_rows(disk: Disk, folder: str) -> Iterator[Row]:
     for path, size in _walk(disk, folder, 0):
-        data = disk.read_at(path, 0, HEADER.size)
-        if len(data) < HEADER.size:
+        data = disk.read_at(path, 0, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
             yield _row("index", path, size, None)
             continue
-        header = IndexHeader(*HEADER.unpack(data))
+        header = IndexHeader.parse(data)
         keys = max(0, header.next_entry - 1)
         times = (header.begin_ms or None, header.end_ms or None)
-        used = min(size, HEADER.size + keys * INDEX_ENTRY_SIZE)
+        used = min(size, HEADER_SIZE + keys * ENTRY.size)
         yield _row("index", path, size, used, header.begin_log_offset, times)
 
 

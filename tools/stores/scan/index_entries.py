@@ -1,4 +1,4 @@
-"""Index files as rows: an entry each, in the order in which keys were put (store/index_file.py has the format).
+"""Index files as rows: an entry each, in the order in which keys were put (store/format/index.py has the format).
 
 keyHash is the key's; storeTimestamp has whole seconds, counted from the file's begin time; previous is the number of
 the entry before in the chain of the slot, 0 at its end. Entry 0 is never used, so the first row is entry 1.
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ....store.config import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, index_file_size
 from ....store.disk import Disk
-from ....store.index_file import ENTRIES, HEADER, IndexHeader
+from ....store.format.index import ENTRY, HEADER_SIZE, IndexHeader, IndexShape
 from ..schemas import arrow
 from .arrow_ranges import Constant, instants
 from .bad_records import BadRecords
@@ -40,11 +39,11 @@ class IndexPart:
 
     @property
     def size(self) -> int:
-        return (self.end - self.begin) * INDEX_ENTRY_SIZE
+        return (self.end - self.begin) * ENTRY.size
 
     def split(self, size_bytes: int) -> Iterator[IndexPart]:
         """Yield it in parts of about SIZE_BYTES."""
-        step = max(1, size_bytes // INDEX_ENTRY_SIZE)
+        step = max(1, size_bytes // ENTRY.size)
         for begin in range(self.begin, self.end, step):
             yield replace(self, begin=begin, end=min(begin + step, self.end))
 
@@ -53,14 +52,12 @@ def index_parts(
     disk: Disk, folder: str, slots: int, entries: int, bad: BadRecords
 ) -> Iterator[IndexPart]:
     """Yield every file in FOLDER that holds keys. A file of another length, or with a head that cannot be, is BAD."""
-    wanted = index_file_size(slots, entries)
+    wanted = IndexShape(slots, entries).file_size
     for found in disk.list(folder):
         path = f"{folder}/{found.name}"
         if found.is_folder or not found.name.isdigit():
             continue
-        header = IndexHeader(
-            *HEADER.unpack(disk.read_at(path, 0, HEADER.size).ljust(HEADER.size, b"\0"))
-        )
+        header = IndexHeader.parse(disk.read_at(path, 0, HEADER_SIZE))
         why = ""
         if found.size != wanted:
             why = f"an index file of maxHashSlotNum={slots}, maxIndexNum={entries} has {wanted:,} bytes"
@@ -83,11 +80,10 @@ class IndexColumns:
     def batches(self, disk: Disk, part: IndexPart, rows_max: int) -> Iterator[pyarrow.RecordBatch]:
         """Yield the entries of PART that are wanted, at most ROWS_MAX in a batch."""
         file = Constant(posixpath.basename(part.path))
-        entries_at = INDEX_HEADER_SIZE + part.slots * INDEX_SLOT_SIZE
-        for piece in part.split(rows_max * INDEX_ENTRY_SIZE):
-            data = disk.read_at(part.path, entries_at + piece.begin * INDEX_ENTRY_SIZE, piece.size)
-            entries = np.frombuffer(data, ENTRIES, len(data) // INDEX_ENTRY_SIZE)
-            batch = self._batch(piece, file, entries)
+        shape = IndexShape(part.slots, part.end)
+        for piece in part.split(rows_max * ENTRY.size):
+            data = disk.read_at(part.path, shape.entry_at(piece.begin), piece.size)
+            batch = self._batch(piece, file, ENTRY.columns(data))
             if batch.num_rows:
                 yield batch
 

@@ -2,7 +2,7 @@
 
 A range may begin at any byte and end at any byte: it owns the records that *begin* inside it. If it begins where the
 file does, reading starts there; anywhere else it starts at the first record that says that it stands where it stands
-(proto/record_search.py). So a file can be cut into ranges that together give every record once.
+(store/format/log_file.py). So a file can be cut into ranges that together give every record once.
 
 Damage is what lies between two records, or between the last one and the end, and is none. It belongs to the range that
 owns the record in front of it, so it, too, is told once. The zeros behind the last record, and the blank that closes a
@@ -16,25 +16,29 @@ Memory: one window of some MiB, or the largest record; RECORD_BYTES_MAX is the m
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from ....proto.record import MAGIC_BLANK
-from ....proto.record_run import LEAST_SIZE, Bytes, RunColumns, parse_run
-from ....proto.record_search import HEAD_BYTES, find_run, placed_starts, size_at
-from ....store.commit_log import BLANK_SIZE
+from ....proto.record_run import LEAST_SIZE, Bytes, RunColumns, as_bytes, parse_run
 from ....store.disk import Disk
+from ....store.format.log_file import (
+    BLANK_SIZE,
+    HEAD_BYTES,
+    find_run,
+    is_blank,
+    no_record,
+    placed_starts,
+    size_and_magic,
+)
 from ....store.listing import RowFile, zeros_from
 
 #: What is read and parsed at a time: it should fit the processor's cache.
 WINDOW_BYTES: Final = 1 << 20
 #: Apache's limit is 4 MiB for a body unless it is configured; a size above this is damage.
 RECORD_BYTES_MAX: Final = 64 << 20
-_PAIR = struct.Struct(">ii")
 _NO_RECORDS: Final = parse_run(b"", np.zeros(0, np.int64))
 
 
@@ -144,7 +148,7 @@ class LogRange:
     def _cut_record(self, data: Bytes, at: int) -> tuple[int, int] | None:
         """Return start and size of the first record in DATA that may be whole with more bytes behind it."""
         for start in placed_starts(data, at).tolist():
-            size = size_at(data, start)
+            size, _ = size_and_magic(data.data, start)
             fits = size <= RECORD_BYTES_MAX and at + start + size <= self._limit
             if start + size > len(data) and fits:
                 return start, size
@@ -152,9 +156,7 @@ class LogRange:
 
     def _read(self, at: int, size: int) -> Bytes:
         size = min(size, self._limit - at)
-        return np.frombuffer(
-            self._disk.read_at(self._file.path, at - self._file.start, size), np.uint8
-        )
+        return as_bytes(self._disk.read_at(self._file.path, at - self._file.start, size))
 
     # --- what is no record ---------------------------------------------------------------------------------------
 
@@ -165,10 +167,7 @@ class LogRange:
         if self._file.end - at < BLANK_SIZE:
             return True
         head = self._disk.read_at(self._file.path, at - self._file.start, BLANK_SIZE)
-        if len(head) < BLANK_SIZE:
-            return True
-        size, magic = _PAIR.unpack(head)
-        return bool(magic == MAGIC_BLANK and at + size == self._file.end)
+        return len(head) < BLANK_SIZE or is_blank(head, 0, self._file.end - at)
 
     def _tail(self, at: int) -> Iterator[Damage]:
         """Yield the rest of the file from AT on, behind which no record stands; nothing if all of it is zero."""
@@ -183,9 +182,8 @@ class LogRange:
             place += len(data)
 
     def _damage(self, start: int, end: int) -> Damage:
-        head = self._disk.read_at(self._file.path, start - self._file.start, _PAIR.size)
-        size, magic = _PAIR.unpack(head.ljust(_PAIR.size, b"\0"))
-        why = f"no record: size {size:,}, magic {magic & 0xFFFFFFFF:08X}"
+        head = self._disk.read_at(self._file.path, start - self._file.start, BLANK_SIZE)
+        why = no_record(*size_and_magic(head.ljust(BLANK_SIZE, b"\0")))
         return Damage(self._file.path, start, end, why)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....proto.record_run import RunColumns
 from ....store.disk import Disk
-from ....store.index_file import HEADER, IndexHeader
+from ....store.format.index import HEADER_SIZE, IndexHeader
 from ....store.listing import RowFile, row_files
 from .conditions import Conditions
 from .entry_columns import QueuePart, read_entries
@@ -100,7 +100,7 @@ def _newest(disk: Disk, queues: Sequence[QueuePart]) -> Mapping[tuple[str, int],
     """Return the log offset of the last entry of each of QUEUES that has one."""
     newest: dict[tuple[str, int], int] = {}
     for part in queues:
-        last = replace(part, begin=part.end - part.entry_type.itemsize)
+        last = replace(part, begin=part.end - part.format.size)
         if last.begin >= part.begin:
             entries = read_entries(disk, last)
             if len(entries):
@@ -116,9 +116,9 @@ def _indexed_until(disk: Disk, root: str, files: Sequence[RowFile]) -> int:
     if not files:
         return 0
     if names:
-        data = disk.read_at(posixpath.join(folder, names[-1]), 0, HEADER.size)
-        if len(data) == HEADER.size:
-            at = IndexHeader(*HEADER.unpack(data)).end_log_offset
+        data = disk.read_at(posixpath.join(folder, names[-1]), 0, HEADER_SIZE)
+        if len(data) == HEADER_SIZE:
+            at = IndexHeader.parse(data).end_log_offset
             for file in files:
                 if file.start <= at < file.end and store_ms_at(disk, file, at) is not None:
                     return at

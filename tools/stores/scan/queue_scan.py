@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....proto.errors import OffsetOutOfRange
-from ....proto.record_run import Bytes, Longs, parse_run
+from ....proto.record_run import Bytes, Longs, as_bytes, parse_run
 from ....store.disk import Disk, Mapping
+from ....store.format.queue_entries import names_record
 from ....store.listing import RowFile, require_joined, row_files
 from .conditions import Conditions, Span
-from .entry_columns import QueuePart, queue_offsets, read_entries, sound_entries
+from .entry_columns import QueuePart, queue_offsets, read_entries
 from .log_range import RECORD_BYTES_MAX, Damage, Found
 from .log_scan import MessageRows, store_ms_at
 
@@ -79,7 +80,7 @@ def message_queue_parts(
 
 def _named(disk: Disk, part: QueuePart, log: Sequence[RowFile]) -> tuple[RowFile, ...]:
     """Return the files of LOG from that of the first entry of PART to that of its last."""
-    size = part.entry_type.itemsize
+    size = part.format.size
     first = read_entries(disk, replace(part, end=part.begin + size))
     last = read_entries(disk, replace(part, begin=part.end - size))
     if not len(first) or not len(last):
@@ -90,7 +91,7 @@ def _named(disk: Disk, part: QueuePart, log: Sequence[RowFile]) -> tuple[RowFile
 
 def _of_time(disk: Disk, part: QueuePart, log: Sequence[RowFile], span: Span) -> QueuePart:
     """Return what of PART may hold messages stored within SPAN: store times of a queue never fall, so it is halved."""
-    size = part.entry_type.itemsize
+    size = part.format.size
     places = range(part.begin, part.end, size)
     if span.is_all or part.is_batch or len(places) < _HALVE_LEAST:
         return part
@@ -134,7 +135,7 @@ class QueueReader:
                 )
                 for file in part.log_files
             }
-            for piece in part.entries.split(_ENTRIES * part.entries.entry_type.itemsize):
+            for piece in part.entries.split(_ENTRIES * part.entries.format.size):
                 yield from self._read_piece(piece, part.log_files, maps)
 
     def _read_piece(
@@ -144,7 +145,7 @@ class QueueReader:
         offsets = queue_offsets(piece, entries)
         log_offsets = entries["log_offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
-        wanted = sound_entries(entries)
+        wanted = names_record(entries)
         mask = self._conditions.queue_offsets.mask(offsets)
         if mask is not None and not piece.is_batch:
             wanted &= mask
@@ -180,7 +181,7 @@ class QueueReader:
         for group in named.groups():
             begin = int(group.log_offsets[0])
             size = int((group.log_offsets + group.sizes).max()) - begin
-            data = np.frombuffer(mapping.read(begin - file.start, size), np.uint8)
+            data = as_bytes(mapping.read(begin - file.start, size))
             yield data, begin, group
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pocketmq.proto.errors import StoreFull, StoreRefused
-from pocketmq.store.mapped_files import MappedFiles, equal_file_size
+from pocketmq.store.files import MappedFiles, equal_file_size
 from pocketmq.store.os_disk import OsDisk
 
 from ..fakes import FaultyDisk

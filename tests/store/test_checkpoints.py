@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pocketmq.store.checkpoint import Checkpoint, CheckpointFile
+from pocketmq.store.checkpoints import CheckpointFile, read_checkpoint
+from pocketmq.store.format.checkpoints import Checkpoint
 from pocketmq.store.os_disk import OsDisk
 
 
@@ -17,7 +18,7 @@ def test_the_six_fields_are_big_endian_longs() -> None:
 
 def test_a_short_or_missing_file_is_zeros(tmp_path: Path) -> None:
     assert Checkpoint.parse((7).to_bytes(8, "big")) == Checkpoint(log_time_ms=7)
-    assert Checkpoint.read(OsDisk(), str(tmp_path / "none")) == Checkpoint()
+    assert read_checkpoint(OsDisk(), str(tmp_path / "none")) == Checkpoint()
 
 
 def test_the_file_is_4096_bytes_and_keeps_the_values(tmp_path: Path) -> None:
