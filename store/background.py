@@ -17,10 +17,9 @@ from ..proto.errors import StoreError, StoreFull
 from .disk import Disk, Mapping
 from .files import Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
-from .health import Health
 from .index_file import IndexFile
 from .log_writer import LogWriter
-from .parts import StoreParts
+from .parts import Health, StoreParts
 from .recovery import Snapshot
 from .timers.store import TimerStore
 

@@ -1,12 +1,14 @@
 """The table of all queues of a store: topic → queue → its consume queue, plain or of batches.
 
 A topic has batch queues if its files lie in batchconsumequeue/, or if topics.json says so (attribute
-queue.type=BatchCQ) and it has no files yet. Not thread-safe: the store's owner calls it.
+queue.type=BatchCQ) and it has no files yet. Light queues are those of Apache's topics `%LMQ%name`: their entries point
+to records of other topics. Not thread-safe: the store's owner calls it.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
@@ -17,12 +19,15 @@ from .consume_queue import ConsumeQueue
 from .disk import Disk
 from .entry_row import Sum
 from .files import FolderSync, Syncable, SyncTogether
-from .queue_kinds import LIGHT_PREFIX, batch_topics
+from .format.state_tables import parse_topics
 
 __all__ = ["ConsumeQueue", "ConsumeQueues", "Queue"]
 
 Queue = ConsumeQueue | BatchConsumeQueue
 
+LIGHT_PREFIX: Final = "%LMQ%"
+_ATTRIBUTE: Final = "queue.type"
+_BATCH: Final = "BatchCQ"
 #: More files and folders than that are synced together: one by one each costs a millisecond and more.
 SYNCED_ONE_BY_ONE: Final = 256
 
@@ -272,3 +277,22 @@ def queue_folders(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
             for entry in disk.list(os.path.join(root, topic.name)):
                 if entry.is_folder and entry.name.isascii() and entry.name.isdigit():
                     yield topic.name, int(entry.name)
+
+
+def batch_topics(disk: Disk, state_folder: str) -> frozenset[str]:
+    """Return the topics that topics.json in STATE_FOLDER gives batch queues; none without a readable table.
+
+    Only looks: whoever owns the table says what is wrong with its file, and puts it right.
+    """
+    for name in ("topics.json", "topics.json.bak"):
+        path = posixpath.join(state_folder, name)
+        if not disk.exists(path):
+            continue
+        try:
+            topics = parse_topics(disk.read(path).decode()).topics
+        except ValueError:
+            continue
+        return frozenset(
+            name for name, topic in topics.items() if topic.attributes.get(_ATTRIBUTE) == _BATCH
+        )
+    return frozenset()

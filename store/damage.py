@@ -1,12 +1,22 @@
-"""Damaged records that are found while the store is open, and what becomes of them: what recovery would make of them.
+"""Damage in the log, made harmless without throwing away what follows it: by recovery, and while the store is open.
 
-    its bytes        are kept in <root>/pocketmq/broken/log-<offset>: they say topic, queue and offset
-    its place        becomes a record that neither broker delivers (recovery/repair.py)
-    its queue entry  repeats a neighbour, as in front of any message that is lost (ConsumeQueue.put)
+Apache ends the log at the first record that it cannot read. So a damaged record between sound ones must become one
+that it can read and does not deliver: a *void*, a record with the transaction type "rolled back", which gets no queue
+entry and no key in either broker.
 
-Readers step over it from then on. It is told once: with an error in the log, and in `count`. One whose own head does
-not say where it begins and ends stays in its place, as does any where nothing can be written (a full disk, a store that
-was opened for reading): then each reading leaves it out.
+    a record with a wrong body   stays where it is; its type becomes "rolled back", its CRC that of the body
+    other bytes                  are covered by voids of topic `VOID`, whose bodies they are
+    from there to the file's end a blank closes the file
+
+Covered bytes may hold heads of records whose bodies are torn, and queue entries that an Apache broker goes by may point
+to them: no magic is left in them, so that nobody takes them for records. What is overwritten is saved first:
+`<root>/pocketmq/broken/log-<offset>` holds the bytes as they were.
+
+What is found damaged while the store is open becomes what recovery would make of it, and its queue entry repeats a
+neighbour, as in front of any message that is lost (ConsumeQueue.put). Readers step over it from then on. It is told
+once: with an error in the log, and in `count`. One whose own head does not say where it begins and ends stays in its
+place, as does any where nothing can be written (a full disk, a store that was opened for reading): then each reading
+leaves it out.
 
 Not thread-safe: the store's owner calls it.
 """
@@ -14,25 +24,133 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import logging
+import os
+import struct
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
-from ..proto.record import Record, decode_record
+from ..proto.record import (
+    BORN_HOST_AT,
+    CRC_AT,
+    CRC_MASK,
+    MAGIC_V1,
+    SYS_FLAG_AT,
+    SYS_ROLLBACK,
+    Record,
+    decode_record,
+    hosts_extra,
+)
 from ..proto.run_check import is_sound
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
-from .health import Health
-from .parts import StoreParts
-from .recovery.repair import LogRepair
+from .files import MappedFile
+from .format.log_file import MAGIC_PATTERN, blank
+from .parts import Health, StoreParts
 from .recovery.scan import Damage
 from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
 
+
+VOID_TOPIC: Final = b"VOID"
+_HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
+#: Of a void, but for body and topic: head, topic length, properties length.
+_FIXED_SIZE: Final = 91
+_INT = struct.Struct(">i")
+#: No reader should have to hold a void of a gigabyte.
+_VOID_SIZE_MAX: Final = 1 << 20
+#: More than this is not copied aside; it stays readable in the log.
+_SAVED_SIZE_MAX: Final = 64 << 20
 #: Places that could not be written to, and are told only once; beyond it the oldest is forgotten.
 _TOLD_MAX: Final = 10_000
+
+
+class LogRepair:
+    """Repairs log files; what is overwritten goes to FOLDER on DISK."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+
+    def void(self, file: MappedFile, damage: Damage, store_ms: int) -> None:
+        """Make DAMAGE in FILE harmless; STORE_MS is the store time of the record before it."""
+        self.keep(file, damage.start, damage.end)
+        if damage.is_framed:
+            self._roll_back(file, damage.start)
+            return
+        _unmake_heads(file, damage.start, damage.end)
+        for start, end in _pieces(damage.start, damage.end):
+            self._cover(file, start, end, store_ms)
+
+    def close_file(self, file: MappedFile, at: int) -> None:
+        """End FILE at AT with a blank."""
+        end = file.mapping.data_end(at, file.size)
+        self.keep(file, at, end)
+        _unmake_heads(file, at, end)
+        file.put(at, blank(file.size - at))
+
+    def keep(self, file: MappedFile, start: int, end: int) -> None:
+        """Save the bytes [START, END) of FILE aside, unless what was there is kept already."""
+        data = file.mapping.read(start, min(max(0, end - start), _SAVED_SIZE_MAX))
+        if any(data):
+            self._disk.make_folders(self._folder)
+            path = os.path.join(self._folder, f"log-{file.start + start:020d}")
+            if not self._disk.exists(path):
+                self._disk.write_file(path, data)
+
+    def _roll_back(self, file: MappedFile, at: int) -> None:
+        (flags,) = _INT.unpack_from(file.view, at + SYS_FLAG_AT)
+        place = at + BORN_HOST_AT + 8 + 8 + 8 + 4 + 8
+        place += hosts_extra(flags)
+        (size,) = _INT.unpack_from(file.view, place)
+        crc = zlib.crc32(file.view[place + 4 : place + 4 + size]) & CRC_MASK
+        file.put(at + SYS_FLAG_AT, _INT.pack(flags | SYS_ROLLBACK))
+        file.put(at + CRC_AT, _INT.pack(crc))
+
+    def _cover(self, file: MappedFile, start: int, end: int, store_ms: int) -> None:
+        topic = VOID_TOPIC[: end - start - _FIXED_SIZE]
+        tail = bytes((len(topic),)) + topic + b"\0\0"
+        body_start, body_end = start + _HEAD.size, end - len(tail)
+        crc = zlib.crc32(file.view[body_start:body_end]) & CRC_MASK if body_end > body_start else 0
+        host = bytes(8)
+        head = _HEAD.pack(
+            end - start,
+            MAGIC_V1,
+            crc,
+            0,
+            0,
+            0,
+            file.start + start,
+            SYS_ROLLBACK,
+            store_ms,
+            host,
+            store_ms,
+            host,
+            0,
+            0,
+            body_end - body_start,
+        )
+        file.put(body_end, tail)
+        file.put(start, head)
+
+
+def _unmake_heads(file: MappedFile, start: int, end: int) -> None:
+    """Overwrite every magic of a record in [START, END) of FILE."""
+    for match in list(MAGIC_PATTERN.finditer(file.view, start, end)):
+        file.put(match.start(), VOID_TOPIC)
+
+
+def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
+    while end - start > 2 * _VOID_SIZE_MAX:
+        yield start, start + _VOID_SIZE_MAX
+        start += _VOID_SIZE_MAX
+    yield start, end
+
+
+# ---------------------------------------------------------------- while the store is open
 
 
 class Damages:

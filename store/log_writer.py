@@ -27,8 +27,7 @@ from .commit_log import CommitLog
 from .disk import write_error
 from .files import MappedFile
 from .format.log_file import BLANK_SIZE
-from .health import Health
-from .parts import StoreParts
+from .parts import Health, StoreParts
 from .run import Appended, Run, check_appendable, joined, patch, patch_few, stamp
 
 logger = logging.getLogger(__name__)

@@ -25,11 +25,10 @@ from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, parse_run
 from ..proto.run_check import topic_is
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import ConsumeQueue
+from .consume_queues import LIGHT_PREFIX
 from .files import MappedFile
 from .format.queue_entries import ADDRESS_MAX, ENTRY, PRE_BLANK_SIZE
-from .health import Health
-from .parts import StoreParts
-from .queue_kinds import LIGHT_PREFIX
+from .parts import Health, StoreParts
 from .recovery.scan import FileScan
 from .slices import Entries, QueueName, judged, numbers_at
 

@@ -33,10 +33,9 @@ from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
 from .disk import Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
-from .health import Health
 from .log_writer import LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
-from .parts import StoreParts
+from .parts import Health, StoreParts
 from .reader import Reader
 from .recovery import RecoveryReport, Snapshot, recover
 from .run import Appended, Run

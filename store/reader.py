@@ -28,10 +28,9 @@ from .consume_queue import ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages
 from .format.queue_entries import PRE_BLANK_SIZE
-from .health import Health
 from .log_writer import store_time_ms
 from .lost_entries import LostEntries
-from .parts import StoreParts
+from .parts import Health, StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 
 #: Tells for tags codes of queue entries which are to be read.

@@ -44,9 +44,8 @@ from .dispatch import by_queue
 from .files import MappedFile
 from .flush import CallOwner, Flusher, FlushJob
 from .format.log_file import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
-from .health import Health
 from .lost_entries import LostEntries
-from .parts import StoreParts
+from .parts import Health, StoreParts
 
 logger = logging.getLogger(__name__)
 

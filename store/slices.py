@@ -40,8 +40,8 @@ from ..proto.record_run import (
 from ..proto.run_check import body_crcs
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import CommitLog
+from .consume_queues import LIGHT_PREFIX
 from .files import MappedFile
-from .queue_kinds import LIGHT_PREFIX
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pocketmq.proto.topics import TIMER_TOPIC
 from pocketmq.store.format.timers import DELETE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.timers.entry import TimerBatch
-from pocketmq.store.timers.rebuild import numbers
+from pocketmq.store.timers.recovery import numbers
 from pocketmq.store.timers.slot import TimerSlot
 from pocketmq.store.timers.store import TimerStore
 

@@ -5,10 +5,16 @@ Policy OURS, in this order:
 1. Read the log: all of it, or only what is newer than the last point up to which everything was verified (verified.py).
 2. Find its end: the last sound record, or the blank behind it. Bytes behind it are cut and read as zeros from now on,
    also where they look like records: stale ones say that they stand elsewhere, or are older than what precedes them.
-3. Make damage between sound records harmless (repair.py), keep the rest.
+3. Make damage between sound records harmless (store/damage.py), keep the rest.
 4. Complete queues and index from the log (derive.py).
 
 Doing it again changes nothing.
+
+Stale records are bytes of an earlier life of the file that join the new end by chance: a broker that cuts its log
+without zeroing (Apache) and writes on leaves them behind the new end, and they even say that they stand where they
+stand. They are taken for stale if nothing from the first of them on is as young as the record in front of it, and their
+queue offsets do not continue those of the records in front. One alone is no proof: clocks step back, and acknowledged
+messages must not be thrown away for that.
 """
 
 from __future__ import annotations
@@ -19,14 +25,14 @@ from typing import Final
 import numpy as np
 
 from ...proto.record import Record, decode_record
-from ..consume_queues import Queue
+from ..consume_queues import ConsumeQueues, Queue
+from ..damage import LogRepair
+from ..dispatch import by_queue
 from ..files import MappedFile
 from ..parts import StoreParts
 from .derive import ContradictionFound, Derivation
-from .repair import LogRepair
 from .report import Finding, Kind, RecoveryReport
 from .scan import FileScan, ScannedFile
-from .stale import stale_begin
 from .verified import Verified
 
 #: Records whose parsed fields are kept for the steps behind the reading (some 150 bytes each); those of older files are
@@ -244,3 +250,36 @@ def _used_behind(file: MappedFile, end: int) -> int:
             return begin + int(used[-1]) + 1 - start
         stop = begin
     return 0
+
+
+def stale_begin(scanned: ScannedFile, oldest_ms: int, queues: ConsumeQueues) -> int | None:
+    """Return the row of the first stale record of the log's last file; None if there is none.
+
+    OLDEST_MS is the store time of the newest record before the file. QUEUES tell what was numbered before it.
+    """
+    columns = scanned.columns
+    if not len(columns):
+        return None
+    reached = np.maximum(np.maximum.accumulate(columns.store_ms), oldest_ms)
+    older = columns.store_ms < reached
+    if not older[-1]:
+        return None
+    first = len(older) - int(older[::-1].argmin()) if not older.all() else 0
+    return None if _continues(scanned, first, queues) else first
+
+
+def _continues(scanned: ScannedFile, first: int, queues: ConsumeQueues) -> bool:
+    """Do the queue offsets from the record FIRST on continue those of the records in front?"""
+    columns, data = scanned.columns, scanned.file.data
+    following: dict[tuple[str, int], int] = {}
+    for topic, queue, rows in by_queue(data, columns, np.arange(first)):
+        following[topic, queue] = int(columns.queue_offset[rows[-1]]) + 1
+    begin = int(columns.log_offset[first])
+    for topic, queue, rows in by_queue(data, columns, np.arange(first, len(columns))):
+        wanted = following.get((topic, queue))
+        if wanted is None:
+            known = queues.get(topic, queue)
+            wanted = 0 if known is None else known.row.first_from(begin)
+        if int(columns.queue_offset[rows[0]]) != wanted:
+            return False
+    return True

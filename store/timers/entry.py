@@ -18,7 +18,7 @@ from ...proto.record_run import Ints, Longs
 from ..config import INT_MAX
 from ..format.rows import Rows
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE, ROLL
-from .ring import TimerRing
+from .files import TimerRing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

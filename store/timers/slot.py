@@ -18,7 +18,7 @@ import numpy as np
 from ...proto.record_run import Ints, Longs
 from ..format.rows import Rows
 from ..format.timers import LINK, NONE, RECORD, RECORD_SIZE, sound_rows
-from .log import TimerLog
+from .files import TimerLog
 
 #: A stretch is looked through if at least one of so many records in it should be of the slot.
 _STRETCH: Final = 12

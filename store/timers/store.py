@@ -9,7 +9,7 @@ Kept through a kill: everything entered (what the log lacks is entered again fro
 what was handed on some two seconds before. Kept through a power cut: the same, as far as the commit log was on the
 device; the checkpoint says nothing that the device does not hold, so what it forgets is handed on twice, not lost.
 
-Bounds: slots span less than two weeks from `read_ms` on; memory, see ring.py. Opening: see recovery.py.
+Bounds: slots span less than two weeks from `read_ms` on; memory, see files.py. Opening: see recovery.py.
 Synchronous, not thread-safe: the store's owner calls it. Source: store-format.md §7.2 and Apache's TimerMessageStore.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -27,21 +27,78 @@ from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
 from ..checkpoints import TimerCheckpointFile
 from ..files import Syncable
+from ..format.checkpoints import TimerCheckpoint
 from ..format.rows import bytes_of
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
-from ..health import Health
-from ..parts import StoreParts
-from .claim import CheckpointPart, Claim, MetricsPart
+from ..parts import Health, StoreParts
 from .entry import Filing, TimerBatch, chain, signs_of
-from .log import TimerLog
+from .files import TimerLog, TimerRing
 from .metrics import TimerMetrics
-from .ring import TimerRing
 from .slot import TimerSlot
 
 logger = logging.getLogger(__name__)
 
+#: Time that passed without anything to hand on is written down that often.
+_IDLE_MS: Final = 60_000
 #: Up to so many records, plain Python is faster than numpy.
 _FEW: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A state of the timers. It may be written down once the commit log is on the device up to `log_end`, which
+    holds the messages of all records before `timer_end` and everything that was handed on before `read_ms`.
+
+    worth_ms: from which read time on it is worth writing, if nothing else changed: what was handed on before it;
+    always: it is worth it anyway.
+    """
+
+    log_end: int
+    timer_end: int
+    queue_offset: int
+    read_ms: int
+    worth_ms: int
+    always: bool = False
+
+    def is_news(self, known: TimerCheckpoint) -> bool:
+        """Does it say more than KNOWN?"""
+        if self.always:
+            return True
+        if (self.timer_end, self.queue_offset) != (known.log_flushed, known.queue_offset):
+            return True
+        return known.last_read_ms < self.worth_ms or self.read_ms - known.last_read_ms >= _IDLE_MS
+
+    def values(self, known: TimerCheckpoint, now_ms: int) -> TimerCheckpoint:
+        """Return the checkpoint that says so."""
+        return known.advanced(self.read_ms, self.timer_end, self.queue_offset, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """Writing VALUES, as something that a flusher does behind what they tell of."""
+
+    file: TimerCheckpointFile
+    values: TimerCheckpoint
+
+    def sync(self) -> None:
+        try:
+            self.file.write(self.values)
+        except StoreFull as error:  # An older checkpoint is as true: recovery begins earlier.
+            logger.warning("timer checkpoint not written", extra={"reason": error.message})
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPart:
+    """Writing TEXT to the metrics file, as something that a flusher does."""
+
+    metrics: TimerMetrics
+    text: str
+
+    def sync(self) -> None:
+        try:
+            self.metrics.save(self.text)
+        except StoreFull as error:  # Then the counts are those of the last time.
+            logger.warning("timer metrics not written", extra={"reason": error.message})
 
 
 class TimerStore:

@@ -26,9 +26,9 @@ from pocketmq.proto.errors import (
     StoreRefused,
 )
 from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record
+from pocketmq.store.cleaning import local_hour
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.retention import local_hour
 from pocketmq.store.run import Appended
 
 from ..fakes import FaultyDisk

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.store.config import StoreConfig
-from pocketmq.store.consume_queues import ConsumeQueues
+from pocketmq.store.consume_queues import ConsumeQueues, batch_topics
 from pocketmq.store.format.state_tables import TopicConfig, TopicTable, render_topics
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.queue_kinds import batch_topics
 
 from ..recorded import recorded_store
 

@@ -1,8 +1,8 @@
-"""The timer wheel of a live store: its slots in memory, page by page as they are touched, and the file behind them.
+"""The files of a live store's timers: the wheel, its slots in memory, and the row of the timer log's files.
 
-Format: format/timers.py. Pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first wanted,
-and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the parts of
-the file that are no holes once, and keeps the pages of slots that are still pending.
+Formats: format/timers.py. Wheel: pages of 4 KiB (128 slots) are read from the file when a slot of theirs is first
+wanted, and go back with `write_dirty`, through the descriptor, so that a full disk is StoreFull. Opening reads the
+parts of the file that are no holes once, and keeps the pages of slots that are still pending.
 
 Memory: 32 bytes a slot in pages that were touched (2.8 MB for each day of seconds, 38.7 MB at most), and 1.2 MB, one
 byte for each slot, which make finding the next pending one a search for a byte.
@@ -20,9 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import Longs, as_bytes
-from ..disk import Disk, Mapping
-from ..format.rows import bytes_of
-from ..format.timers import NONE, SLOT, SLOT_SIZE, SLOTS, WHEEL_SIZE
+from ..disk import Buffer, Disk, Mapping
+from ..files import MappedFile, MappedFiles, Syncable
+from ..format.rows import Rows, bytes_of
+from ..format.timers import (
+    BLANK_SIZE,
+    NONE,
+    RECORD,
+    RECORD_SIZE,
+    SLOT,
+    SLOT_SIZE,
+    SLOTS,
+    WHEEL_SIZE,
+    blank,
+    sound_rows,
+)
 
 PAGE_SIZE: Final = 4096
 _PAGE_SLOTS: Final = PAGE_SIZE // SLOT_SIZE
@@ -226,3 +238,109 @@ class TimerRing:
         times = self.read_time + (numbers - self.read_time) % SLOTS
         found: NDArray[np.int64] = np.sort(times).astype(np.int64)
         return found
+
+
+class TimerLog:
+    """The row of timer log files in FOLDER.
+
+    min_offset: start of the first file;  max_offset: where the next record goes, unless a blank has to come first.
+    """
+
+    def __init__(self, disk: Disk, folder: str, file_size: int) -> None:
+        self.files = MappedFiles.load(disk, folder, file_size, what="timer log")
+        self.file_records = (file_size - BLANK_SIZE) // RECORD_SIZE
+
+    @property
+    def min_offset(self) -> int:
+        return self.files.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        return self.files.max_offset
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def places(self, count: int) -> list[tuple[int, int]]:
+        """Return where COUNT new records will stand: position of the first and number, for each file they take."""
+        last = self.files.last
+        at = end = fits = 0
+        if last is not None:
+            at, end, fits = self.max_offset, last.end, max(0, last.room - BLANK_SIZE) // RECORD_SIZE
+        found: list[tuple[int, int]] = []
+        while count:
+            if fits:
+                found.append((at, min(fits, count)))
+                count -= found[-1][1]
+            at, end, fits = end, end + self.files.file_size, self.file_records
+        return found
+
+    def append(self, data: Buffer, places: list[tuple[int, int]]) -> None:
+        """Append DATA, whole records, at PLACES; all of it, or the log is as it was and StoreFull is raised."""
+        end = self.max_offset
+        rest = memoryview(data)
+        try:
+            for at, count in places:
+                file = self._file_for(at)
+                file.append(rest[: count * RECORD_SIZE])
+                rest = rest[count * RECORD_SIZE :]
+        except BaseException:
+            self.files.truncate(end)
+            raise
+
+    def _file_for(self, at: int) -> MappedFile:
+        """Return the last file with its position at AT; the one before it is closed with a blank if need be."""
+        last = self.files.last
+        if last is None or not last.room or last.start + last.position != at:
+            if last is not None and last.room >= BLANK_SIZE:
+                last.append(blank(last.room))
+            last = self.files.roll()
+        return last
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def file_rows(self, file: MappedFile) -> Rows:
+        """Return the records of FILE up to its position, without a copy; a blank may be the last."""
+        count = min(file.position // RECORD_SIZE, self.file_records)
+        return RECORD.columns(file.view, count)
+
+    def rows_at(self, positions: Longs) -> Rows:
+        """Return the records at POSITIONS, which lie in the log, in the same order."""
+        rows = RECORD.zeros(len(positions))
+        for file in self.files.files:
+            inside = (positions >= file.start) & (positions < file.start + file.position)
+            if inside.any():
+                rows[inside] = self.file_rows(file)[(positions[inside] - file.start) // RECORD_SIZE]
+        return rows
+
+    def holds(self, position: int) -> bool:
+        """Can a record stand at POSITION?"""
+        file = self.files.file_at(position)
+        if file is None or (position - file.start) % RECORD_SIZE:
+            return False
+        return position - file.start + RECORD_SIZE <= file.position
+
+    # --- growing old ---------------------------------------------------------------------------------------------
+
+    def delete_expired(self, min_log_offset: int) -> int:
+        """Delete leading files all of whose messages lie before MIN_LOG_OFFSET; return how many.
+
+        Apache's rule looks at a file's last record only. That decides here too, but a file in which records stand
+        that were written anew out of their order stays until the last of their messages is gone.
+        """
+        gone = 0
+        for file in self.files.files[:-1]:
+            rows = self.file_rows(file)
+            last = rows[-1:]
+            if not sound_rows(last).all() or int(last["log_offset"][0]) >= min_log_offset:
+                break
+            if int(rows["log_offset"].max()) >= min_log_offset:
+                break
+            gone += 1
+        return self.files.delete_leading(gone)
+
+    def take_dirty(self) -> list[Syncable]:
+        """Return what must be synced to have everything up to `max_offset` on the device."""
+        return self.files.take_dirty()
+
+    def close(self) -> None:
+        self.files.close()
