@@ -25,10 +25,10 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record
 from pocketmq.store.disk import Disk
+from pocketmq.store.format.state_tables import TopicConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
-from pocketmq.store.state_tables import TopicConfig
 
 from ...fake_calls import FakeCall
 from ...runs import Device, make_run, records_of, small_config
