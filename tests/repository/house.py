@@ -377,11 +377,15 @@ async def _official_roads(address: str) -> dict[str, list[Path]]:
 
 
 @cache
+def files_of_roads() -> dict[str, list[Path]]:
+    """Return the files on each road."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(roads(Path(folder)))
+
+
 def of_roads() -> dict[str, float]:
     """Return the figures of the roads."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(roads(Path(folder)))
-    return {f"files on the road of {name}": len(files) for name, files in found.items()}
+    return {f"files on the road of {name}": len(files) for name, files in files_of_roads().items()}
 
 
 # ---------------------------------------------------------------- the table

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pocketmq.broker import broker
 from pocketmq.proto import errors
 from pocketmq.store import disk
 
 from . import house
+from .source_tree import name_of
+from .test_links import ARCHITECTURE, paths_named
 
 #: A limit that lies further above its figure than this, and a few, was left behind.
 LOOSE = 1.05
@@ -27,6 +31,23 @@ def test_no_road_grows_longer() -> None:
     too_long = {name: now for name, now in house.of_roads().items() if now > allowed[name]}
 
     assert too_long == {}, "a call passes more files than it did: which of them can go?"
+
+
+@pytest.mark.parametrize("name", ["SendMessage", "ReceiveMessage", "AckMessage"])
+def test_the_architecture_tells_the_roads_of_official_clients_as_they_are(name: str) -> None:
+    section = ARCHITECTURE.read_text(encoding="utf-8").split("## The road of an official client")[1]
+    _, common, *_ = section.split("```")
+    _, told, *_ = section.split(f"`{name}`")[1].split("```")
+
+    passed = house.files_of_roads()[name]
+    named = [path for block in (common, told) for path in paths_named(_firsts(block))]
+    assert len(named) >= 9
+    assert [name_of(path) for path in named if path not in passed] == []
+
+
+def _firsts(block: str) -> str:
+    """Return the first word of each line of BLOCK."""
+    return " ".join(line.split()[0] for line in block.splitlines() if line.strip())
 
 
 def test_limits_follow_what_falls() -> None:

@@ -110,6 +110,39 @@ def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
     ]
 
 
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+#: A path within the package, with or without the folders in front: `service_v2/routes`, `store/disk.py`.
+_PATH = re.compile(r"(?<![\w./<-])[a-z][a-z0-9_]*(?:/[a-z][a-z0-9_]*)+(?:/|\.py\b)?(?![\w*<-])")
+
+
+def paths_named(text: str) -> list[Path]:
+    """Return the files and folders of the package that TEXT names; raise AssertionError for one that is not there."""
+    places = {path: f"/{name_of(path)}" for file in code_files() for path in (file, file.parent)}
+    folders = {path.name for path in places if path.is_dir()}
+    found = []
+    for name in _PATH.findall(text):
+        plain = f"/{name.removesuffix('.py').rstrip('/')}"
+        if plain.split("/")[1] not in folders:
+            continue
+        fitting = [path for path, at in places.items() if at.removesuffix(".py").endswith(plain)]
+        assert fitting, f"there is no {name}"
+        found.append(min(fitting, key=lambda path: len(path.parts)))
+    return found
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    assert len(paths_named(ARCHITECTURE.read_text(encoding="utf-8"))) > 60
+
+
+def test_a_file_that_is_not_there_is_found() -> None:
+    assert paths_named("`store/disk.py` ─► pop/table, docs/x.md") == [
+        ROOT / "store" / "disk.py",
+        ROOT / "broker" / "pop" / "table.py",
+    ]
+    with pytest.raises(AssertionError, match="there is no broker/nowhere"):
+        paths_named("broker/nowhere ─► pop/table")
+
+
 #: Page, and what a sentence sends people there for.
 _POINTERS = {"docs/pushing.md": "`Once`"}
 
