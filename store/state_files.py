@@ -1,4 +1,4 @@
-"""The small files in a store's config folder: text with a `.bak` beside it.
+"""The small files of a store, most of them in its config folder: text with a `.bak` beside it.
 
 A `StateFile` is one such file. Replacing it writes a temporary file, makes the old file its `.bak` and
 renames the new one into place, so that a crash at any moment leaves at least one readable copy.
@@ -44,13 +44,13 @@ class Loaded(Generic[T]):
 
 
 class StateFile:
-    """One file of `<root>/config`, with its `.bak`."""
+    """One file of `<root>/config`, or of another FOLDER of the store ("": its root), with its `.bak`."""
 
-    def __init__(self, disk: Disk, root: str, name: str) -> None:
+    def __init__(self, disk: Disk, root: str, name: str, folder: str = "config") -> None:
         self.disk = disk
         self.root = root
         self.name = name
-        self.path = posixpath.join(root, "config", name)
+        self.path = posixpath.join(root, folder, name)
         self.backup_path = self.path + ".bak"
         self._main_is_sound = True
         self._saving = Lock()

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...broker.pop.journal_files import folder_in, read
 from ...proto.topics import SCHEDULE_TOPIC
+from ...store.format.replica_files import EPOCHS_FILE
 from ...store.os_disk import lock_is_held
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .document import checkpoint
@@ -59,6 +60,7 @@ class Overview:
             "waiting": self._waiting(),
             "files": list(self._file_rows()),
             "checkpoint": self._checkpoint(),
+            "replica": self._replica(),
         }
         health = Health(self.files, self.walk, self.tables, self.bounds)
         found = [*self._findings, *health.findings()]
@@ -185,6 +187,24 @@ class Overview:
 
     def _checkpoint(self) -> dict[str, int] | None:
         return checkpoint(self.files.checkpoint()) if self.files.has("checkpoint") else None
+
+    def _replica(self) -> dict[str, Any] | None:
+        """Return which replica the store is of, and the epochs of its log; None where no file says either."""
+        identity, epochs = self.tables.identity(), self.tables.epochs()
+        if identity is None and not epochs:
+            return None
+        for epoch, start in epochs:
+            if start > self.walk.end:
+                text = (
+                    f"epoch {epoch} begins at {start:,}, behind the log's end at {self.walk.end:,}"
+                )
+                self._findings.append(Finding("wrong", f"{EPOCHS_FILE}: {text}"))
+        return {
+            "cluster": None if identity is None else identity.cluster,
+            "brokerName": None if identity is None else identity.name,
+            "brokerId": None if identity is None else identity.id,
+            "epochs": [{"epoch": epoch, "startOffset": start} for epoch, start in epochs],
+        }
 
     def _not_looked_at(self) -> list[str]:
         told = []

@@ -1,4 +1,4 @@
-"""The tables in a store's config folder, as a broker would load them: the file, or its backup.
+"""The small files of a store, its tables and those of a replica, as a broker would load them: the file, or its backup.
 
 Nothing is raised for damage: a table that cannot be read is empty, and `problems` says why.
 """
@@ -12,6 +12,14 @@ from typing import Any, TypeVar
 from ...proto.errors import CorruptState
 from ...store.apache import beans
 from ...store.format.java_json import parse
+from ...store.format.replica_files import (
+    EPOCHS_FILE,
+    IDENTITY_FILE,
+    BrokerIdentity,
+    EpochStarts,
+    parse_epochs,
+    parse_identity,
+)
 from ...store.format.state_tables import (
     GROUPS,
     TOPICS,
@@ -74,6 +82,14 @@ class Tables:
         """Return the numbers of open half messages by real topic, as transactionMetrics has them."""
         return self._load("transactionMetrics", _transaction_counts, {})
 
+    def identity(self) -> BrokerIdentity | None:
+        """Return brokerIdentity; None for a broker without replicas."""
+        return self._load(IDENTITY_FILE, parse_identity, None, folder="")
+
+    def epochs(self) -> EpochStarts:
+        """Return epochFileCheckpoint: epochs and where they begin."""
+        return self._load(EPOCHS_FILE, parse_epochs, (), folder="")
+
     def _changes(self, name: str, form: TableForm[E]) -> Changes[E] | None:
         try:
             return Changes(self.files.disk, self.files.root, name, form)
@@ -81,18 +97,22 @@ class Tables:
             self.problems.append(_told(error))
             return None
 
-    def _load(self, name: str, parse_text: Callable[[str], T], empty: T) -> T:
+    def _load(
+        self, name: str, parse_text: Callable[[str], T], empty: T, folder: str = "config"
+    ) -> T:
         # On an overlay: loading moves a file aside that does not parse.
-        file = StateFile(OverlayDisk(self.files.disk), self.files.root, name)
+        file = StateFile(OverlayDisk(self.files.disk), self.files.root, name, folder)
         try:
             loaded = file.load(lambda text: parse_text(text.strip("\0")))
         except (CorruptState, OSError) as error:
             told = error.message if isinstance(error, CorruptState) else _told(error)
             self.problems.append(told)
-            self.refused.append(told)
+            if folder:  # What lies at the root is not read by a broker without replicas.
+                self.refused.append(told)
             return empty
         if loaded.problem:
-            self.problems.append(f"config/{name} does not parse: a broker uses config/{name}.bak")
+            place = f"{folder}/{name}".lstrip("/")
+            self.problems.append(f"{place} does not parse: a broker uses {place}.bak")
         return empty if loaded.value is None else loaded.value
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pocketmq.proto.record import LOG_OFFSET_AT, Host, encode_run
 from pocketmq.store.disk import Mapping
+from pocketmq.store.format.replica_files import render_epochs
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.view import StoreView
 from pocketmq.tools.inspect.overview import Overview
@@ -53,6 +54,42 @@ def test_queue_files_that_are_behind_do_not_count() -> None:
     }
 
     assert topics["Fill0"]["minOffset"] == 322  # Apache says 0, though these messages are gone
+
+
+def test_the_files_of_a_replica_are_told(tmp_path: Path) -> None:
+    store = recorded_store("basic", tmp_path / "store")
+    assert document(store, "overview")["replica"] is None
+    (store / "brokerIdentity").write_text("DefaultCluster#broker-a#1")
+    (store / "epochFileCheckpoint").write_text(render_epochs([(1, 0), (3, 92)]))
+
+    found = document(store, "overview")
+    assert found["replica"] == {
+        "cluster": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 1,
+        "epochs": [{"epoch": 1, "startOffset": 0}, {"epoch": 3, "startOffset": 92}],
+    }
+    assert found["health"] == []
+    told = "replica: broker-a of DefaultCluster, id 1; epoch 3 from log offset 92 (2 epochs)"
+    assert told in view(store).stdout
+
+
+@pytest.mark.parametrize(
+    ("epochs", "words"),
+    [
+        ("1\n7\n1-0\n", "the CRC of its entries is 1725254278, and it says 7"),
+        ("1\n0\n1-999999999\n", "epoch 1 begins at 999,999,999, behind the log's end"),
+    ],
+)
+def test_epochs_that_cannot_be_are_wrong(tmp_path: Path, epochs: str, words: str) -> None:
+    store = recorded_store("basic", tmp_path / "store")
+    (store / "epochFileCheckpoint").write_text(epochs)
+
+    result = view(store, "overview", "--json")
+    found = json.loads(result.stdout)["health"]
+    assert [one["severity"] for one in found] == ["wrong"]
+    assert words in found[0]["text"]
+    assert result.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def _print(document: dict[str, Any]) -> None:
     _print_rows(console, document["files"], FILES, "files")
     if document["checkpoint"] is not None:
         console.print(_checkpoint(document["checkpoint"]))
+    if document["replica"] is not None:
+        console.print(_replica(document["replica"]))
     _print_health(console, document)
 
 
@@ -110,6 +112,18 @@ def _checkpoint(values: Row) -> str:
         for name in ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
     )
     return f"checkpoint: log {log}, queues {queues}, index {index}"
+
+
+def _replica(replica: Row) -> str:
+    name, epochs = replica["brokerName"], replica["epochs"]
+    who = f"{name} of {replica['cluster']}, id {replica['brokerId']}" if name else "of no known set"
+    if not epochs:
+        return f"replica: {who}; no epoch has begun"
+    last = epochs[-1]
+    return (
+        f"replica: {who}; epoch {last['epoch']} from log offset {last['startOffset']:,}"
+        f" ({len(epochs):,} epochs)"
+    )
 
 
 def _print_health(console: Console, document: dict[str, Any]) -> None:

@@ -1,0 +1,115 @@
+"""The files that make a store one of a replica set. Text; the first two are Apache's of controller mode.
+
+epochFileCheckpoint, at the store's root: which master began to write where.
+
+    3                 number of entries
+    1725254278        CRC-32 (31 bits) of all that follows, line ends included; 0: not to be compared
+    1-0               epoch, and the log offset at which it begins; both ascend
+    …                 every line has its end; an epoch ends where the next begins, the last with the log
+
+brokerIdentity, at the store's root, without a line end: `DefaultCluster#broker-a#1`, the id from 1 on, for good.
+
+pocketmq/replica.json, ours: `{"format":1,"epochSeen":7}`, the highest epoch that this replica was ever told of.
+
+Errors are ValueError, one sentence without the file's name. Source: replication.md §4.3.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+#: Epoch and start of each, in order.
+EpochStarts: TypeAlias = Sequence[tuple[int, int]]
+
+EPOCHS_FILE: Final = "epochFileCheckpoint"
+IDENTITY_FILE: Final = "brokerIdentity"
+REPLICA_FILE: Final = "replica.json"
+
+_EPOCH_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+_FORMAT: Final = 1
+_ENTRY: Final = re.compile(r"([0-9]{1,10})-([0-9]{1,19})")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+
+
+class BrokerIdentity(NamedTuple):
+    """Which broker the store is of: ID is the replica's in the set NAME."""
+
+    cluster: str
+    name: str
+    id: int
+
+
+def render_epochs(epochs: EpochStarts) -> str:
+    """Return the text of epochFileCheckpoint."""
+    lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs)
+    return f"{len(epochs)}\n{_crc(lines)}\n{lines}"
+
+
+def parse_epochs(text: str) -> EpochStarts:
+    """Return the entries of epochFileCheckpoint."""
+    head, lines = text.splitlines()[:2], text.splitlines()[2:]
+    if len(head) < 2 or not all(map(_NUMBER.fullmatch, head)):
+        raise ValueError("it does not begin with the number of entries and their CRC")
+    count, crc = map(int, head)
+    entries = [_entry(line) for line in lines]
+    if len(entries) != count:
+        raise ValueError(f"it has {len(entries)} entries, and says {count}")
+    found = _crc("".join(f"{line}\n" for line in lines))
+    if crc not in (0, found):
+        raise ValueError(f"the CRC of its entries is {found}, and it says {crc}")
+    for (epoch, start), (later, behind) in pairwise(entries):
+        if later <= epoch or behind <= start:
+            raise ValueError(f"epoch {later} from {behind} does not follow {epoch} from {start}")
+    return tuple(entries)
+
+
+def _entry(line: str) -> tuple[int, int]:
+    match = _ENTRY.fullmatch(line)
+    epoch, start = (int(match[1]), int(match[2])) if match else (-1, -1)
+    if not (0 <= epoch <= _EPOCH_MAX and 0 <= start <= _LONG_MAX):
+        raise ValueError(f"{line[:40]!r} is no epoch and start, as 7-4096 is")
+    return epoch, start
+
+
+def _crc(lines: str) -> int:
+    """Return Apache's `UtilAll.crc32` of LINES."""
+    return zlib.crc32(lines.encode()) & 0x7FFFFFFF
+
+
+def render_identity(identity: BrokerIdentity) -> str:
+    """Return the text of brokerIdentity."""
+    return "#".join(map(str, identity))
+
+
+def parse_identity(text: str) -> BrokerIdentity:
+    """Return what brokerIdentity says."""
+    parts = text.strip().split("#")
+    if len(parts) != 3 or not all(parts) or not _NUMBER.fullmatch(parts[2]):
+        raise ValueError(f"{text[:80]!r} is not cluster#broker#id, as DefaultCluster#broker-a#1 is")
+    return BrokerIdentity(parts[0], parts[1], int(parts[2]))
+
+
+def render_epoch_seen(epoch: int) -> str:
+    """Return the text of replica.json."""
+    return json.dumps({"format": _FORMAT, "epochSeen": epoch}, separators=(",", ":"))
+
+
+def parse_epoch_seen(text: str) -> int:
+    """Return the epoch that replica.json names."""
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise ValueError("it is no JSON object")
+    if fields.get("format") != _FORMAT:
+        raise ValueError(
+            f'"format" is {fields.get("format")!r:.40}, and this program knows {_FORMAT}'
+        )
+    epoch = fields.get("epochSeen")
+    if type(epoch) is not int or not 0 <= epoch <= _EPOCH_MAX:
+        raise ValueError(f'"epochSeen" is {epoch!r:.40}, not a number from 0 to {_EPOCH_MAX}')
+    return epoch

@@ -1,0 +1,118 @@
+"""The files of a replica: Apache's bytes, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pocketmq.store.format.replica_files import (
+    EPOCHS_FILE,
+    IDENTITY_FILE,
+    REPLICA_FILE,
+    BrokerIdentity,
+    parse_epoch_seen,
+    parse_epochs,
+    parse_identity,
+    render_epoch_seen,
+    render_epochs,
+    render_identity,
+)
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.state_files import StateFile
+
+#: As Apache RocketMQ 5.5.0 wrote them.
+EPOCHS = "1\n1725254278\n1-0\n"
+IDENTITY = "DefaultCluster#broker-a#1"
+MANY = tuple((number + 3, number**5 * 17) for number in range(2, 2000))
+
+
+def test_the_bytes_are_apaches() -> None:
+    assert render_epochs([(1, 0)]) == EPOCHS
+    assert parse_epochs(EPOCHS) == ((1, 0),)
+    assert render_identity(BrokerIdentity("DefaultCluster", "broker-a", 1)) == IDENTITY
+    assert parse_identity(IDENTITY) == BrokerIdentity("DefaultCluster", "broker-a", 1)
+
+
+@pytest.mark.parametrize("epochs", [(), ((0, 0),), ((2**31 - 1, 2**63 - 1),), MANY])
+def test_epochs_come_back(epochs: tuple[tuple[int, int], ...]) -> None:
+    assert parse_epochs(render_epochs(epochs)) == epochs
+
+
+def test_a_crc_of_zero_is_not_compared_and_a_last_line_needs_no_end() -> None:
+    assert parse_epochs("2\n0\n1-0\n4-92\n") == ((1, 0), (4, 92))
+    assert parse_epochs(EPOCHS.rstrip("\n")) == ((1, 0),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "does not begin with the number"),
+        ("1\n", "does not begin with the number"),
+        ("x\n0\n1-0\n", "does not begin with the number"),
+        ("2\n1725254278\n1-0\n", "1 entries, and says 2"),
+        ("1\n1725254279\n1-0\n", "is 1725254278, and it says 1725254279"),
+        ("1\n0\n1\n", "'1' is no epoch and start"),
+        ("1\n0\n-1-0\n", "'-1-0' is no epoch"),
+        ("1\n0\n2147483648-0\n", "is no epoch"),
+        ("1\n0\n1-9223372036854775808\n", "is no epoch"),
+        ("2\n0\n1-0\n\n", "'' is no epoch"),
+        ("2\n0\n2-0\n1-9\n", "epoch 1 from 9 does not follow 2 from 0"),
+        ("2\n0\n1-9\n2-9\n", "epoch 2 from 9 does not follow 1 from 9"),
+    ],
+)
+def test_epochs_that_cannot_be_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_epochs(text)
+
+
+@pytest.mark.parametrize("text", ["", "c#b", "c#b#", "c#b#x", "c#b#-1", "c#b#1#2", "#b#1"])
+def test_an_identity_that_names_no_replica_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not cluster#broker#id"):
+        parse_identity(text)
+
+
+def test_the_highest_epoch_comes_back() -> None:
+    assert render_epoch_seen(7) == '{"format":1,"epochSeen":7}'
+    assert parse_epoch_seen(render_epoch_seen(2**31 - 1)) == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("7", "no JSON object"),
+        ("{", "Expecting"),
+        ('{"format":2,"epochSeen":7}', '"format" is 2, and this program knows 1'),
+        ('{"format":1}', '"epochSeen" is None'),
+        ('{"format":1,"epochSeen":-1}', '"epochSeen" is -1'),
+        ('{"format":1,"epochSeen":true}', '"epochSeen" is True'),
+    ],
+)
+def test_an_epoch_seen_that_cannot_be_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_epoch_seen(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "parse", "old", "new"),
+    [
+        (EPOCHS_FILE, "", parse_epochs, EPOCHS, render_epochs([(1, 0), (2, 80)])),
+        (IDENTITY_FILE, "", parse_identity, IDENTITY, "DefaultCluster#broker-a#2"),
+        (REPLICA_FILE, "pocketmq", parse_epoch_seen, render_epoch_seen(1), render_epoch_seen(2)),
+    ],
+)
+def test_they_lie_where_they_belong_and_the_old_one_is_the_backup(
+    tmp_path: Path, name: str, folder: str, parse: Callable[[str], object], old: str, new: str
+) -> None:
+    file = StateFile(OsDisk(), str(tmp_path), name, folder)
+    assert file.load(parse).value is None
+    file.save(old)
+    file.save(new)
+
+    place = tmp_path / folder / name
+    assert place.read_text() == new
+    place.write_text(new[:-3])
+    loaded = StateFile(OsDisk(), str(tmp_path), name, folder).load(parse)
+    assert loaded.value == parse(old)
+    assert loaded.problem is not None
