@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .clock import AsyncClocks, BrokerClock
     from .consuming.counts import Counts
     from .consuming.offsets import OffsetAndMetadata
-    from .consuming.pulling import Pulled
+    from .consuming.queue_reader import Pulled
     from .consuming.sending_back import SentBack
     from .message import Draft, Message
     from .message_batch import MessageBatch
@@ -139,7 +139,7 @@ _MODULES = {
     "BrokerClock": "clock",
     "Counts": "consuming.counts",
     "OffsetAndMetadata": "consuming.offsets",
-    "Pulled": "consuming.pulling",
+    "Pulled": "consuming.queue_reader",
     "SentBack": "consuming.sending_back",
     "Draft": "message",
     "Filter": "subscriptions",

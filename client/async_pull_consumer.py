@@ -18,7 +18,7 @@ from .connections import Connections, GrpcConnections
 from .consuming.counts import Counts
 from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
-from .consuming.pulling import Pull, Pulled, pull_once
+from .consuming.queue_reader import Pulled, pull_once
 from .consuming.reading import Reading
 from .consuming.sending_back import Retrying, SentBack
 from .consuming.steering import Steering
@@ -210,15 +210,15 @@ class AsyncPullConsumer(AsyncSignalledFace):
         MAX_MESSAGES and MAX_BYTES 0: the consumer's settings. Raises OffsetOutOfRange with min_offset and max_offset.
         """
         self._reading.check_open()
-        pull = Pull(
-            topic=topic,
-            queue=queue,
-            offset=offset,
+        return await pull_once(
+            self._reading.parts,
+            topic,
+            queue,
+            offset,
             max_messages=max_messages,
             max_bytes=max_bytes,
             wait_ms=wait_ms,
         )
-        return await pull_once(pull, self._reading.parts)
 
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int = 0, reason: str = ""

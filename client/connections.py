@@ -22,8 +22,7 @@ from ..proto.errors_wire import from_rpc_error, from_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.channel import Http2Channel
 from ..proto.rpc.channels import CallFailed, Channel, ChannelClosed, Dial, StreamMethod, UnaryMethod
-from .conversation import Conversation, GrpcConversation
-from .exchange import Exchange
+from .streams import Conversation, Exchange, GrpcConversation
 from .tasks import Tasks
 
 Request = TypeVar("Request", bound=Message)

@@ -32,7 +32,7 @@ from .config import ConsumerConfig, ConsumerSettings, settled
 from .consuming.counts import Counts
 from .consuming.offsets import OffsetAndMetadata
 from .consuming.prefetch import Rebalanced
-from .consuming.pulling import Pulled
+from .consuming.queue_reader import Pulled
 from .consuming.sending_back import SentBack
 from .faces import SignalledFace
 from .message_batch import MessageBatch

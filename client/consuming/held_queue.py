@@ -2,7 +2,7 @@
 
     source (who gets which queue)          user (who reads)
     sharing.py    a group's share    ───►  begin(held)         read on at the committed offset
-    whole.py      all queues         ◄───  lost(held)          the broker says that it is not ours any more
+    unshared_queues.py               ◄───  lost(held)          the broker says that it is not ours any more
                                      ───►  end(queue, lost)    stop, finish or drop, commit; then it is let go
 
 For each queue `begin` and `end` alternate; a queue comes again only after its `end` has returned.

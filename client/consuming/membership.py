@@ -37,8 +37,8 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.java_hash import java_hash
 from ..connections import BROKER
-from ..conversation import Conversation
 from ..routes import master_addresses
+from ..streams import Conversation
 from ..tasks import Alarm
 from .parts import ConsumerParts
 

@@ -112,9 +112,11 @@ class Cursor:
 
     def one_by_one(self) -> Iterator[ReceivedMessage]:
         """Hand out what is left, each message when it is asked for, which finishes the one before."""
+        if self.batch is None:
+            return
+        stretch = self.batch.stretch
         for message in self.rest():
-            assert self.batch is not None
-            if self.batch.stretch.ended:
+            if stretch.ended:
                 return
             self.begin = self.end
             self.end += 1

@@ -16,7 +16,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..allocation import Member, Strategy, allocated, strategy_named
 from ..queue import Queue
 from .parts import ConsumerParts
-from .whole_topics import WATCH_MS, TopicWatch
+from .unshared_queues import WATCH_MS, TopicWatch
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
-"""Reads one queue ahead into a sink: one long-polling fetch after the other, from its start until it is stopped.
+"""The reading of one queue: ahead into a sink, one long-polling fetch after the other, until it is stopped; or once, at
+a place of the caller's choice (`pull_once`), beside whatever else the consumer reads.
 
 error                                   what happens
 lease lost                              the source is told, and reading ends
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -31,11 +34,12 @@ from ...proto.errors import (
 )
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.topics import retry_topic
+from ...proto.topics import check_topic, retry_topic
 from ..config import Start
 from ..connections import Connection
-from ..queue import Queue
-from ..received_message import Decode, FetchedRun
+from ..message_batch import NO_MESSAGES, MessageBatch
+from ..queue import Queue, find_queue
+from ..received_message import Decode, FetchedRun, ReceivedMessage
 from ..serialization import value_decoder
 from .held_queue import HeldQueue
 from .parts import ConsumerParts
@@ -302,3 +306,57 @@ async def fetch_run(
         reply.next_offset = int(error.details.get("queue_offset", run.queue_offsets[-1] + 1))
         reply.filtered_count = reply.lost_count = 0  # Who goes on there counts them.
         return reply, run
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What `pull` brought: messages, where to go on, and what the queue holds."""
+
+    messages: Sequence[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+async def pull_once(
+    parts: ConsumerParts,
+    topic: str,
+    queue: Queue | int,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    wait_ms: int,
+) -> Pulled:
+    """Fetch once from OFFSET of QUEUE; MAX_MESSAGES and MAX_BYTES of 0 stand for the consumer's settings.
+
+    Raises OffsetOutOfRange with min_offset and max_offset.
+    """
+    session, config = parts.session, parts.config
+    route = await session.routes.find(check_topic(topic))
+    place = find_queue(queue, topic, route.readable)
+    request = pb.FetchRequest(
+        topic=topic,
+        queue=place.number,
+        offset=offset,
+        max_messages=max_messages or config.fetch_messages_max,
+        max_bytes=max_bytes or config.fetch_bytes_max,
+        min_bytes=1 if wait_ms else 0,
+        max_wait_ms=wait_ms,
+        group=parts.group,
+    )
+    connection = session.connections.to(session.routes.address(place.broker))
+    reply, run = await fetch_run(
+        connection,
+        request,
+        wait_ms + config.request_timeout_ms,
+        broker=place.broker,
+        decode=value_decoder(config.value_deserializer),
+        check_crcs=config.check_crcs,
+        body_bytes_max=config.body_bytes_max,
+    )
+    parts.counts.lost += reply.lost_count
+    messages: MessageBatch = NO_MESSAGES
+    if run is not None:
+        messages = MessageBatch(run, run.first_at_or_after(offset))
+    return Pulled(messages, reply.next_offset, reply.min_offset, reply.max_offset)

@@ -14,7 +14,7 @@ from ...proto.topics import retry_topic
 from ..connections import BROKER
 from ..received_message import ReceivedMessage
 from ..session import Session
-from .whole_topics import WATCH_UNKNOWN_MS
+from .unshared_queues import WATCH_UNKNOWN_MS
 
 if TYPE_CHECKING:  # A push consumer has no use for it.
     from .reading import Reading

@@ -15,13 +15,12 @@ from ...proto.errors import InvalidArgument
 from ...proto.topics import check_topic
 from ..queue import Queue
 from ..subscriptions import Subscriptions
-from .assigned_queues import AssignedQueues
 from .offsets import OffsetAndMetadata, Position
 from .queue_reader import start_ms
 from .reading import Active, Reading
 from .sharing import Sharing
 from .supply import broadcast_supply, chosen_supply, group_supply, with_retries
-from .whole_topics import committed_positions
+from .unshared_queues import AssignedQueues, committed_positions
 
 
 class Steering:

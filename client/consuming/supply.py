@@ -12,13 +12,12 @@ from ...proto.topics import retry_topic
 from ..name_server_addresses import parse_addresses
 from ..session import local_host
 from ..subscriptions import Subscriptions
-from .assigned_queues import AssignedQueues
 from .commits import Commits, OffsetKeeper
 from .held_queue import HeldQueue, QueueSource, QueueUser
 from .local_offsets import LocalOffsets, offsets_path
 from .parts import ConsumerParts
 from .sharing import Sharing
-from .whole_topics import WholeTopics, committed_offsets
+from .unshared_queues import AssignedQueues, WholeTopics, committed_offsets
 
 
 @dataclass(frozen=True, slots=True)

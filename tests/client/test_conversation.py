@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pocketmq.client.connections import BROKER, GrpcConnection, GrpcConnections
-from pocketmq.client.conversation import Conversation
+from pocketmq.client.streams import Conversation
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.errors import Disconnected, MemberFenced, NotServed
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from ....client.connections import BROKER, NAME_SERVER, Connection, Connections
-from ....client.conversation import Conversation
+from ....client.streams import Conversation
 from ....proto.errors import Disconnected, NotServed, PocketMQError, RequestTimeout, TopicNotFound
 from ....proto.gen import pocketmq_v1_pb2 as pb
 

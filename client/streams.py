@@ -1,8 +1,9 @@
-"""Requests and numbered replies over one long-lived gRPC stream.
+"""Long-lived gRPC streams to a server: an `Exchange` of requests and numbered replies, or a `Conversation`, where both
+sides speak when they like. Not thread-safe: their event loop owns them.
 
-Requests leave in order, many may be on their way; a reply finds its request by number. When the stream breaks, every
-request without a reply fails with the same error and nothing is repeated here, because only the caller knows whether a
-repetition is harmless; the next request opens a new stream. Not thread-safe: its event loop owns it.
+Requests of an exchange leave in order, many may be on their way; a reply finds its request by number. When the stream
+breaks, every request without a reply fails with the same error and nothing is repeated here, because only the caller
+knows whether a repetition is harmless; the next request opens a new stream.
 
 Whether a request has *left* matters to who may repeat it: of one that has not, nothing was sent, and it fails with
 Unreachable; of others nobody knows whether they arrived.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 from google.protobuf.message import Message
 
@@ -26,6 +27,8 @@ from .tasks import Tasks
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
+RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
+ReplyOut = TypeVar("ReplyOut", bound=Message, covariant=True)
 
 
 class Exchange(Generic[Request, Reply]):
@@ -221,6 +224,61 @@ def _unsent(error: PocketMQError) -> PocketMQError:
     if isinstance(error, Disconnected) and not isinstance(error, Unreachable):
         return Unreachable(error.message, **error.details)
     return error
+
+
+class Conversation(Protocol[RequestIn, ReplyOut]):
+    """A stream in both directions."""
+
+    async def send(self, request: RequestIn) -> None:
+        """Say REQUEST; raise Disconnected if the stream has ended, whose reason `receive` tells."""
+        ...
+
+    async def receive(self) -> ReplyOut | None:
+        """Return what the server says next; None: the stream was ended. Raises what the server ended it with."""
+        ...
+
+    def close(self) -> None:
+        """End it. Nothing more comes."""
+        ...
+
+
+class GrpcConversation(Generic[Request, Reply]):
+    """A conversation over CALL with the server at ADDRESS."""
+
+    def __init__(self, address: str, call: StreamCall) -> None:
+        self._address = address
+        self._call = call
+        self._is_closed = False
+        #: One task at a time writes to a stream.
+        self._writing = asyncio.Lock()
+
+    async def send(self, request: Request) -> None:
+        try:
+            async with self._writing:
+                await self._call.write(request)
+        except (CallFailed, asyncio.InvalidStateError):
+            raise self._ended() from None
+
+    async def receive(self) -> Reply | None:
+        try:
+            reply = await self._call.read()
+            return None if reply is EOF else reply
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed and task is not None and not task.cancelling():
+                return None  # It was the call that was cancelled, not its reader.
+            raise
+        except asyncio.InvalidStateError:
+            raise self._ended() from None
+        except CallFailed as failure:
+            raise _with_address(from_rpc_error(failure), self._address) from None
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._call.cancel()
+
+    def _ended(self) -> PocketMQError:
+        return Disconnected(f"{self._address} ended the stream", address=self._address)
 
 
 def _with_address(error: PocketMQError, address: str) -> PocketMQError:
