@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ..proto import properties as names
 from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
-from ..proto.few_records import FewColumns
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import (
     MAGIC_V1,
@@ -32,10 +31,9 @@ from ..proto.record import (
     decode_record,
     encode_record,
 )
-from ..proto.record_run import Longs, RunColumns, parse_run, starts_of
-from ..proto.run_check import check_run
+from ..proto.record_run import Longs, RunColumns
+from ..proto.run import Run, check_run
 from ..proto.topics import TOPIC_LENGTH_MAX
-from ..store.run import Run
 from .delay.roads import DelayRules, Part, Past, divide, taken, whole
 
 T = TypeVar("T")
@@ -65,21 +63,19 @@ _MADE_BY: Final = (
 )
 #: One of these bytes is in every record with such a property.
 _HINTS: Final = (b"DELAY", b"TIMER_DEL", b"TRAN_MSG")
-#: In runs up to so many bytes, looking for the hints is quicker than finding the properties.
-_HINTS_BYTES_MAX: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A run that may be stored.
 
-    as_sent: was it not encoded again?  ranges: its properties, None: all of it is simply stored in its queue;
+    as_sent: was it not encoded again?  plain: all of it is simply stored in its queue;
     halves: which are half messages, None: none is.
     """
 
     run: Run
     as_sent: bool
-    ranges: PropertyRanges | None
+    plain: bool
     halves: Flags | None
 
 
@@ -88,14 +84,14 @@ def admit(records: bytes, sizes: Sequence[int], topic: str, queue: int) -> Admit
 
     Raises InvalidRecord, MessageTooLarge or InvalidArgument, which name record, field and value.
     """
-    columns = check_run(records, sizes, topic, queue)
-    usual = isinstance(columns, FewColumns)
-    if not usual:
-        _check_batches(columns)
-    as_sent = usual or _fits(columns)
+    run = check_run(records, sizes, topic, queue)
+    if run.is_few:
+        return _judged(run, as_sent=True, checked=True)
+    _check_batches(run.columns)
+    as_sent = _fits(run.columns)
     if not as_sent:
-        records, columns = _encoded_again(records, columns)
-    return _judged(records, columns, topic, queue, as_sent=as_sent, usual=usual)
+        run = _encoded_again(run)
+    return _judged(run, as_sent=as_sent, checked=False)
 
 
 def admit_own(run: Run, *, plain: bool) -> Admitted:
@@ -105,26 +101,24 @@ def admit_own(run: Run, *, plain: bool) -> Admitted:
     asked.
     """
     if plain:
-        return Admitted(run, True, None, None)
-    records = bytes(run.records)
-    return _judged(records, run.columns, run.topic, run.queue, as_sent=True, usual=True)
+        return Admitted(run, True, True, None)
+    return _judged(run, as_sent=True, checked=True)
 
 
-def _judged(
-    records: bytes, columns: RunColumns, topic: str, queue: int, *, as_sent: bool, usual: bool
-) -> Admitted:
-    """Return the run of RECORDS, well formed, with what says which ways its messages take."""
-    properties = _properties(records, columns)
-    ranges = properties if properties is not None and _is_special(properties) else None
-    halves = None if ranges is None else _halves(records, ranges)
-    if not usual:
-        _check_transactions(columns, halves)
-    if ranges is not None:
-        _check_recalls(ranges)
+def _judged(run: Run, *, as_sent: bool, checked: bool) -> Admitted:
+    """Return RUN, well formed, with what says which ways its messages take.
+
+    CHECKED: none of it says that it is part of a transaction.
+    """
+    plain = not (run.may_have(_HINTS) and any(run.properties.has(name) for name in _SPECIAL))
+    halves = None if plain else _halves(run)
+    if not checked:
+        _check_transactions(run.columns, halves)
+    if not plain:
+        _check_recalls(run.properties)
         if halves is not None:
-            _check_delays(ranges, halves)
-    run = Run(topic=topic, queue=queue, records=records, columns=columns, properties=properties)
-    return Admitted(run, as_sent, ranges, halves)
+            _check_delays(run.properties, halves)
+    return Admitted(run, as_sent, plain, halves)
 
 
 def ways(
@@ -139,13 +133,13 @@ def ways(
 
     PAST is what is done with an instant that has passed. Raises what `divide` and PREPARE raise.
     """
-    run, ranges, halves = admitted.run, admitted.ranges, admitted.halves
-    if ranges is None:
+    run, halves = admitted.run, admitted.halves
+    if admitted.plain:
         return [whole(run)]
     if halves is None:
-        return divide(run, rules, now_ms, past=past, ranges=ranges)
+        return divide(run, rules, now_ms, past=past)
     if halves.all():
-        return [Part(prepare(run), np.arange(len(run.columns)), None)]
+        return [Part(prepare(run), np.arange(len(run)), None)]
     rows, others = halves.nonzero()[0], (~halves).nonzero()[0]
     with_halves = [Part(_numbered(lambda: prepare(taken(run, rows)), rows), rows, None)]
     parts = _numbered(lambda: divide(taken(run, others), rules, now_ms, past=past), others)
@@ -177,8 +171,8 @@ def check_type(admitted: Admitted, type_name: str) -> None:
     if type_name not in _TYPES[1:]:
         return
     run, wanted = admitted.run, _TYPES.index(type_name)
-    ranges = admitted.ranges or run.properties or PropertyRanges(run.records, run.columns)
-    kinds = np.zeros(len(run.columns), np.int8)
+    ranges = run.properties
+    kinds = np.zeros(len(run), np.int8)
     for kind, asking in enumerate(_ASKED_BY):
         for name in asking:
             if ranges.has(name):
@@ -217,29 +211,14 @@ def _check_batches(columns: RunColumns) -> None:
         )
 
 
-def _properties(records: bytes, columns: RunColumns) -> PropertyRanges | None:
-    """Return the properties of the records, if any of these may be one that is not simply stored in its queue."""
-    if isinstance(columns, FewColumns):
-        strings = columns.property_strings()
-        if not any(hint in string for string in strings for hint in _HINTS):
-            return None
-    elif len(records) <= _HINTS_BYTES_MAX and not any(hint in records for hint in _HINTS):
-        return None
-    return PropertyRanges(records, columns)
-
-
-def _is_special(ranges: PropertyRanges) -> bool:
-    """Is any of the records not simply stored in its queue?"""
-    return any(ranges.has(name) for name in _SPECIAL)
-
-
-def _halves(records: bytes, ranges: PropertyRanges) -> Flags | None:
+def _halves(run: Run) -> Flags | None:
     """Tell which messages are half messages: TRAN_MSG is "true", in whatever case. None: none is."""
-    starts, sizes = ranges.find(names.TRANSACTION_PREPARED)
+    starts, sizes = run.properties.find(names.TRANSACTION_PREPARED)
+    records = memoryview(run.records)
     halves: Flags = np.zeros(len(starts), np.bool_)
     for row in (sizes == len("true")).nonzero()[0].tolist():
         at = int(starts[row])
-        halves[row] = records[at : at + 4].lower() == b"true"
+        halves[row] = bytes(records[at : at + 4]).lower() == b"true"
     return halves if halves.any() else None
 
 
@@ -303,12 +282,10 @@ def _fits(columns: RunColumns) -> bool:
     return bool((columns.magic == fitting).all())
 
 
-def _encoded_again(records: bytes, columns: RunColumns) -> tuple[bytes, RunColumns]:
-    """Encode the run again, with room for an IPv4 store host and in the fitting version."""
+def _encoded_again(run: Run) -> Run:
+    """Encode RUN again, with room for an IPv4 store host and in the fitting version."""
     encoded = []
-    for index, start in enumerate(columns.starts.tolist()):
-        record = replace(decode_record(records, start), store_host=NO_HOST)
-        at, size = int(columns.properties_start[index]), int(columns.properties_size[index])
-        encoded.append(encode_record(record, property_string=records[at : at + size]))
-    data = b"".join(encoded)
-    return data, parse_run(data, starts_of([len(part) for part in encoded]))
+    for row, start in enumerate(run.columns.starts.tolist()):
+        record = replace(decode_record(run.records, start), store_host=NO_HOST)
+        encoded.append(encode_record(record, property_string=run.property_string(row)))
+    return Run.of(run.topic, run.queue, encoded)

@@ -13,9 +13,10 @@ from google.protobuf.message import Message
 
 from ..proto.errors import PocketMQError
 from ..proto.rpc import Call
+from ..proto.run import Run
 from ..store.flush import tell
+from ..store.log_writer import Appended
 from ..store.message_store import MessageStore
-from ..store.run import Appended, Run
 
 #: Told the (topic, queue) of messages that were stored.
 Listener = Callable[[], None]

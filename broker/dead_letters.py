@@ -38,6 +38,7 @@ from ..proto.record import SYS_TRANSACTION, Record, decode_record
 from ..proto.record_copy import RecordCopier
 from ..proto.record_run import parse_run, starts_of
 from ..proto.rpc import Call, MethodTable, service, unary
+from ..proto.run import Run
 from ..proto.topics import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
@@ -46,7 +47,6 @@ from ..proto.topics import (
     retry_topic,
 )
 from ..store.message_store import MessageStore
-from ..store.run import Run
 from .appends import Appends, ended, synced
 from .groups import Groups
 from .offsets import Offsets

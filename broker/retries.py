@@ -46,6 +46,7 @@ from ..proto.record import SYS_INNER_BATCH, Record, decode_record
 from ..proto.record_copy import RecordCopier
 from ..proto.record_run import parse_run, starts_of
 from ..proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ..proto.run import Run
 from ..proto.topics import (
     PROPERTIES_SIZE_MAX,
     RETRY_PREFIX,
@@ -55,8 +56,8 @@ from ..proto.topics import (
     retry_topic,
 )
 from ..store.format.state_tables import GroupConfig
+from ..store.log_writer import Appended
 from ..store.message_store import MessageStore
-from ..store.run import Appended, Run
 from .appends import Appends
 from .delay.roads import DelayRules, divide
 from .groups import Groups

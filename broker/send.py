@@ -41,10 +41,11 @@ from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.properties import PRODUCER_SEQUENCE
 from ..proto.record_run import Longs
+from ..proto.run import Run
 from ..proto.topics import TIMER_TOPIC
 from ..store.flush import tell
+from ..store.log_writer import Appended
 from ..store.message_store import MessageStore
-from ..store.run import Appended, Run
 from .admission import Admitted, Prepare, admit, check_type, ways
 from .appends import Appends
 from .config import BrokerConfig
@@ -199,7 +200,7 @@ class Sending:
     @property
     def count(self) -> int:
         """Return how many messages it has."""
-        return len(self._sent.columns)
+        return len(self._sent)
 
     @property
     def is_repeated(self) -> bool:
@@ -213,7 +214,7 @@ class Sending:
         if self.parts[0].run is self._sent:
             self._note_whole(appended[0])
         else:
-            zeros: Longs = np.zeros(len(self._sent.columns), np.int64)
+            zeros: Longs = np.zeros(len(self._sent), np.int64)
             self._note_rows(appended, now_ms, zeros, zeros.copy(), zeros.copy())
 
     def note_repeated(self, appended: Sequence[Appended], places: Places, now_ms: int) -> None:
@@ -234,11 +235,11 @@ class Sending:
 
     def _note_whole(self, appended: Appended) -> None:
         """Say where a run is; the sender works out the places of records that lie end to end."""
-        offsets, starts = appended.log_offsets, self._sent.columns.starts
+        offsets = appended.log_offsets
         reply = self.reply
         reply.first_queue_offset = appended.first_queue_offset
         reply.first_log_offset = int(offsets[0])
-        end_to_end = int(offsets[-1] - offsets[0]) == int(starts[-1] - starts[0])
+        end_to_end = appended.end_offset - reply.first_log_offset == self.size
         if not (end_to_end and self._as_sent):
             reply.log_offsets.extend(offsets.tolist())
 
@@ -332,7 +333,7 @@ class Sends:
         sends = []
         for admitted, done in runs:
             parts = ways(admitted, self._rules, now_ms, self._waits.prepare, past="now")
-            if admitted.ranges is not None:
+            if not admitted.plain:
                 self._check_waiting(admitted, parts)
             sends.append(Sending(0, admitted, parts, now_ms, done, None, to_disk=to_disk))
         for send in sends:
@@ -379,7 +380,7 @@ class Sends:
         """Return the send of what was ADMITTED of RUN."""
         now_ms = self._waits.now_ms()
         parts = ways(admitted, self._rules, now_ms, self._waits.prepare)
-        if admitted.ranges is not None:
+        if not admitted.plain:
             self._check_waiting(admitted, parts)
         # Only a good run may make a topic.
         self._topics.for_writing(run.topic, run.queue)

@@ -8,7 +8,7 @@ by itself. Otherwise the strings are split at their separators (see properties.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from .byte_ranges import CELLS_MAX, Parts, bytes_at, left_aligned, split, windows
 from .hash_ranges import hash_ranges
-from .java_hash import java_hash
 
 if TYPE_CHECKING:
     from .record import Buffer
@@ -217,22 +216,6 @@ def _pairs_of(string: bytes) -> Iterator[tuple[bytes, int, int]]:
         if separator and name and value:
             yield name, at + len(name) + 1, len(value)
         at += len(pair) + 1
-
-
-def property_values(string: bytes) -> dict[bytes, bytes]:
-    """Return the properties in STRING, as `PropertyRanges.find` finds them."""
-    found: dict[bytes, bytes] = {}
-    for pair in string.split(_PAIR_END):
-        name, separator, value = pair.partition(_NAME_END)
-        if separator and name and value:
-            found[name] = value
-    return found
-
-
-def tags_code(values: Mapping[bytes, bytes]) -> int:
-    """Return the tags code of a record with these properties."""
-    tags = values.get(b"TAGS")
-    return 0 if tags is None else java_hash(tags.decode("utf-8", "replace"))
 
 
 def tags_codes(data: Buffer | Bytes, ranges: PropertyRanges) -> Longs:

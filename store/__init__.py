@@ -1,11 +1,12 @@
 """One directory of files becomes a message store: synchronous, no asyncio, no network."""
 
+from ..proto.run import Run
 from .config import StoreConfig, apply_apache_settings
 from .disk import Disk
+from .log_writer import Appended
 from .message_store import MessageStore
 from .os_disk import OsDisk
 from .overlay_disk import OverlayDisk
-from .run import Appended, Run
 from .sizes import config_of
 from .slices import Slices
 from .timers.entry import TimerBatch

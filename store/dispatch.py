@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import left_aligned
 from ..proto.errors import DiskFailure, StoreFull
-from ..proto.few_records import FEW_MAX, FewColumns, as_few
 from ..proto.hash_ranges import hash_ranges
-from ..proto.property_ranges import PropertyRanges, property_values, tags_code, tags_codes
+from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns, as_bytes
+from ..proto.run import Run, tags_code
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
@@ -78,51 +78,62 @@ class Dispatcher:
         #: How many more keys are entered at once of what is dispatched now.
         self._room = 0
 
-    def dispatch(
-        self,
-        data: Buffer | Bytes,
-        columns: RunColumns,
-        *,
-        topic: str | None = None,
-        queue: int | None = None,
-        properties: PropertyRanges | None = None,
-    ) -> Placed:
+    def enter(self, run: Run) -> None:
+        """Enter the records of RUN: new ones of a plain queue, numbered on from its end, and in the log.
+
+        Raises StoreFull or DiskFailure, as `dispatch` does.
+        """
+        if self._enter_few(run):
+            return
+        self._room = INDEXED_AT_ONCE
+        array, columns = as_bytes(run.records), run.columns
+        for part in _parts(columns):
+            properties = run.properties if part is columns else PropertyRanges(array, part)
+            codes = self.tags_codes(array, part, run.topic, properties)
+            row = self._queues.find_or_make(run.topic, run.queue)
+            row.append(int(part.queue_offset[0]), part.log_offset, part.sizes, codes)
+            self._enter_keys(array, part, run.topic, properties)
+
+    def _enter_few(self, run: Run) -> bool:
+        """Enter RUN if it has but a few records that need nothing which only the way of many can do."""
+        values = run.properties_of_few()
+        if values is None or run.topic == SCHEDULE_TOPIC or self.index_lags:
+            return False
+        if any(len(each.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX for each in values):
+            return False
+        log_offsets, index = run.log_offsets, self._index
+        keys = [] if index is None else keys_of_few(values, run.topic)
+        if index is not None and not index.takes_few(int(log_offsets[0]), len(keys)):
+            return False
+        codes = np.array([tags_code(each) for each in values], np.int64)
+        row = self._queues.find_or_make(run.topic, run.queue)
+        row.append(run.first, log_offsets, run.sizes, codes)
+        if index is not None and keys:
+            index.put_few(keys, log_offsets, run.store_ms)
+        return True
+
+    def dispatch(self, data: Buffer | Bytes, columns: RunColumns) -> Placed:
         """Enter the records that COLUMNS describe, in order of the log; return what became of their queue entries.
 
-        With TOPIC and QUEUE all records are new ones of that plain queue, numbered on from its end. Without, they
-        may be of any queues, and known already. The columns hold the final log offsets, queue offsets and times.
-        PROPERTIES are those of the records, if they are known.
+        They may be of any queues, and known already. The columns hold the final log offsets, queue offsets and times.
         Raises StoreFull or DiskFailure: then a part may have been entered, and dispatching again enters the rest.
         """
         placed = Placed()
         self._room = INDEXED_AT_ONCE
+        array = as_bytes(data)
         for part in _parts(columns):
-            known = properties if part is columns else None
-            placed.add(self._dispatch(as_bytes(data), part, topic, queue, known))
+            properties = PropertyRanges(array, part)
+            placed.add(self._put(array, part, properties))
+            self._enter_keys(array, part, None, properties)
         return placed
 
-    def _dispatch(
-        self,
-        array: Bytes,
-        columns: RunColumns,
-        topic: str | None,
-        queue: int | None,
-        properties: PropertyRanges | None,
-    ) -> Placed:
-        if topic is not None and queue is not None and (few := as_few(columns)) is not None:
-            placed_few = self._append_few(few, topic, queue)
-            if placed_few is not None:
-                return placed_few
-        properties = properties or PropertyRanges(array, columns)
-        if topic is not None and queue is not None:
-            placed = self._append(topic, queue, array, columns, properties)
-        else:
-            placed = self._put(array, columns, properties)
+    def _enter_keys(
+        self, array: Bytes, columns: RunColumns, topic: str | None, properties: PropertyRanges
+    ) -> None:
         if self._index is not None and not self._put_off(array, columns, topic, properties):
             self._index.put_run(
                 array, columns, now_ms=self._now_ms(), topic=topic, properties=properties
             )
-        return placed
 
     def _put_off(
         self, array: Bytes, columns: RunColumns, topic: str | None, properties: PropertyRanges
@@ -193,47 +204,6 @@ class Dispatcher:
         """Has any of the records a key that the index holds?"""
         kept = columns.take(np.flatnonzero((columns.sys_flag & SYS_TRANSACTION) != SYS_ROLLBACK))
         return bool(len(kept)) and has_keys(data, kept)
-
-    def _append_few(self, columns: FewColumns, topic: str, queue: int) -> Placed | None:
-        """Enter a few new records of one queue. None: they need what only the way of many can do; nothing is changed.
-
-        Raises StoreFull or DiskFailure.
-        """
-        if topic == SCHEDULE_TOPIC:
-            return None
-        if self.index_lags:
-            return None
-        values = [property_values(string) for string in columns.property_strings()]
-        if any(len(each.get(b"KEYS", b"")) > _KEYS_OF_FEW_MAX for each in values):
-            return None
-        keys = [] if self._index is None else keys_of_few(values, topic)
-        if self._index is not None and not self._index.takes_few(columns, len(keys)):
-            return None
-        codes = np.array([tags_code(each) for each in values], np.int64)
-        first = int(columns.queue_offset[0])
-        row = self._queues.find_or_make(topic, queue)
-        row.append(first, columns.log_offset, columns.sizes, codes)
-        if self._index is not None and keys:
-            self._index.put_few(keys, columns)
-        return Placed(added=len(columns))
-
-    def _append(
-        self,
-        topic: str,
-        queue: int,
-        array: Bytes,
-        columns: RunColumns,
-        properties: PropertyRanges,
-    ) -> Placed:
-        """Enter new records of one queue."""
-        codes = self.tags_codes(array, columns, topic, properties)
-        offsets, sizes, first = columns.log_offset, columns.sizes, columns.queue_offset
-        rows = _queued(columns)
-        if rows is not None:
-            offsets, sizes, first, codes = offsets[rows], sizes[rows], first[rows], codes[rows]
-        if len(offsets):
-            self._queues.find_or_make(topic, queue).append(int(first[0]), offsets, sizes, codes)
-        return Placed(added=len(offsets))
 
     def _put(self, array: Bytes, columns: RunColumns, properties: PropertyRanges) -> Placed:
         """Enter records of any queues."""
@@ -384,9 +354,7 @@ def keys_at_most(columns: RunColumns, properties: PropertyRanges) -> int:
 
 def _parts(columns: RunColumns) -> Iterator[RunColumns]:
     """Divide COLUMNS into what is worked off at a time."""
-    if len(columns) <= FEW_MAX:
-        if len(columns):
-            yield columns
+    if not len(columns):
         return
     if len(columns) <= ROWS_MAX and int(columns.properties_size.sum()) <= PROPERTIES_MAX:
         yield columns

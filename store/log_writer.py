@@ -13,27 +13,51 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..proto.errors import DiskFailure, InvalidArgument, PocketMQError, StoreFull
-from ..proto.few_records import FewColumns, as_few
-from ..proto.property_ranges import PropertyRanges
-from ..proto.record import Buffer, Host, head_store_time_ms
-from ..proto.record_run import LEAST_SIZE, RunColumns, parse_run, walk
+from ..proto.errors import DiskFailure, InvalidArgument, InvalidRecord, PocketMQError, StoreFull
+from ..proto.record import SYS_PREPARED, SYS_STORE_V6, SYS_TRANSACTION, Host, head_store_time_ms
+from ..proto.record_run import LEAST_SIZE, Ints, Longs, parse_run, walk
+from ..proto.run import Run, patch_together, stamp
 from .commit_log import CommitLog
 from .disk import write_error
 from .files import MappedFile
 from .format.log_file import BLANK_SIZE
 from .parts import Health, StoreParts
-from .run import Appended, Run, check_appendable, joined, patch, patch_few, stamp
 
 logger = logging.getLogger(__name__)
 
 #: From so many runs on it is cheaper to treat their records all at once, though each run has but a few.
 _JOINED_LEAST: Final = 20
+#: Runs that the log took, and what enters them in queues and index.
+_Written: TypeAlias = tuple[Sequence[Run], Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a run went: its records have the queue offsets from FIRST_QUEUE_OFFSET on and LOG_OFFSETS.
+
+    Everything of it is on the device once the log is flushed up to END_OFFSET.
+    """
+
+    first_queue_offset: int
+    log_offsets: Longs
+    end_offset: int
+    store_timestamp_ms: int
+
+    def __len__(self) -> int:
+        return len(self.log_offsets)
+
+
+def _appended(parts: Sequence[Run], store_ms: int) -> Appended:
+    """Return where the PARTS of a run are."""
+    offsets = [part.log_offsets for part in parts]
+    log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
+    return Appended(parts[0].first, log_offsets, parts[-1].end_offset, store_ms)
 
 
 class LogAge:
@@ -95,32 +119,26 @@ class LogWriter:
         self.last_store_ms = 0
         self.last_log_offset: int | None = None
 
-    def append(self, run: Run) -> Appended:
-        """Append RUN at the end of its queue.
+    def append(self, runs: Sequence[Run]) -> list[Appended]:
+        """Append all of RUNS in their order, each at the end of its queue, or nothing of them.
 
         Raises InvalidRecord, MessageTooLarge, InvalidArgument (a batch topic), StoreFull, DiskFailure, StoreClosed.
         """
-        (appended,) = self.append_together([run])
-        return appended
-
-    def append_together(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append all of RUNS in their order, or nothing of them; raises what `append` raises."""
         self._health.check_writable()
         for run in runs:
             self._check(run)
         try:
             self.catch_up()
             self._roll_by_age()
-            at_once = self._append_at_once(runs) if len(runs) > 1 else []
-            return at_once or self._append_together(runs)
+            return self._append(runs)
         except DiskFailure as error:
             self._health.fail(error)
             raise
 
-    def append_many(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
+    def append_each(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
         """Append RUNS in their order; return what became of each: the same as one by one, for less work.
 
-        One write and one pass over queues and index serve all runs, if what is left of the log file takes them.
+        One write serves all runs, if what is left of the log file takes them.
         """
         outcomes: list[Appended | PocketMQError | None] = [self._refusal(run) for run in runs]
         good = [run for run, refusal in zip(runs, outcomes, strict=True) if refusal is None]
@@ -132,14 +150,124 @@ class LogWriter:
             self._health.check_writable()
             self.catch_up()
             self._roll_by_age()
-            if appended := self._append_at_once(runs):
-                return list[Appended | PocketMQError](appended)
+            if self._fit(runs):
+                return list[Appended | PocketMQError](self._append(runs))
         except DiskFailure as error:
             self._health.fail(error)
             return [error] * len(runs)
         except PocketMQError as error:
             return [error] * len(runs)
         return [self._outcome(run) for run in runs]
+
+    def _append(self, runs: Sequence[Run]) -> list[Appended]:
+        """Append RUNS, which have a place in their queues, or nothing of them: the act itself."""
+        self.last_store_ms = now_ms = max(self._now_ms(), self.last_store_ms)
+        stamped = stamp(now_ms, self.host)
+        begin, firsts = self._log.max_offset, self._first_offsets(runs)
+        parts = [[run] for run in runs]
+        written: list[_Written] = []
+        try:
+            if self._fit(runs):
+                written += self._write(runs, firsts, stamped)
+            else:
+                for own, first in zip(parts, firsts, strict=True):
+                    own[:] = self._write_apart(own[0], first, stamped, written)
+        except PocketMQError:
+            if self._log.max_offset != begin:
+                self._log.truncate(begin)
+            raise
+        self.last_log_offset = int(parts[-1][-1].log_offsets[-1])
+        for together, enter in written:
+            self._enter(together, enter)
+        return [_appended(own, now_ms) for own in parts]
+
+    def _fit(self, runs: Sequence[Run]) -> bool:
+        """Are there RUNS, and does what is left of the log file take them all?"""
+        return bool(runs) and sum([len(run.records) for run in runs]) <= self._log.room()
+
+    def _write(self, runs: Sequence[Run], firsts: Sequence[int], stamped: bytes) -> list[_Written]:
+        """Write RUNS to one file, numbered from FIRSTS on."""
+        data = memoryview(bytearray().join([run.records for run in runs]))
+        begin = self._log.place(len(data))
+        enter = self._dispatcher.enter
+        if len(runs) >= _JOINED_LEAST or (len(runs) > 1 and not all([run.is_few for run in runs])):
+            columns = patch_together(runs, data, firsts, begin, stamped)
+            written: list[_Written] = [(runs, partial(self._dispatcher.dispatch, data, columns))]
+        else:
+            written = [([run], partial(enter, run)) for run in runs]
+            at = 0
+            for run, first in zip(runs, firsts, strict=True):
+                end = at + len(run.records)
+                run.patch(data[at:end], first, begin + at, stamped)
+                at = end
+        self._log.append(data)
+        return written
+
+    def _write_apart(
+        self, run: Run, first: int, stamped: bytes, written: list[_Written]
+    ) -> list[Run]:
+        """Write RUN, a part for each file that it touches; add to what was WRITTEN, and return the parts."""
+        parts = []
+        for part in self._parts(run):
+            written += self._write([part], [first], stamped)
+            first += len(part)
+            parts.append(part)
+        return parts
+
+    def _parts(self, run: Run) -> Iterator[Run]:
+        """Divide RUN into parts that each fit what is left of a file, at the moment when it is asked for."""
+        if run.whole or len(run.records) <= self._log.room():
+            yield run
+            return
+        ends = np.cumsum(run.sizes)
+        at = written = 0
+        while at < len(run):
+            fit = int(np.searchsorted(ends, written + self._log.room(), "right"))
+            if fit <= at:
+                # Not even the next record: it goes to a new file, with as many more as fit there.
+                room = self._log.record_size_max
+                fit = max(int(np.searchsorted(ends, written + room, "right")), at + 1)
+            yield run if fit - at == len(run) else run.part(at, fit)
+            at, written = fit, int(ends[fit - 1])
+
+    def _first_offsets(self, runs: Sequence[Run]) -> list[int]:
+        """Return the queue offset with which each of RUNS begins."""
+        following: dict[tuple[str, int], int] = {}
+        firsts = []
+        for run in runs:
+            name = (run.topic, run.queue)
+            first = following.get(name)
+            first = self._queues.next_offset(*name) if first is None else first
+            firsts.append(first)
+            following[name] = first + len(run)
+        return firsts
+
+    def _outcome(self, run: Run) -> Appended | PocketMQError:
+        try:
+            return self.append([run])[0]
+        except PocketMQError as error:
+            return error
+
+    def _refusal(self, run: Run) -> PocketMQError | None:
+        try:
+            self._check(run)
+        except PocketMQError as error:
+            return error
+        return None
+
+    def _check(self, run: Run) -> None:
+        """Refuse RUN if it has no place in its queue."""
+        if not run.is_few:
+            _check_kinds(run.columns.sys_flag)
+        if self._queues.is_batch(run.topic):
+            raise InvalidArgument(
+                f'topic "{run.topic}" has batch queues (queue.type=BatchCQ), which are read but not written: use a'
+                " topic with plain queues",
+                field="topic",
+                value=run.topic,
+            )
+
+    # --- files that age closes
 
     def roll_by_age(self) -> None:
         """Close the newest log file if it is old enough, so that retention can take it though nothing is appended.
@@ -167,176 +295,14 @@ class LogWriter:
         self._warned_of_age = False
         self.dispatched_offset = self._log.max_offset
 
-    def _append_at_once(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append RUNS by one write. An empty list: they do not fit the file, or it is one run of many records."""
-        if runs and sum([len(run.records) for run in runs]) <= self._log.room():
-            few = [as_few(run.columns) for run in runs] if len(runs) < _JOINED_LEAST else [None]
-            if None not in few:
-                return self._append_few(runs, few)
-            if len(runs) > 1:
-                return self._append_joined(runs)
-        return []
-
-    def _outcome(self, run: Run) -> Appended | PocketMQError:
-        try:
-            return self.append(run)
-        except PocketMQError as error:
-            return error
-
-    def _refusal(self, run: Run) -> PocketMQError | None:
-        try:
-            self._check(run)
-        except PocketMQError as error:
-            return error
-        return None
-
-    def _check(self, run: Run) -> None:
-        check_appendable(run.columns)
-        if self._queues.is_batch(run.topic):
-            raise InvalidArgument(
-                f'topic "{run.topic}" has batch queues (queue.type=BatchCQ), which are read but not written: use a'
-                " topic with plain queues",
-                field="topic",
-                value=run.topic,
-            )
-
-    def _append_together(self, runs: Sequence[Run]) -> list[Appended]:
-        self.last_store_ms = max(self._now_ms(), self.last_store_ms)
-        begin = self._log.max_offset
-        firsts = self._first_offsets(runs)
-        written = []
-        try:
-            for run, first in zip(runs, firsts, strict=True):
-                data = np.frombuffer(run.records, np.uint8).copy()
-                written.append((run, first, data, self._write(run, data, first)))
-        except PocketMQError:
-            if self._log.max_offset != begin:
-                self._log.truncate(begin)
-            raise
-        self.last_log_offset = int(written[-1][3][-1].log_offset[-1])
-        return [self._entered(*each) for each in written]
-
-    def _entered(
-        self, run: Run, first: int, data: NDArray[np.uint8], parts: list[RunColumns]
-    ) -> Appended:
-        """Enter RUN, which begins with queue offset FIRST and was written as PARTS of DATA; return where it is."""
-        end = 0
-        for columns in parts:
-            properties = run.properties if columns is run.columns else None
-            end = int(columns.log_offset[-1] + columns.sizes[-1])
-            self._enter([run], data, columns, end, run.topic, run.queue, properties)
-        offsets = [columns.log_offset for columns in parts]
-        log_offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
-        return Appended(first, log_offsets, end, self.last_store_ms)
-
-    def _append_few(self, runs: Sequence[Run], few: Sequence[FewColumns | None]) -> list[Appended]:
-        """Append RUNS, whose columns are FEW and which fit the current file together, by one write."""
-        self.last_store_ms = now = max(self._now_ms(), self.last_store_ms)
-        stamped = stamp(now, self.host)
-        data = bytearray().join([run.records for run in runs])
-        view = memoryview(data)
-        at = begin = self._log.place(len(data))
-        parts = []
-        for run, columns, first in zip(runs, few, self._first_offsets(runs), strict=True):
-            assert columns is not None, "the caller has looked"
-            end = at + len(run.records)
-            part = view[at - begin : end - begin]
-            patch_few(part, columns, first, at, stamped)
-            parts.append((run, columns, first, part, end))
-            at = end
-        self._log.append(view)
-        self.last_log_offset = int(parts[-1][1].log_offset[-1])
-        appended = []
-        for run, columns, first, part, end in parts:
-            self._enter([run], part, columns, end, run.topic, run.queue, run.properties)
-            appended.append(Appended(first, columns.log_offset, end, now))
-        return appended
-
-    def _append_joined(self, runs: Sequence[Run]) -> list[Appended]:
-        """Append RUNS, which fit the current file together, as one."""
-        self.last_store_ms = now = max(self._now_ms(), self.last_store_ms)
-        data, columns = joined(runs)
-        firsts = self._first_offsets(runs)
-        numbers = [
-            np.arange(first, first + len(run.columns))
-            for first, run in zip(firsts, runs, strict=True)
-        ]
-        begin = self._log.place(len(data))
-        patch(data, columns, np.concatenate(numbers), begin, stamp(now, self.host))
-        self._log.append(data.data)
-        self.last_log_offset = int(columns.log_offset[-1])
-        self._enter(runs, data, columns, self._log.max_offset)
-        appended = []
-        row, end = 0, begin
-        for first, run in zip(firsts, runs, strict=True):
-            offsets = columns.log_offset[row : row + len(run.columns)]
-            row, end = row + len(run.columns), end + len(run.records)
-            appended.append(Appended(first, offsets, end, now))
-        return appended
-
-    def _first_offsets(self, runs: Sequence[Run]) -> list[int]:
-        """Return the queue offset with which each of RUNS begins."""
-        following: dict[tuple[str, int], int] = {}
-        firsts = []
-        for run in runs:
-            name = (run.topic, run.queue)
-            first = following.get(name)
-            first = self._queues.next_offset(*name) if first is None else first
-            firsts.append(first)
-            following[name] = first + len(run.columns)
-        return firsts
-
-    def _write(self, run: Run, data: NDArray[np.uint8], first: int) -> list[RunColumns]:
-        """Write the run to the log, a part for each file that it touches; what was written stays there on an error."""
-        stamped = stamp(self.last_store_ms, self.host)
-        parts = []
-        for columns in self._parts(run):
-            whole = columns is run.columns
-            start = int(columns.starts[0])
-            size = len(data) if whole else int(columns.sizes.sum())
-            offset = self._log.place(size)
-            numbers = np.arange(first, first + len(columns))
-            patch(data, columns, numbers, offset, stamped)
-            self._log.append(data[start : start + size].data)
-            first += len(columns)
-            parts.append(columns)
-        return parts
-
-    def _parts(self, run: Run) -> Iterator[RunColumns]:
-        """Divide RUN into parts that each fit what is left of a file, at the moment when it is asked for."""
-        columns = run.columns
-        if run.whole or len(run.records) <= self._log.room():
-            yield columns
-            return
-        ends = np.cumsum(columns.sizes)
-        at = written = 0
-        while at < len(columns):
-            room = self._log.room()
-            fit = int(np.searchsorted(ends, written + room, "right"))
-            if (
-                fit <= at
-            ):  # Not even the next record: it goes to a new file, with as many more as fit there.
-                room = self._log.record_size_max
-                fit = max(int(np.searchsorted(ends, written + room, "right")), at + 1)
-            yield columns.take(slice(at, fit))
-            at, written = fit, int(ends[fit - 1])
-
     # --- queues and index ----------------------------------------------------------------------------------------
 
-    def _enter(
-        self,
-        runs: Sequence[Run],
-        data: Buffer | NDArray[np.uint8],
-        columns: RunColumns,
-        end: int,
-        topic: str | None = None,
-        queue: int | None = None,
-        properties: PropertyRanges | None = None,
-    ) -> None:
-        """Enter records of RUNS, which the log took up to END; what fails here makes them late, and no less stored."""
+    def _enter(self, runs: Sequence[Run], enter: Callable[[], object]) -> None:
+        """ENTER what the log took of RUNS; what fails here makes them late, and no less stored."""
         if not self._late:
+            end = runs[-1].end_offset
             try:
-                self._derive(data, columns, topic, queue, properties)
+                self._derive(enter)
             except Exception as error:  # Also a bug: who sent them must not send them again.
                 self._note_late(error, end)
             else:
@@ -354,18 +320,9 @@ class LogWriter:
         if isinstance(error, DiskFailure):
             self._health.fail(error)
 
-    def _derive(
-        self,
-        data: Buffer | NDArray[np.uint8],
-        columns: RunColumns,
-        topic: str | None = None,
-        queue: int | None = None,
-        properties: PropertyRanges | None = None,
-    ) -> None:
+    def _derive(self, enter: Callable[[], object]) -> None:
         try:
-            self._dispatcher.dispatch(
-                data, columns, topic=topic, queue=queue, properties=properties
-            )
+            enter()
         except OSError as error:
             folder = self._log.files.folder
             raise write_error(error, "derive queues from", folder) from error
@@ -379,7 +336,7 @@ class LogWriter:
             view = file.view[: file.position]
             starts, _ = walk(view, at)
             columns = parse_run(view, starts)
-            self._derive(view, columns)
+            self._derive(partial(self._dispatcher.dispatch, view, columns))
             self.dispatched_offset = min(file.end, self._log.max_offset)
         if self._late:
             late, self._late = self._late, []
@@ -394,6 +351,25 @@ class LogWriter:
                 self._health.fail(error)
             except StoreFull:
                 return
+
+
+def _check_kinds(sys_flags: Ints) -> None:
+    """Refuse what has no place in a queue: a transaction's PREPARED and ROLLBACK types, and 16-byte store hosts."""
+    if not (sys_flags & (SYS_TRANSACTION | SYS_STORE_V6)).any():
+        return
+    for index, sys_flag in enumerate(sys_flags.tolist()):
+        if sys_flag & SYS_STORE_V6:
+            problem = "reserves an IPv6 store host, but the broker fills in an IPv4 one"
+        elif sys_flag & SYS_PREPARED:
+            problem = "says prepared or rolled back; such messages are stored in the half topic, without that type"
+        else:
+            continue
+        raise InvalidRecord(
+            f"record {index} of the run: sysFlag {sys_flag:#x} {problem}",
+            field="sysFlag",
+            index=index,
+            value=sys_flag,
+        )
 
 
 def store_time_ms(log: CommitLog, log_offset: int) -> int | None:

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proto.errors import CorruptIndex, StoreRefused
-from ..proto.few_records import FewColumns
 from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer
@@ -141,19 +140,21 @@ class MessageIndex:
             self._writable(now_ms)  # Apache looks for room as soon as it meets the next record
         return len(owners)
 
-    def takes_few(self, columns: FewColumns, count: int) -> bool:
-        """Can `put_few` enter COUNT keys of these records? They are new, and no file begins or ends with them."""
+    def takes_few(self, log_offset: int, count: int) -> bool:
+        """Can `put_few` enter COUNT keys of records from LOG_OFFSET on? They are new, and fit into a file begun."""
         if not self.files:
             return False
         header = self.files[-1].header
-        is_new = int(columns.log_offset[0]) > header.end_log_offset
+        is_new = log_offset > header.end_log_offset
         return is_new and header.next_entry > 1 and self.files[-1].room > count
 
-    def put_few(self, keys: Sequence[tuple[int, int]], columns: FewColumns) -> None:
-        """Enter KEYS, hash and row of each, of new records; at least one, see `takes_few`. Raises StoreFull."""
-        offsets, store_ms = columns.log_offset.tolist(), int(columns.store_ms[0])
-        file = self.files[-1]
-        file.put_few([(key_hash, offsets[row]) for key_hash, row in keys], store_ms)
+    def put_few(self, keys: Sequence[tuple[int, int]], log_offsets: Longs, store_ms: int) -> None:
+        """Enter KEYS, hash and row of each, of new records at LOG_OFFSETS; at least one, see `takes_few`.
+
+        Raises StoreFull.
+        """
+        offsets = log_offsets.tolist()
+        self.files[-1].put_few([(key_hash, offsets[row]) for key_hash, row in keys], store_ms)
 
     def _put(self, hashes: Ints, log_offsets: Longs, store_ms: Longs, now_ms: int) -> IndexFile:
         at = 0

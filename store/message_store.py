@@ -28,17 +28,17 @@ from ..proto.errors import (
     StoreRefused,
 )
 from ..proto.record import Host, Record, encode_record
+from ..proto.run import Run
 from .background import Background
 from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
 from .disk import Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
-from .log_writer import LogWriter, store_time_ms
+from .log_writer import Appended, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import Health, StoreParts
 from .reader import Reader
 from .recovery import RecoveryReport, Snapshot, recover
-from .run import Appended, Run
 from .scrub import Scrubber
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
@@ -242,15 +242,15 @@ class MessageStore(Reader):
         batch queues), StoreFull, DiskFailure, StoreClosed: then nothing of it is stored, as far as the device can
         tell. Where queues or index could not take what the log took, readers see it late, see `check_readable`.
         """
-        return self._writer.append(run)
+        return self._writer.append([run])[0]
 
     def append_many(self, runs: Sequence[Run]) -> list[Appended | PocketMQError]:
         """Append RUNS in their order, and return what became of each. Small runs cost far less so than one by one."""
-        return self._writer.append_many(runs)
+        return self._writer.append_each(runs)
 
     def append_together(self, runs: Sequence[Run]) -> list[Appended]:
         """Append all of RUNS in their order, or nothing of them; raises what `append` raises."""
-        return self._writer.append_together(runs)
+        return self._writer.append(runs)
 
     def append_record(self, record: Record) -> Appended:
         """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""

@@ -8,13 +8,12 @@ from typing import Any
 
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, decode_record, encode_run
-from pocketmq.proto.run_check import check_run
+from pocketmq.proto.run import Run, check_run
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
 from pocketmq.store.flush import Flusher, FlushJob
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Run
 
 BORN = Host.parse("127.0.0.1", 5000)
 
@@ -63,8 +62,9 @@ def make_run(
         born_timestamp_ms=1_600_000_000_000,
         born_host=BORN,
     )
-    columns = check_run(data, sizes, topic, queue)
-    return Run(topic=topic, queue=queue, records=data, columns=columns, whole=whole)
+    run = check_run(data, sizes, topic, queue)
+    run.whole = whole
+    return run
 
 
 def small_config(path: Path, **changes: Any) -> StoreConfig:

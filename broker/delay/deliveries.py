@@ -30,8 +30,9 @@ from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_TRANSACTION, Buffer
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
+from ...proto.run import Run
 from ...proto.topics import NOT_SENDABLE_TOPICS, PROPERTIES_SIZE_MAX, TIMER_TOPIC, check_topic
-from ...store.run import Appended, Run
+from ...store.log_writer import Appended
 from ..appends import Appends
 from .timed_pages import readable
 
@@ -111,11 +112,7 @@ class DelayedDeliveries:
         runs = chunk.runs(groups)
         outcomes = self._appends.append(runs) if runs else []
         for group, run, outcome in zip(groups, runs, outcomes, strict=True):
-            if (
-                isinstance(outcome, PocketMQError)
-                and not _may_pass(outcome)
-                and len(run.columns) > 1
-            ):
+            if isinstance(outcome, PocketMQError) and not _may_pass(outcome) and len(run) > 1:
                 self._one_by_one(chunk, group)
             else:
                 chunk.note(group.target, group.rows, outcome)

@@ -28,9 +28,9 @@ from ...proto.instant import format_instant
 from ...proto.recall_handle import RecallHandle, decode_handle
 from ...proto.record import Host, Record, decode_record, encode_record
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ...proto.run import Run
 from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
-from ...store.run import Run
 from ..appends import Appends
 from ..config import BrokerConfig
 from ..lookup import in_turns

@@ -25,12 +25,10 @@ from ...proto import properties as names
 from ...proto.duration import format_duration
 from ...proto.errors import InvalidDelay
 from ...proto.instant import format_instant
-from ...proto.property_ranges import PropertyRanges
-from ...proto.record import Buffer
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
+from ...proto.run import Run
 from ...proto.topics import SCHEDULE_TOPIC, TIMER_TOPIC
-from ...store.run import Run
 
 #: An instant that lies back so far is refused; one that was ahead when the message was made may have come by now.
 LATE_MAX_MS: Final = 60_000
@@ -40,8 +38,6 @@ Past = Literal["refuse", "now"]
 
 #: One of these bytes is in every record that is delayed.
 _HINTS: Final = (b"DELAY", b"TIMER_DELIVER")
-#: In runs up to so many bytes, looking for the hints is quicker than finding the properties.
-_HINTS_BYTES_MAX: Final = 16 * 1024
 _TIMES: Final = tuple(name for name in names.ASKING_NAMES if name != names.DELAY)
 #: What a waiting record is given anew, or must not keep.
 _REPLACED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
@@ -90,32 +86,22 @@ def divide(
     now_ms: int,
     *,
     past: Past = "refuse",
-    ranges: PropertyRanges | None = None,
 ) -> list[Part]:
     """Return the parts of RUN: what is prompt, then the levels in their order, then what is timed.
 
-    RANGES are those of the run, if they are known. With PAST "now" an instant that has passed is prompt. Raises
+    With PAST "now" an instant that has passed is prompt. Raises
     InvalidDelay for a value that is no number, a negative delay, an instant too far ahead, and, with PAST "refuse",
     for one that has passed and was not after the record's birth, or is over LATE_MAX_MS ago; MessageTooLarge for
     properties that outgrow their limit.
     """
-    if ranges is None:
-        if len(run.records) <= _HINTS_BYTES_MAX and not _hinted(run.records):
-            return [whole(run)]
-        ranges = PropertyRanges(run.records, run.columns)
-    if not any(ranges.has(name) for name in names.ASKING_NAMES):
+    if not (run.may_have(_HINTS) and any(run.properties.has(name) for name in names.ASKING_NAMES)):
         return [whole(run)]
-    return _Division(run, rules, now_ms, ranges, past).parts()
-
-
-def _hinted(records: Buffer) -> bool:
-    data = bytes(records) if isinstance(records, memoryview) else records
-    return any(hint in data for hint in _HINTS)
+    return _Division(run, rules, now_ms, past).parts()
 
 
 def whole(run: Run) -> Part:
     """Return all of RUN as one part that is prompt."""
-    count = len(run.columns)
+    count = len(run)
     return Part(run, _ONE_ROW if count == 1 else np.arange(count), None)
 
 
@@ -140,13 +126,11 @@ def timer_out_ms(due_ms: int | Longs, precision_ms: int) -> int | Longs:
 class _Division:
     """One run being divided."""
 
-    def __init__(
-        self, run: Run, rules: DelayRules, now_ms: int, ranges: PropertyRanges, past: Past
-    ) -> None:
+    def __init__(self, run: Run, rules: DelayRules, now_ms: int, past: Past) -> None:
         self._run = run
         self._rules = rules
         self._now_ms = now_ms
-        self._ranges = ranges
+        self._ranges = run.properties
         self._past = past
         self._data = memoryview(run.records)
         self._levels = self._find_levels()
@@ -161,7 +145,7 @@ class _Division:
 
     def _find_levels(self) -> Longs:
         """Return the level of each record; 0: none."""
-        levels = np.zeros(len(self._run.columns), np.int64)
+        levels = np.zeros(len(self._run), np.int64)
         rows = np.flatnonzero(self._has(names.DELAY))
         if len(rows):
             levels[rows] = np.maximum(self._numbers(names.DELAY, rows), 0)
@@ -252,7 +236,7 @@ class _Division:
         )
 
     def _which(self, row: int) -> str:
-        return f"record {row} of the run: " if len(self._run.columns) > 1 else ""
+        return f"record {row} of the run: " if len(self._run) > 1 else ""
 
     def _refuse_text(self, name: str, row: int, text: bytes) -> NoReturn:
         shown = text[:_SHOWN_MAX].decode("utf-8", "replace")

@@ -31,8 +31,8 @@ import numpy as np
 from ...proto.errors import InvalidReceiptHandle, InvalidRecord, Overloaded, PocketMQError
 from ...proto.record import log_offset_and_times
 from ...proto.record_run import starts_of
+from ...store.log_writer import Appended
 from ...store.message_store import MessageStore
-from ...store.run import Appended
 from ...store.slices import Slices
 from ..accounts.account import EVERY, QueueLook
 from ..accounts.accounts import Accounts

@@ -17,10 +17,9 @@ from typing import Final
 from ...proto import properties as names
 from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...proto.property_ranges import PropertyRanges
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs
-from ...store.run import Run
+from ...proto.run import Run
 
 #: Numbers stay far enough below 2⁶³ that no sum of them leaves 64 bits.
 SEQUENCE_MAX: Final = 1 << 62
@@ -81,8 +80,7 @@ def each_has_its_own(numbers: RunNumbers, run: Run) -> bool:
     a producer that gives one of them a number all the same, which only a forged run has, deceives itself alone, when
     the log is read at a start.
     """
-    start, size = run.columns.properties_place(0)
-    string = b"\x02" + names.closed(bytes(run.records[start : start + size]))
+    string = b"\x02" + names.closed(run.property_string(0))
     wanted = names.encode_pair(names.PRODUCER_SEQUENCE, numbers.text())
     if b"\x02" + wanted in string and string.count(b"\x02" + _NAME) == 1:
         return numbers.count == 1
@@ -91,8 +89,7 @@ def each_has_its_own(numbers: RunNumbers, run: Run) -> bool:
 
 def _each(numbers: RunNumbers, run: Run) -> bool:
     """Look at every record."""
-    ranges = run.properties or PropertyRanges(run.records, run.columns)
-    starts, sizes = ranges.find(names.PRODUCER_SEQUENCE)
+    starts, sizes = run.properties.find(names.PRODUCER_SEQUENCE)
     data = memoryview(run.records)
     said = [
         str(data[start : start + size], "utf-8", "replace") if size > 0 else ""

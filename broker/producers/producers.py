@@ -33,11 +33,11 @@ from ...proto.clock import Clock, ahead_ms, past_instant
 from ...proto.errors import PocketMQError, StoreFull
 from ...proto.instant import format_instant
 from ...proto.record_run import Longs
+from ...proto.run import Run
 from ...store.disk import Disk
 from ...store.flush import Flusher, FlushJob
-from ...store.log_writer import store_time_ms
+from ...store.log_writer import Appended, store_time_ms
 from ...store.message_store import MessageStore
-from ...store.run import Appended, Run
 from ..appends import synced
 from ..delay.roads import Part
 from .found_runs import found_runs

@@ -28,16 +28,14 @@ from typing import Final, NamedTuple
 
 from ...proto.consistent_hash import consistent_bucket
 from ...proto.errors import FlushTimeout, NotWritable, PocketMQError
-from ...proto.few_records import FEW_MAX, FewColumns, RecordPlace
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.java_hash import java_hash
 from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ...proto.rpc import LATER, Call, Later, MethodTable
-from ...proto.topics import TOPIC_LENGTH_MAX
+from ...proto.run import Run
 from ...store.format.state_tables import TopicConfig
-from ...store.run import Run
 from ..admission import Admitted, admit_own
 from ..config import BrokerConfig
 from ..send import Outcome, Sends
@@ -208,17 +206,10 @@ def _run(drafts: Sequence[CheckedMessage], topic: str, host: Host, now_ms: int) 
         for draft in drafts
     ]
     plain = _WAITING.isdisjoint([draft.kind for draft in drafts])
-    if len(records) > FEW_MAX or host.is_v6 or len(topic) > TOPIC_LENGTH_MAX:
+    sizes = [len(draft.properties) for draft in drafts]
+    if host.is_v6:
         return admit_own(Run.of(topic, queue, records), plain=plain)
-    places = []
-    start = 0
-    for record, draft in zip(records, drafts, strict=True):
-        end, size = start + len(record), len(draft.properties)
-        places.append(RecordPlace(start, len(record), end - size, size))
-        start = end
-    data = records[0] if len(records) == 1 else b"".join(records)
-    columns = FewColumns(data, places)
-    return admit_own(Run(topic=topic, queue=queue, records=data, columns=columns), plain=plain)
+    return admit_own(Run.of_plain(topic, queue, records, sizes), plain=plain)
 
 
 class _Receipt:

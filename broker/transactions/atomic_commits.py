@@ -46,9 +46,9 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import LATER, Call, Later, MethodTable, service, unary
+from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC
 from ...store.message_store import MessageStore
-from ...store.run import Run
 from ..admission import admit, check_type
 from ..appends import Appends
 from ..config import BrokerConfig
@@ -339,7 +339,7 @@ class AtomicCommits:
         topic = self._topics.find(run.topic)
         if topic is not None and self._config.topic_message_type_check:
             check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))
-        if admitted.ranges is not None:
+        if not admitted.plain:
             raise InvalidArgument(
                 f"a message for {run.topic!r} is delayed or part of another transaction: an atomic commit takes only"
                 " messages that are delivered at once",

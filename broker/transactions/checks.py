@@ -23,8 +23,8 @@ from ...proto.clock import Clock
 from ...proto.errors import PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
+from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
-from ...store.run import Run
 from ..config import BrokerConfig
 from ..timers import Timers
 from ..timing_wheel import Timer

@@ -39,8 +39,8 @@ from ...proto.record import (
     hosts_extra,
 )
 from ...proto.record_run import Longs, RunColumns, parse_run, starts_of
+from ...proto.run import Run
 from ...proto.topics import COMMIT_TOPIC, MESSAGE_SIZE_MAX
-from ...store.run import Run
 
 _MAGIC: Final = b"PMAC"
 _VERSION: Final = 1

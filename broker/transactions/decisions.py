@@ -15,7 +15,8 @@ from typing import Final, TypeAlias
 from ...proto.errors import PocketMQError, TransactionNotFound, TransactionResolved
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call
-from ...store.run import Appended, Run
+from ...proto.run import Run
+from ...store.log_writer import Appended
 from ..lookup import at_once
 from .half_messages import HalfCopies
 from .half_queue import HalfQueue

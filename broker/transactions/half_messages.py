@@ -26,8 +26,8 @@ from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION, Buffer, Host, encode_run
 from ...proto.record_copy import RecordCopier
 from ...proto.record_run import Longs, parse_run, starts_of
+from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, PROPERTIES_SIZE_MAX
-from ...store.run import Run
 
 #: Bytes of one op message's body, as Apache's `transactionOpMsgMaxSize`.
 OP_BODY_BYTES_MAX: Final = 4096
@@ -61,7 +61,7 @@ def prepare(run: Run) -> Run:
     Raises InvalidRecord, which names record and field, for one without PGROUP or UNIQ_KEY, or with long ones,
     MessageTooLarge for one whose properties have no room for the broker's own.
     """
-    ranges = PropertyRanges(run.records, run.columns)
+    ranges = run.properties
     _required(
         run,
         ranges,

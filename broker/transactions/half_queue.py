@@ -20,9 +20,9 @@ from ...proto.errors import PocketMQError
 from ...proto.properties import TAGS
 from ...proto.record import decode_record
 from ...proto.record_run import starts_of
+from ...proto.run import Run
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
-from ...store.run import Run
 from ..appends import Appends
 from ..lookup import at_once
 from ..offsets import Offsets

@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.broker.admission import Admitted, admit
 from pocketmq.proto.errors import InvalidArgument
-from pocketmq.store.run import Run
+from pocketmq.proto.run import Run
 
 from ..runs import make_run
 

@@ -19,7 +19,7 @@ from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import SendFailed
 from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.record import NO_HOST, decode_record
-from pocketmq.proto.run_check import check_run
+from pocketmq.proto.run import check_run
 from pocketmq.proto.topics import PROPERTIES_SIZE_MAX
 
 from .fake_broker import cut

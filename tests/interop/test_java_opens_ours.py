@@ -199,7 +199,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.queue_entries import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Run
+from pocketmq.proto.run import Run
 
 path, *settings = sys.argv[1:]
 config = ApacheSettings.of(dict(word.split("=") for word in settings)).store_config(path)
@@ -209,8 +209,7 @@ for number in range(1_000_000):
     born = Host.parse("127.0.0.1", 1)
     run = [(b"%d" % number * 9, properties)] * (number % 5 + 1)
     data, sizes = encode_run("Killed", number % 3, run, born_timestamp_ms=1, born_host=born)
-    columns = check_run(data, sizes, "Killed", number % 3)
-    store.append(Run(topic="Killed", queue=number % 3, records=data, columns=columns))
+    store.append(check_run(data, sizes, "Killed", number % 3))
     print(store.max_log_offset, flush=True)
 """
 

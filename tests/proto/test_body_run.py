@@ -12,7 +12,7 @@ from pocketmq.proto.body_run import BodyOrigin, encode_bodies
 from pocketmq.proto.message_id import UniqueIds
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Host, encode_run
-from pocketmq.proto.run_check import check_run
+from pocketmq.proto.run import check_run
 
 V4 = Host.parse("10.1.2.3", 0)
 V6 = Host.parse("fe80::1", 0)
@@ -86,7 +86,7 @@ def test_a_broker_takes_such_a_run() -> None:
 
     data, sizes = encode_bodies(BodyOrigin("orders", 3, 77, V4), bodies, made)
 
-    columns = check_run(data, sizes, "orders", 3)
+    columns = check_run(data, sizes, "orders", 3).columns
     begins, lengths = columns.properties_start.tolist(), columns.properties_size.tolist()
     found = [
         decode_properties(data[begin : begin + size])["UNIQ_KEY"].encode()

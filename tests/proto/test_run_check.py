@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pocketmq.proto.errors import InvalidRecord, MessageTooLarge
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, encode_run
-from pocketmq.proto.run_check import check_run
+from pocketmq.proto.run import check_run
 
 _HOST = Host.parse("127.0.0.1", 8081)
 

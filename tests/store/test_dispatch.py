@@ -13,6 +13,7 @@ from pocketmq.proto.java_hash import java_hash
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
+from pocketmq.proto.run import Run
 from pocketmq.store import dispatch, message_index
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.consume_queue import Placed
@@ -136,7 +137,7 @@ def test_a_run_of_one_queue_gives_what_mixed_records_give(tmp_path: Path) -> Non
     told, mixed = Derived(small(tmp_path / "told")), Derived(small(tmp_path / "mixed"))
 
     for part in (slice(0, 7), slice(7, 25)):
-        told.dispatcher.dispatch(data, columns.take(part), topic="T", queue=0)
+        told.dispatcher.enter(Run(topic="T", queue=0, records=data, columns=columns.take(part)))
     mixed.dispatcher.dispatch(data, columns)
 
     ours, theirs = files_under(tmp_path / "told"), files_under(tmp_path / "mixed")

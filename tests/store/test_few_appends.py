@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto.errors import StoreFull
-from pocketmq.proto.few_records import as_few
 from pocketmq.proto.record import encode_run
-from pocketmq.proto.run_check import check_run
+from pocketmq.proto.run import Run, check_run
+from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.run import Appended, Run
 
 from ..fakes import FaultyDisk
 from ..runs import BORN, Hand, open_store, records_of
@@ -48,10 +46,9 @@ TURNS = st.lists(
 
 def made(topic: str, queue: int, messages: list[tuple[bytes, bytes]], *, few: bool) -> Run:
     data, sizes = encode_run(topic, queue, messages, born_timestamp_ms=5, born_host=BORN)
-    columns = check_run(data, sizes, topic, queue)
-    assert as_few(columns) is not None
-    run = Run(topic=topic, queue=queue, records=data, columns=columns)
-    return run if few else replace(run, columns=columns.take(slice(None)))
+    run = check_run(data, sizes, topic, queue)
+    assert run.is_few
+    return run if few else Run(topic=topic, queue=queue, records=data, columns=run.columns)
 
 
 def bodies(store: MessageStore, topic: str, queue: int) -> list[bytes]:

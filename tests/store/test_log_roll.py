@@ -12,9 +12,9 @@ from pocketmq.proto.errors import DiskFailure, StoreFull
 from pocketmq.proto.record import MAGIC_BLANK
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.cleaning import local_hour
+from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery import RecoveryReport
-from pocketmq.store.run import Appended
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.inspect.ours import describe_ours
 

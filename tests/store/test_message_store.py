@@ -25,11 +25,12 @@ from pocketmq.proto.errors import (
     StoreLocked,
     StoreRefused,
 )
-from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record
+from pocketmq.proto.record import MAGIC_BLANK, Host, Record, decode_record, encode_record
+from pocketmq.proto.run import Run
 from pocketmq.store.cleaning import local_hour
+from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Appended
 
 from ..fakes import FaultyDisk
 from ..runs import Hand, bodies_of, make_run, open_store, records_of, small_config
@@ -276,7 +277,8 @@ def test_many_runs_go_in_as_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_bad_run_among_many_is_refused_alone(store: MessageStore) -> None:
-    prepared = make_run("T", 0, [b"half"])
+    half = encode_record(Record(topic="T", body=b"half"))
+    prepared = Run.of("T", 0, [half])
     prepared.columns.sys_flag[0] = 4
 
     first, second, third = store.append_many(

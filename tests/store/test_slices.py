@@ -19,10 +19,9 @@ from pocketmq.proto.record import (
     encode_run,
 )
 from pocketmq.proto.record_run import HEAD_SIZE, starts_of
-from pocketmq.proto.run_check import check_run
+from pocketmq.proto.run import check_run
 from pocketmq.proto.topics import RECORD_SIZE_MAX
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.run import Run
 from pocketmq.store.slices import Entries, QueueName, judged, read_entries, warn_of_missing
 
 from ..runs import bodies_of, make_run, open_store
@@ -85,8 +84,7 @@ def test_records_of_ipv6_senders_are_there_whatever_their_reconsume_times_say(
     for start in np.cumsum([0, *sizes[:-1]]).tolist():
         # Reconsume times: where a record of an IPv4 sender has its body's length.
         records[start + 84 : start + 88] = b"\xff" * 4
-    columns = check_run(bytes(records), sizes, "T", 0)
-    store.append(Run(topic="T", queue=0, records=bytes(records), columns=columns))
+    store.append(check_run(bytes(records), sizes, "T", 0))
 
     assert bodies_of(store, "T", 0) == bodies
 

@@ -17,13 +17,12 @@ import numpy as np
 
 from ...proto.properties import encode_properties
 from ...proto.record import LOG_OFFSET_AT, NO_HOST, encode_run
-from ...proto.run_check import check_run
+from ...proto.run import Run, check_run
 from ...store.config import StoreConfig
 from ...store.files import file_name
 from ...store.format.queue_entries import ENTRY
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
-from ...store.run import Run
 from ...store.view import StoreView
 from ..inspect.overview import Overview
 from ..inspect.verify.verification import Verification
@@ -122,8 +121,7 @@ def _run(first: int) -> Run:
     ]
     queue = first // _RUN % 8
     data, sizes = encode_run("whole", queue, messages, born_timestamp_ms=1, born_host=NO_HOST)
-    columns = check_run(data, sizes, "whole", queue)
-    return Run(topic="whole", queue=queue, records=data, columns=columns)
+    return check_run(data, sizes, "whole", queue)
 
 
 def _properties(number: int) -> bytes:

@@ -15,11 +15,10 @@ from typing import Final
 from ...proto.clock import SystemClock
 from ...proto.properties import KEYS, encode_properties
 from ...proto.record import FIXED_SIZE_V4, NO_HOST, encode_run
-from ...proto.run_check import check_run
+from ...proto.run import check_run
 from ...store.config import StoreConfig
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
-from ...store.run import Run
 from .measure import Conditions, Figure, memcpy_bytes_per_second, own_cpu_seconds
 
 TOPIC: Final = "bench"
@@ -75,9 +74,9 @@ def _append_for(
     end = time.perf_counter() + seconds
     for records, sizes, queue in itertools.cycle(runs):
         began = time.perf_counter()
-        columns = check_run(records, sizes, TOPIC, queue)
+        run = check_run(records, sizes, TOPIC, queue)
         checked = time.perf_counter()
-        message_store.append(Run(topic=TOPIC, queue=queue, records=records, columns=columns))
+        message_store.append(run)
         appended = time.perf_counter()
         checks.append(checked - began)
         appends.append(appended - checked)

@@ -12,9 +12,10 @@ import pytest
 from pocketmq.broker.delay.levels import RETRY_MS, Level
 from pocketmq.proto.errors import PocketMQError, StoreFull
 from pocketmq.proto.record import SYS_FLAG_AT, SYS_ROLLBACK
+from pocketmq.proto.run import Run
 from pocketmq.proto.topics import SCHEDULE_TOPIC
 from pocketmq.store.consume_queue import ConsumeQueue
-from pocketmq.store.run import Appended, Run
+from pocketmq.store.log_writer import Appended
 
 from ...fakes import FaultyDisk
 from ...runs import records_of

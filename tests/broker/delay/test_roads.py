@@ -16,11 +16,11 @@ from pocketmq.proto.instant import format_instant
 from pocketmq.proto.properties import decode_properties
 from pocketmq.proto.record import Record, decode_record, encode_record, encode_run
 from pocketmq.proto.record_run import parse_run, starts_of
+from pocketmq.proto.run import Run
 from pocketmq.proto.topics import PROPERTIES_SIZE_MAX, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Run
 
 from ...recorded import recorded_store, settings
 from ...runs import BORN, records_of

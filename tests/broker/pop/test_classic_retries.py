@@ -11,8 +11,8 @@ from pocketmq.broker.pop import classic_retries
 from pocketmq.proto.errors import DiskFailure
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, encode_record
+from pocketmq.proto.run import Run
 from pocketmq.store.format.state_tables import TopicConfig
-from pocketmq.store.run import Run
 from pocketmq.store.slices import Slices
 
 from .popping import GROUP, INVISIBLE_MS, TOPIC, Popping, bodies, seen

@@ -20,9 +20,9 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.run import Run
 from pocketmq.proto.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pocketmq.store.files import MappedFile
-from pocketmq.store.run import Run
 
 from ...numbered import PRODUCER, bodies, numbered_run
 from ...runs import bodies_of, records_of

@@ -20,10 +20,10 @@ from pocketmq.proto.errors import (
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import Record, decode_record, encode_record
 from pocketmq.proto.record_run import parse_run, starts_of
+from pocketmq.proto.run import Run
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.state_tables import TopicConfig, parse_consumer_offsets
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Run
 from pocketmq.store.state_files import StateFile
 
 from ...recorded import recorded_store, settings

@@ -23,8 +23,8 @@ from pocketmq.proto.errors import (
 )
 from pocketmq.proto.record import SYS_INNER_BATCH, Record, encode_record
 from pocketmq.proto.record_run import parse_run, starts_of
+from pocketmq.proto.run import Run
 from pocketmq.store.format.state_tables import TopicConfig
-from pocketmq.store.run import Run
 
 from .retrying import Retrying, request_for
 

@@ -21,11 +21,11 @@ from pocketmq.broker.transactions.half_messages import (
 from pocketmq.proto.errors import InvalidRecord, MessageTooLarge
 from pocketmq.proto.record import Record, decode_record, encode_record
 from pocketmq.proto.record_run import walk
+from pocketmq.proto.run import Run
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from pocketmq.store.config import StoreConfig, apply_apache_settings
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Run
 
 from ...recorded import recorded_store, settings
 from ...runs import BORN, Hand, make_run, records_of

@@ -19,8 +19,8 @@ from pocketmq.proto.errors import (
     TransactionResolved,
 )
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.run import Run
 from pocketmq.proto.topics import HALF_TOPIC, OP_HALF_TOPIC
-from pocketmq.store.run import Run
 
 from ...fakes import FaultyDisk
 from ...runs import make_run

@@ -23,9 +23,9 @@ from pocketmq.proto.rpc import LATER, RpcError
 from pocketmq.proto.topics import HALF_TOPIC
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.disk import Disk
+from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.run import Appended
 from pocketmq.store.state_files import StateFile
 
 from ...fake_calls import FakeCall, FakeStream

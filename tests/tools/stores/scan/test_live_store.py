@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pocketmq.proto.record import NO_HOST, encode_run
-from pocketmq.proto.run_check import check_run
-from pocketmq.store import MessageStore, OsDisk, Run, StoreConfig
+from pocketmq.proto.run import check_run
+from pocketmq.store import MessageStore, OsDisk, StoreConfig
 from pocketmq.tools.stores.locations import locate
 from pocketmq.tools.stores.scan.bad_records import BadRecords
 from pocketmq.tools.stores.scan.conditions import Conditions
@@ -55,9 +55,9 @@ class Writer(threading.Thread):
         records, sizes = encode_run(
             TOPIC, queue, messages, born_timestamp_ms=self._now_ms, born_host=NO_HOST
         )
-        columns = check_run(records, sizes, TOPIC, queue)
+        run = check_run(records, sizes, TOPIC, queue)
         self._now_ms += 1
-        self._store.append(Run(topic=TOPIC, queue=queue, records=records, columns=columns))
+        self._store.append(run)
         self.appended += RUN
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A few records read one by one: the same as many at once."""
+"""Runs: a few records read and patched one by one are the same as many at once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.proto import few_records, run_check
+from pocketmq.proto import run
 from pocketmq.proto.errors import PocketMQError
-from pocketmq.proto.few_records import FEW_MAX, FewColumns, as_few, read_few
-from pocketmq.proto.record import Host, encode_run
-from pocketmq.proto.record_run import RunColumns, parse_run, starts_of
+from pocketmq.proto.record import Host, Record, decode_record, encode_record, encode_run
+from pocketmq.proto.record_run import RunColumns
+from pocketmq.proto.run import FEW_MAX, Run, check_run, stamp
 
 HOSTS = [Host.parse("127.0.0.1", 5000), Host.parse("::1", 5000)]
+STORE = Host.parse("10.1.2.3", 8081)
 MESSAGES = st.lists(
     st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=60)),
     min_size=1,
@@ -26,7 +27,7 @@ def outcome(
 ) -> tuple[str, object] | RunColumns:
     """Return the columns, or what is wrong."""
     try:
-        return run_check.check_run(data, sizes, topic, queue)
+        return check_run(data, sizes, topic, queue).columns
     except PocketMQError as error:
         return error.message, error.details
 
@@ -36,7 +37,7 @@ def without_few(
 ) -> tuple[str, object] | RunColumns:
     """Return the same by the way of many records."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_records, "FEW_MAX", 0)
+        patch.setattr(run, "FEW_MAX", 0)
         return outcome(data, sizes, topic, queue)
 
 
@@ -132,10 +133,10 @@ def test_a_record_that_says_it_ends_behind_the_data_is_refused_by_the_sizes() ->
 def test_up_to_the_limit_records_are_few(count: int, is_few: bool) -> None:
     data, sizes = encode_run("T", 3, [(b"a", b"")] * count, born_timestamp_ms=7, born_host=HOSTS[0])
 
-    columns = run_check.check_run(data, sizes, "T", 3)
+    run = check_run(data, sizes, "T", 3)
 
-    assert (as_few(columns) is not None) is is_few
-    assert len(columns) == count
+    assert run.is_few is is_few
+    assert len(run) == count
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [-1], [91], [93]])
@@ -150,25 +151,83 @@ def test_sizes_at_the_edges_are_refused_by_name(sizes: list[int]) -> None:
     assert f"{len(sizes)} records of together {sum(sizes)} bytes" in message
 
 
-def test_the_usual_run_is_read_without_arrays() -> None:
-    data, sizes = encode_run("T", 3, [(b"a", b"K\x01v")], born_timestamp_ms=7, born_host=HOSTS[0])
+def test_the_usual_run_tells_its_properties_without_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, sizes = encode_run(
+        "T", 3, [(b"a", b"K\x01v\x02"), (b"DELAY", b"")], born_timestamp_ms=7, born_host=HOSTS[0]
+    )
 
-    columns = read_few(data, sizes, "T", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "parse_run", None)
+        few = check_run(data, sizes, "T", 3)
 
-    assert columns is not None
-    assert as_few(columns) is columns
-    assert columns.property_strings() == [b"K\x01v"]
-    assert columns.properties_place(0) == (sizes[0] - 3, 3)
+        assert (few.property_string(0), few.property_string(1)) == (b"K\x01v\x02", b"")
+        assert few.properties_of_few() == [{b"K": b"v"}, {}]
+        assert not few.may_have([b"DELAY"]), "a body is no property"
+        assert few.may_have([b"x", b"K"])
+        assert few.sizes.tolist() == sizes
+    assert few.properties.texts("K") == ["v", None]
 
 
-def test_arrays_that_were_asked_for_are_what_counts() -> None:
-    data, sizes = encode_run("T", 3, [(b"a", b"")], born_timestamp_ms=7, born_host=HOSTS[0])
-    columns = read_few(data, sizes, "T", 3)
-    assert isinstance(columns, FewColumns)
-    columns.queue_offset = np.array([9])
+RECORDS = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=40), st.sampled_from(HOSTS)), min_size=1
+)
 
-    assert columns.flag.tolist() == [0]
 
-    assert as_few(columns) is None
-    assert columns.queue_offset.tolist() == [9]
-    assert as_few(parse_run(data, starts_of(sizes))) is None
+def records_of(parts: list[tuple[bytes, Host]]) -> list[bytes]:
+    return [
+        encode_record(Record(topic="T", body=body, born_host=host, properties={"KEYS": "a b"}))
+        for body, host in parts
+    ]
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["columns later", "columns before"])
+@given(RECORDS, st.integers(0, 2**40), st.integers(0, 2**50))
+def test_patched_records_decode_to_the_given_fields(
+    early: bool, parts: list[tuple[bytes, Host]], queue_offset: int, log_offset: int
+) -> None:
+    records = records_of(parts)
+    sizes = [len(record) for record in records]
+    own = check_run(b"".join(records), sizes, "T", 0)
+    data = bytearray(own.records)
+    assert not early or own.columns.log_offset.tolist() == [0] * len(records)
+
+    own.patch(memoryview(data), queue_offset, log_offset, stamp(123_456, STORE))
+
+    at = 0
+    for index, size in enumerate(sizes):
+        record = decode_record(data, at)
+        assert record.queue_offset == own.columns.queue_offset[index] == queue_offset + index
+        assert record.log_offset == own.columns.log_offset[index] == log_offset + at
+        assert own.log_offsets[index] == log_offset + at
+        assert (record.store_timestamp_ms, record.store_host) == (123_456, STORE)
+        assert own.columns.store_ms[index] == 123_456
+        assert (record.body, record.born_host) == parts[index]
+        assert record.properties == {"KEYS": "a b"}
+        at += size
+    assert (own.first, own.end_offset) == (queue_offset, log_offset + at)
+
+
+def test_equal_and_unequal_sizes_patch_alike() -> None:
+    (record,) = records_of([(b"abc", HOSTS[0])])
+    equal = Run.of("T", 0, [record] * 5)
+    together = bytearray(equal.records)
+    equal.patch(memoryview(together), 7, 1000, stamp(5, STORE))
+    single = b""
+    for index in range(5):
+        alone, data = Run.of("T", 0, [record]), bytearray(record)
+        alone.patch(memoryview(data), 7 + index, 1000 + index * len(record), stamp(5, STORE))
+        single += data
+
+    assert together == single
+
+
+@given(RECORDS, st.data())
+def test_a_part_of_a_run_is_a_run(parts: list[tuple[bytes, Host]], data: st.DataObject) -> None:
+    records = records_of(parts)
+    begin = data.draw(st.integers(0, len(records) - 1))
+    end = data.draw(st.integers(begin + 1, len(records)))
+
+    part = Run.of("T", 0, records).part(begin, end)
+
+    assert bytes(part.records) == b"".join(records[begin:end])
+    assert_same(part.columns, Run.of("T", 0, records[begin:end]).columns)
