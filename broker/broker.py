@@ -33,10 +33,9 @@ from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
-from .broker_metrics import figures
 from .certificates import Certificates
 from .config import BrokerConfig
-from .metrics_page import Figure, MetricsPage
+from .metrics import MetricsPage, PageFigure, figures
 from .parts import BrokerParts, assemble
 from .registration import Registration, State, dial
 from .service_v1 import BrokerService, topic_message
@@ -263,7 +262,7 @@ class Broker:
         parts.wall_timers.every(_HEALTH_TICK_MS, services.health.look)
         services.health.begin()
 
-    def _figures(self) -> Iterator[Figure]:
+    def _figures(self) -> Iterator[PageFigure]:
         assert self._running is not None, "asked while running"
         carrier = self._running.carrier
         totals = carrier.connection_totals() if isinstance(carrier, CountsConnections) else None

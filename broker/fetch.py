@@ -4,7 +4,7 @@ A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there 
 queue lets it try again. Long waits of one length end in bunches, up to 1/64 later than asked for. The records are
 slices of the log, joined once; nothing is decoded here, and bodies are compared with their CRCs only where the request
 says so: our own clients do that themselves, and ask again when they find a wrong one. A fetch with a filter is another
-kind, see filters/filters.py.
+kind, see filters.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from .accounts.account import QueueLook
 from .accounts.accounts import Accounts
 from .config import BrokerConfig
 from .fetch_replies import Done, FetchLimits, failed, never_written
-from .filters.choice import choice_of
-from .filters.filters import FilteredFetch, Filters
+from .filters import FilteredFetch, Filters, choice_of
 from .offsets import Offsets
 from .topics import Topics
 from .waiting import Purgatory, Waiting, end_of_wait

@@ -34,7 +34,7 @@ from .delay.delays import Delays
 from .delay.recalls import Recalls
 from .delay.roads import DelayRules
 from .fetch import Fetches
-from .filters.filters import Filters
+from .filters import Filters
 from .groups import Groups
 from .lookup import Lookups
 from .neighbours import Neighbours

@@ -12,7 +12,7 @@ way through a delay, or for `%DLQ%group`. The original stays where it is; the co
     DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DLQ_REASON     of the dead alone; the reason is PocketMQ's own
 
     it is dead      if it was tried again as often as the group (or the consumer) allows, or the consumer wants no retry
-    or waits for    the delay level that the consumer asks for; else the group's own interval (retry_policy.py);
+    or waits for    the delay level that the consumer asks for; else the group's own interval (groups.py);
                     else level 3 + reconsumeTimes, at most the highest: 10 s … 2 h, and every 2 h beyond the 16th
 
 An own interval which is that of a level takes the level; any other goes through the timer, to the millisecond. What the
@@ -60,8 +60,7 @@ from ..store.log_writer import Appended
 from ..store.message_store import MessageStore
 from .appends import Appends
 from .delay.roads import DelayRules, divide
-from .groups import Groups
-from .retry_policy import intervals_of
+from .groups import Groups, intervals_of
 from .topics import Topics
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,10 @@ from .appends import ended
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
 from .fetch import Fetches
-from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, subscription_check
+from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, subscription_check
 from .lookup import Lookups
 from .offsets import Offsets
 from .pop.pops import Pops
-from .retry_policy import intervals_of
 from .send import SendCounts, Sends, TopicSends
 from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics

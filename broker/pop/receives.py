@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
-from ..filters.choice import FilterChoice
+from ..filters import FilterChoice
 from ..waiting import Purgatory, Waiting, end_of_wait
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _DRAWN: Final = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """One receive. CHOICE is a filter at work (filters/choice.py), None for every message.
+    """One receive. CHOICE is a filter at work (filters.py), None for every message.
 
     BATCH messages at most; each is invisible to others for INVISIBLE_MS, or, with AUTO_RENEW, while the client lives.
     A receive that repeats an ATTEMPT_ID gets the same messages, while they are not finished.

@@ -36,7 +36,7 @@ from ...store.message_store import MessageStore
 from ...store.slices import Slices
 from ..accounts.account import EVERY, QueueLook
 from ..accounts.accounts import Accounts
-from ..filters.choice import FilterChoice, share_of_turn
+from ..filters import FilterChoice, share_of_turn
 from ..offsets import Offsets
 from .journal_format import (
     Change,

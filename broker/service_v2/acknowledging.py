@@ -22,9 +22,8 @@ from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import Call, Later, MethodTable
 from ...proto.rpc import unary as plain_unary
 from ...store.format.state_tables import GroupConfig
-from ..groups import Groups
+from ..groups import Groups, announced_intervals_of
 from ..pop.pops import Pops
-from ..retry_policy import announced_intervals_of
 from ..topics import Topics
 from .checks import check_invisible, checked_group, checked_topic, milliseconds
 from .service import (

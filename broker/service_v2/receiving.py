@@ -21,7 +21,7 @@ from ...proto.errors import InvalidReceiptHandle, InvalidRecord, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, server_stream
-from ..filters.choice import choice_of
+from ..filters import choice_of
 from ..pop.pops import BATCH_MAX, Pops
 from ..pop.receives import Asked, Popped, PoppedMessage
 from .checks import check_invisible, checked_group, checked_topic, filter_of, milliseconds

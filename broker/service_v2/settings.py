@@ -20,9 +20,8 @@ from ...proto.errors import GroupNotFound, InvalidArgument
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.format.state_tables import GroupConfig
-from ..groups import Groups
+from ..groups import Groups, announced_intervals_of, exponential_of
 from ..pop.pops import BATCH_MAX
-from ..retry_policy import announced_intervals_of, exponential_of
 from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 from .receiving import POLLING_MOST_MS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.fetch import Fetches
-from pocketmq.broker.filters.filters import Filters
+from pocketmq.broker.filters import Filters
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics

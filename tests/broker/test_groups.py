@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.groups import SUBSCRIPTION_CHECK, Groups, subscription_check
-from pocketmq.broker.retry_policy import intervals_of, policy_of
+from pocketmq.broker.groups import (
+    SUBSCRIPTION_CHECK,
+    Groups,
+    intervals_of,
+    policy_of,
+    subscription_check,
+)
 from pocketmq.proto.errors import GroupNotFound, InvalidArgument, InvalidName, Overloaded, StoreFull
 from pocketmq.store.format.state_tables import GroupConfig, Object
 from pocketmq.store.os_disk import OsDisk

@@ -8,14 +8,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pocketmq.broker.client_metrics import ClientHistogram, ClientMetrics
-from pocketmq.broker.metrics_page import Figure, MetricsPage
+from pocketmq.broker.metrics import MetricsPage, PageFigure
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.rpc.pages import in_http1
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:8081\r\nAccept: */*"
 
 
-def page(*figures: Figure) -> tuple[MetricsPage, ClientMetrics]:
+def page(*figures: PageFigure) -> tuple[MetricsPage, ClientMetrics]:
     clients = ClientMetrics(VirtualClock(0).now_ms)
     return MetricsPage(lambda: figures, clients), clients
 
@@ -38,8 +38,8 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 async def test_figures_are_read_back() -> None:
     found, _ = page(
-        Figure("counter", "a_total", "A.", 7),
-        Figure("gauge", "b_ratio", "B.", 0.25, (("broker", 'with "quotes"\n'),)),
+        PageFigure("counter", "a_total", "A.", 7),
+        PageFigure("gauge", "b_ratio", "B.", 0.25, (("broker", 'with "quotes"\n'),)),
     )
 
     status, headers, body = await answered(found)
@@ -95,7 +95,7 @@ async def test_only_the_page_is_answered(head: bytes, status: str) -> None:
 
 
 async def test_who_asks_for_the_head_gets_the_head() -> None:
-    found, _ = page(Figure("gauge", "a", "A.", 1))
+    found, _ = page(PageFigure("gauge", "a", "A.", 1))
 
     status, headers, body = await answered(found, b"HEAD /metrics HTTP/1.1")
 

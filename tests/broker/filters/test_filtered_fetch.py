@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pocketmq.broker.filters import filters
-from pocketmq.broker.filters.choice import Mask, SqlChoice, TagChoice, choice_of
+from pocketmq.broker import filters
+from pocketmq.broker.filters import Mask, SqlChoice, TagChoice, choice_of
 from pocketmq.proto.errors import InvalidFilter, OffsetOutOfRange, PocketMQError
 from pocketmq.proto.errors_wire import from_wire
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pocketmq.broker.appends import Appends
 from pocketmq.broker.config import BrokerConfig
-from pocketmq.broker.filters.filters import Filters
+from pocketmq.broker.filters import Filters
 from pocketmq.broker.groups import Groups
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.pop.journal import Journal

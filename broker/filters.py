@@ -1,4 +1,12 @@
-"""Fetches with a filter: what they share, and one of them.
+"""Filters at work: which queue entries are worth a look, which of their records are wanted, and fetches with a filter.
+
+Tags     the queue entry holds the hash of a message's tag: only entries with a wanted hash are read, and of these
+         only records whose tag is a wanted one, letter by letter ("Aa" and "BB" have one hash)
+SQL      every record is read, a few at a time; only the properties that the expression names are decoded. How many
+         are read in one turn follows from what the expression does with each, and with each byte
+
+An entry whose code is no hash is looked at whatever it is: in SCHEDULE_TOPIC_XXXX it is a time, and stores of Apache
+with extended queues keep an address there. All this is pure.
 
 A fetch may be far behind and want little: it looks at some messages a turn, and all together at no more than one may.
 One fetch goes on in one turn, the one that has waited longest, so that sends and other fetches have their turns in
@@ -15,26 +23,177 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from functools import lru_cache
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...proto.clock import Clock
-from ...proto.errors import PocketMQError, QueueNotFound
-from ...proto.gen import pocketmq_v1_pb2 as pb
-from ...store.message_store import MessageStore
-from ...store.slices import Slices
-from ..accounts.account import QueueLook
-from ..accounts.accounts import Accounts
-from ..fetch_replies import Done, FetchLimits, failed, never_written
-from ..timers import Timers, Turns
-from ..waiting import Purgatory, Waiting
-from .choice import FilterChoice, Mask, share_of_turn
+from ..proto.byte_ranges import bytes_at
+from ..proto.clock import Clock
+from ..proto.errors import InvalidFilter, PocketMQError, QueueNotFound
+from ..proto.filters.sql.evaluation import CACHED_MAX, compiled
+from ..proto.filters.tags import parse_tags, tag_expression
+from ..proto.filters.wire import canonical_sql, normalised
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.hash_ranges import java_hashes
+from ..proto.properties import TAGS
+from ..proto.property_ranges import PropertyRanges
+from ..proto.record_run import Longs, as_bytes, parse_run, starts_of
+from ..store.message_store import MessageStore
+from ..store.slices import Slices
+from .accounts.account import Filtering, QueueLook, filtering_of
+from .accounts.accounts import Accounts
+from .fetch_replies import Done, FetchLimits, failed, never_written
+from .timers import Timers, Turns
+from .waiting import Purgatory, Waiting
 
+Mask = NDArray[np.bool_]
+
+_INT_MIN: Final = -(1 << 31)
+_INT_MAX: Final = (1 << 31) - 1
+
+#: What SQL takes of a turn of the loop, and what it costs: each record, each test of it, each property that is looked
+#: up; each byte of a value that is searched, and of the string that a property is looked for in. Rather too much.
+_TURN_NS: Final = 10_000_000
+_RECORD_NS: Final = 1_000
+_TEST_NS: Final = 600
+_NAME_NS: Final = 500
+_SEARCHED_BYTE_NS: Final = 3.0
+_SPLIT_BYTE_NS: Final = 0.25
+_SQL_RECORDS_MAX: Final = 2_000
+
+
+#: Of so many tags each is looked for in all records at once; of more, each record's tag among them, 1 µs a record.
+_SOUGHT_TAGS_MAX: Final = 256
+_MANY_TAGS_RECORDS_MAX: Final = 5_000
+
+#: Bytes of records that are looked at in one turn; one record may be larger.
+LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 #: Looks on; returns False if there is nothing to do any more.
 LookOn = Callable[[], bool]
 #: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
 HELD_BYTES_MAX: Final = 64 * 1024
+
+
+class FilterChoice(Protocol):
+    """A filter at work."""
+
+    #: Records that are looked at in one turn of the loop, and bytes of them.
+    records_max: int
+    bytes_max: int
+    #: Which filter it is, for accounts.
+    filtering: Filtering
+
+    def candidates(self, tags_codes: Longs) -> Mask:
+        """Tell for queue entries with TAGS_CODES which may be wanted."""
+        ...
+
+    def wanted(self, seen: Slices) -> Mask:
+        """Tell which of the records that were SEEN are wanted."""
+        ...
+
+
+class TagChoice:
+    """Wants messages with one of TAGS."""
+
+    #: A few array operations look at all of them.
+    records_max = 20_000
+    bytes_max = LOOKED_AT_BYTES_MAX
+
+    def __init__(self, tags: tuple[str, ...]) -> None:
+        self._tags = frozenset(tags)
+        self.filtering = filtering_of("TAG", tag_expression(tags))
+        self._are_sought = len(tags) <= _SOUGHT_TAGS_MAX
+        if not self._are_sought:
+            self.records_max = _MANY_TAGS_RECORDS_MAX
+        self._by_code: dict[int, list[bytes]] = {}
+        for tag, code in zip(tags, java_hashes(tags).tolist(), strict=True):
+            self._by_code.setdefault(code, []).append(tag.encode())
+        self._codes = np.array(sorted(self._by_code), np.int64)
+
+    def candidates(self, tags_codes: Longs) -> Mask:
+        if len(self._codes) == 1:
+            hashed: Mask = tags_codes == self._codes[0]
+        else:
+            hashed = np.isin(tags_codes, self._codes)
+        return hashed | _no_hashes(tags_codes)
+
+    def wanted(self, seen: Slices) -> Mask:
+        found = np.zeros(len(seen), np.bool_)
+        if not len(seen):
+            return found
+        ranges = _properties(seen)
+        if not self._are_sought:
+            return np.array([tag in self._tags for tag in ranges.texts(TAGS)], np.bool_)
+        starts, lengths = ranges.find(TAGS)
+        data = as_bytes(seen.records)
+        for code, tags in self._by_code.items():
+            (rows,) = (seen.tags_codes == code).nonzero()
+            for tag in tags if len(rows) else ():
+                found[rows] |= (lengths[rows] == len(tag)) & bytes_at(data, starts[rows], tag)
+        (odd,) = _no_hashes(seen.tags_codes).nonzero()
+        if len(odd):
+            texts = ranges.texts(TAGS)
+            found[odd] = [texts[row] in self._tags for row in odd.tolist()]
+        return found
+
+
+class SqlChoice:
+    """Wants messages for which EXPRESSION is true."""
+
+    def __init__(self, expression: str) -> None:
+        self._filter = found = compiled(expression)
+        self.filtering = filtering_of("SQL", canonical_sql(expression))
+        names = len(found.names)
+        record_ns = _RECORD_NS + found.tests * _TEST_NS + names * _NAME_NS
+        byte_ns = found.searches * _SEARCHED_BYTE_NS + names * _SPLIT_BYTE_NS
+        self.records_max = min(_SQL_RECORDS_MAX, _TURN_NS // record_ns)
+        self.bytes_max = int(min(LOOKED_AT_BYTES_MAX, _TURN_NS / (byte_ns or 1)))
+
+    def candidates(self, tags_codes: Longs) -> Mask:
+        return np.ones(len(tags_codes), np.bool_)
+
+    def wanted(self, seen: Slices) -> Mask:
+        names = self._filter.names
+        if not names:
+            return np.full(len(seen), self._filter.evaluate(()) is True)
+        rows = list(zip(*map(_properties(seen).texts, names), strict=True))
+        return np.array(self._filter.matches(rows), np.bool_)
+
+
+def share_of_turn(choice: FilterChoice, seen: Slices) -> float:
+    """Return which part of what CHOICE may look at in one turn SEEN is."""
+    return max(len(seen) / choice.records_max, len(seen.records) / choice.bytes_max)
+
+
+def _no_hashes(tags_codes: Longs) -> Mask:
+    return (tags_codes < _INT_MIN) | (tags_codes > _INT_MAX)
+
+
+def _properties(seen: Slices) -> PropertyRanges:
+    return PropertyRanges(seen.records, parse_run(seen.records, starts_of(seen.sizes)))
+
+
+def choice_of(wire: pb.Filter) -> FilterChoice | None:
+    """Return WIRE at work; None: every message is wanted. Raises InvalidFilter. The last ones are kept."""
+    if wire.kind == pb.Filter.ALL:
+        return None
+    return _choice(wire.kind, wire.expression)
+
+
+@lru_cache(CACHED_MAX)
+def _choice(kind: pb.Filter.Kind, expression: str) -> FilterChoice | None:
+    if kind == pb.Filter.SQL:
+        return SqlChoice(expression)
+    if kind == pb.Filter.TAG:
+        tags = parse_tags(expression)
+        return TagChoice(tags) if tags else None
+    normalised(pb.Filter(kind=kind))  # Says which kinds there are.
+    raise InvalidFilter(f"filter kind {kind} is not served", field="kind", value=kind)
+
+
+# --- fetches with a filter
 
 
 class Filters:
@@ -78,7 +237,7 @@ class Filters:
         self._turns.stop()
 
 
-# --- a fetch with a filter
+# ---
 
 
 class FilteredFetch:

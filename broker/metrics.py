@@ -1,30 +1,144 @@
-"""What a broker says of itself on `/metrics`."""
+"""`GET /metrics`: the broker's figures and those of its clients, in Prometheus' text format.
+
+A plain HTTP request on the broker's port (proto/rpc/pages.py). Other paths are 404, other methods 405. What stands on
+the page is noted on the event loop, at one moment; its text is made on a thread, which takes 0.1 ms for each series of
+clients, of which client_metrics.py bounds the number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Literal, NamedTuple
 
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc.methods import ConnectionTotals
-from .metrics_page import Figure
+from ..proto.rpc.pages import READING, Shown
+from .client_metrics import GAUGES, HISTOGRAMS, LABELS, ClientHistogram, ClientMetrics, LabelValues
 from .parts import BrokerParts
 
+PATH: Final = "/metrics"
+_ONLY: Final = b"only GET /metrics is answered\n"
 #: Topics of which is told what was sent to them; groups, with a topic each, of which is told what they skipped.
 _TOPICS_MAX: Final = 100
 _GROUPS_MAX: Final = 100
 
 
+class PageFigure(NamedTuple):
+    """One number of the broker: a counter only grows, and its name ends in `_total`."""
+
+    kind: Literal["counter", "gauge"]
+    name: str
+    what: str
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class MetricsPage:
+    """Answers requests for the page. FIGURES returns what the broker has to say, those of one name together."""
+
+    def __init__(self, figures: Callable[[], Iterable[PageFigure]], clients: ClientMetrics) -> None:
+        self._figures = figures
+        self._clients = clients
+
+    async def __call__(self, method: str, path: str) -> Shown:
+        """Return what METHOD of PATH shows."""
+        if method not in READING:
+            return Shown(405, "text/plain", _ONLY)
+        if path != PATH:
+            return Shown(404, "text/plain", _ONLY)
+        kind, page = await asyncio.to_thread(_text, self._contents())
+        return Shown(200, kind, page)
+
+    def _contents(self) -> _Contents:
+        clients = self._clients
+        dropped = "Series of clients that others took the place of."
+        return _Contents(
+            figures=[
+                *self._figures(),
+                PageFigure(
+                    "counter",
+                    "pocketmq_broker_client_series_dropped_total",
+                    dropped,
+                    clients.dropped,
+                ),
+            ],
+            histograms={name: list(clients.histograms(name)) for name in HISTOGRAMS},
+            gauges={name: list(clients.gauges(name)) for name in GAUGES},
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)  # A registry wants to hash it.
+class _Contents:
+    """What stands on the page; a collector of prometheus_client."""
+
+    figures: list[PageFigure]
+    histograms: dict[str, list[tuple[LabelValues, ClientHistogram]]]
+    gauges: dict[str, list[tuple[LabelValues, float]]]
+
+    def collect(self) -> Iterator[Any]:
+        """Yield everything, as prometheus_client wants it."""
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        for _, of_name in groupby(self.figures, lambda figure: figure.name):
+            series = list(of_name)
+            kind, name, what, _, labelled = series[0]
+            family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            made = family(name, what, labels=[label for label, _ in labelled])
+            for figure in series:
+                made.add_metric([value for _, value in figure.labels], figure.value)
+            yield made
+        labels = list(LABELS.values())
+        for name, measured in self.histograms.items():
+            histograms = HistogramMetricFamily(name, HISTOGRAMS[name], labels=labels)
+            for values, histogram in measured:
+                histograms.add_metric(values, _buckets(histogram), histogram.total)
+            yield histograms
+        for name, levels in self.gauges.items():
+            gauges = GaugeMetricFamily(name, GAUGES[name], labels=labels)
+            for values, value in levels:
+                gauges.add_metric(values, value)
+            yield gauges
+
+
+def _text(contents: _Contents) -> tuple[str, bytes]:
+    """Return type and text of a page; on any thread."""
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+    own = CollectorRegistry(auto_describe=False)  # Nothing of the process's stands in it.
+    own.register(contents)
+    return CONTENT_TYPE_LATEST, generate_latest(own)
+
+
+def _buckets(histogram: ClientHistogram) -> list[tuple[str, float]]:
+    """Return the counts of HISTOGRAM as Prometheus counts: of all values up to each bound."""
+    found: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+        below += count
+        found.append(("+Inf" if bound is None else repr(float(bound)), below))
+    return found
+
+
+# --- what a broker says of itself
+
+
 def figures(
     parts: BrokerParts, status: pb.BrokerStatusReply, connections: ConnectionTotals | None
-) -> Iterator[Figure]:
+) -> Iterator[PageFigure]:
     """Yield the figures of a broker with PARTS and STATUS, and of its CONNECTIONS; None: the carrier does not tell."""
     who = (
         ("broker", status.broker_name),
         ("cluster", status.cluster),
         ("version", status.version),
     )
-    yield Figure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
+    yield PageFigure("gauge", "pocketmq_broker_info", "Who this is.", 1, who)
     yield from _process(status)
     yield from _traffic(parts)
     yield from _connections(connections or ConnectionTotals(open=0, accepted=0, refused=0))
@@ -34,7 +148,7 @@ def figures(
     yield from _groups(parts)
 
 
-def _topics(parts: BrokerParts) -> Iterator[Figure]:
+def _topics(parts: BrokerParts) -> Iterator[PageFigure]:
     """Yield what producers sent, of the topics that got most."""
     counts = parts.sends.counts.by_topic
     most = sorted(counts, key=lambda name: -counts[name].messages)[:_TOPICS_MAX]
@@ -46,15 +160,15 @@ def _topics(parts: BrokerParts) -> Iterator[Figure]:
         for topic in sorted(most):
             value = getattr(counts[topic], field)
             labels = (("topic", topic),)
-            yield Figure("counter", f"pocketmq_topic_{name}_total", what, value, labels)
+            yield PageFigure("counter", f"pocketmq_topic_{name}_total", what, value, labels)
 
 
-def _groups(parts: BrokerParts) -> Iterator[Figure]:
+def _groups(parts: BrokerParts) -> Iterator[PageFigure]:
     """Yield what filters stepped over, of the groups and topics with the most of it."""
     counts = parts.accounts.skipped_by_topic()
     most = sorted(counts, key=lambda key: -counts[key])[:_GROUPS_MAX]
     for group, topic in sorted(most):
-        yield Figure(
+        yield PageFigure(
             "gauge",
             "pocketmq_group_skipped_messages",
             "Messages that the filters of a group stepped over, since its account began.",
@@ -63,17 +177,17 @@ def _groups(parts: BrokerParts) -> Iterator[Figure]:
         )
 
 
-def _process(status: pb.BrokerStatusReply) -> Iterator[Figure]:
-    yield Figure(
+def _process(status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
+    yield PageFigure(
         "gauge",
         "pocketmq_broker_start_time_seconds",
         "When it started, by the messages' time.",
         status.started_ms / 1000,
     )
-    yield Figure(
+    yield PageFigure(
         "counter", "process_cpu_seconds_total", "CPU time of the process.", status.cpu_seconds
     )
-    yield Figure(
+    yield PageFigure(
         "gauge",
         "process_resident_memory_bytes",
         "Resident memory of the process.",
@@ -81,7 +195,7 @@ def _process(status: pb.BrokerStatusReply) -> Iterator[Figure]:
     )
 
 
-def _connections(totals: ConnectionTotals) -> Iterator[Figure]:
+def _connections(totals: ConnectionTotals) -> Iterator[PageFigure]:
     """Yield what connections there are, and what they hold: zeros with grpcio, which does not tell."""
     rows: list[tuple[str, str, float]] = [
         (
@@ -101,10 +215,10 @@ def _connections(totals: ConnectionTotals) -> Iterator[Figure]:
         ),
     ]
     for name, what, value in rows:
-        yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
+        yield PageFigure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _traffic(parts: BrokerParts) -> Iterator[Figure]:
+def _traffic(parts: BrokerParts) -> Iterator[PageFigure]:
     sends, fetches = parts.sends.counts, parts.fetches
     rows: list[tuple[str, str, float]] = [
         ("sends", "Runs of messages that were sent and stored.", sends.stored),
@@ -127,16 +241,16 @@ def _traffic(parts: BrokerParts) -> Iterator[Figure]:
         ),
     ]
     for name, what, value in rows:
-        yield Figure("counter", f"pocketmq_broker_{name}_total", what, value)
+        yield PageFigure("counter", f"pocketmq_broker_{name}_total", what, value)
     rows = [
         ("sends_waiting", "Sends that wait for the device.", parts.sends.waiting),
         ("waiting", "Fetches and receives that wait for messages.", len(parts.purgatory)),
     ]
     for name, what, value in rows:
-        yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
+        yield PageFigure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
+def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
     topics = len(parts.topics.all(include_system=True))
     rows: list[tuple[str, str, float]] = [
         ("topics", "Topics, those of the system included.", topics),
@@ -151,23 +265,23 @@ def _tables(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[Figure
         ),
     ]
     for name, what, value in rows:
-        yield Figure("gauge", f"pocketmq_broker_{name}", what, value)
+        yield PageFigure("gauge", f"pocketmq_broker_{name}", what, value)
 
 
-def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[Figure]:
-    yield Figure(
+def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[PageFigure]:
+    yield PageFigure(
         "counter",
         "pocketmq_store_appended_bytes_total",
         "Bytes that the log has ever had.",
         status.max_log_offset,
     )
-    yield Figure(
+    yield PageFigure(
         "counter",
         "pocketmq_store_damaged_records_total",
         "Records that were found damaged and set aside since the broker started.",
         parts.store.damages.count,
     )
-    yield Figure(
+    yield PageFigure(
         "counter",
         "pocketmq_store_scrubbed_bytes_total",
         "Bytes of the log that were verified in the background since the broker started.",
@@ -185,4 +299,4 @@ def _store(parts: BrokerParts, status: pb.BrokerStatusReply) -> Iterator[Figure]
         ("writable", "Does it take messages?", status.writable),
     ]
     for name, what, value in rows:
-        yield Figure("gauge", f"pocketmq_store_{name}", what, value)
+        yield PageFigure("gauge", f"pocketmq_store_{name}", what, value)
