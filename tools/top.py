@@ -24,9 +24,8 @@ from ..proto.duration import format_duration, parse_duration
 from ..proto.errors import TopicNotFound
 from ..proto.instant import format_instant
 from .lag.live import cluster_groups
-from .lag.rows import LagRow
+from .lag.rows import LagRow, Verdict
 from .lag.snapshots import Progress, Snapshot, compare
-from .lag.verdicts import Verdict
 from .options import json_option, nameserver_option
 from .output import print_json
 

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from pocketmq.client import Admin, GroupQueue, GroupReport, Message, Producer, PullConsumer, Queue
 from pocketmq.tools.cli import run
-from pocketmq.tools.lag.rows import LagRow
-from pocketmq.tools.lag.verdicts import Facts, Verdict
+from pocketmq.tools.lag.rows import Facts, LagRow, Verdict
 from pocketmq.tools.top import ClusterLook, board, rendered
 
 from ..integration.whole_broker import serving, store_config

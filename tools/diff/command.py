@@ -22,9 +22,8 @@ from ..options import (
     store_option,
 )
 from ..output import print_json
-from .messages import Compared, QueueComparison, QueueDifference
+from .messages import Compared, QueueComparison, QueueDifference, TableDifference, compare_tables
 from .side import Bounds, Side
-from .tables import TableDifference, compare_tables
 
 _LIMIT = 20
 _SPANS_SHOWN = 5

@@ -10,10 +10,8 @@ from ...store.apache.settings import ApacheSettings
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import Kind
 from ..inspect.document import files
-from .changes import Before, Changes, find_changes
 from .evidence import Evidence, State, gather
-from .keys import KeysFound, check_keys
-from .losses import Losses, find_losses
+from .losses import Before, Changes, KeysFound, Losses, check_keys, find_changes, find_losses
 from .outcome import Outcome, apache_outcome, index_before, our_outcome
 from .power_cut import PowerCut, power_cut
 

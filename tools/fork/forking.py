@@ -25,8 +25,15 @@ from ..stores.locations import check_store
 from ..stores.sizes import settings_of
 from .cut_rows import CutRows
 from .moment import Cut, find_cut
-from .settle import limit_checkpoint, own_open_files, settle
-from .skeleton import Copied, copy_rows, copy_small_files, require_new_folder
+from .skeleton import (
+    Copied,
+    copy_rows,
+    copy_small_files,
+    limit_checkpoint,
+    own_open_files,
+    require_new_folder,
+    settle,
+)
 from .tables import Clamped, clamp_tables, wind_back_timers
 
 _WHEEL: Final = "timerwheel"

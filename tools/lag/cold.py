@@ -17,9 +17,8 @@ from ...broker.accounts.accounts import accounts_in
 from ...store.view import OpenedStore, QueueBounds
 from ..stores.waiting import Waiting, waiting_of
 from .positions import Positions, positions_of
-from .rows import LagRow
+from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
 from .unread import Unread, unread_from
-from .verdicts import Facts, is_dead_letter_topic, is_retry_topic
 
 
 def store_rows(store: OpenedStore, now_ms: int) -> list[LagRow]:

@@ -39,9 +39,8 @@ from ..stores.locations import locate
 from .cold import store_rows
 from .live import cluster_rows
 from .output import check_out, print_rows, write_rows
-from .rows import LagRow
+from .rows import LagRow, Verdict
 from .snapshots import Progress, Snapshot, compare
-from .verdicts import Verdict
 
 #: Verdicts that no limit of messages excuses.
 _WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Verdict.STALLED})

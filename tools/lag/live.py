@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from ...client import Admin, GroupQueue, GroupReport
 from ...proto.errors import GroupNotFound, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from .rows import LagRow
-from .verdicts import Facts, is_dead_letter_topic, is_retry_topic
+from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
 
 
 def cluster_rows(admin: Admin) -> list[LagRow]:

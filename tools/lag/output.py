@@ -16,8 +16,7 @@ import click
 from ...proto.duration import format_duration
 from ...proto.errors import ConfigError
 from ..output import print_table
-from .columns import lag_batch
-from .rows import COLUMNS, LagRow
+from .rows import COLUMNS, LagRow, lag_batch
 from .snapshots import Progress, document_of
 
 _TITLES: Final = (

@@ -1,12 +1,206 @@
-"""One row of the lag report: a group in a queue of a broker, and its form in JSON and in columns."""
+"""The rows of the lag report: how a group stands in a queue of a broker, judged; in JSON, in columns, as Arrow.
+
+A row has one verdict, the first of these that applies:
+
+    no such queue     the group committed in a queue that neither files nor the topic's configuration have
+    never committed   the group reads the topic, and has no offset in this queue
+    ahead of the log  committed above the maximum: the store was cut or replaced
+    data lost         committed below the minimum: messages went before the group read them
+    stalled           messages are unread, and the offset has not moved since an earlier snapshot
+    retrying          unread in the group's retry topic, or on their way there through the schedule
+    dead letters      the queue is the group's dead letters', and holds some
+    behind            messages are unread
+    held by leases    all read, but some were popped and not acknowledged (our broker does not commit those)
+    delayed           all read, and some wait for their time in the schedule or the timer
+    ok                all read
+
+Reasons are sentences; the first explains the verdict, the others say what else is known of the row. Nothing here reads
+a store; `lag_batch` needs pyarrow, which is optional.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
-from .verdicts import Facts, Verdict, judge
+from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ..stores.schemas import arrow, schema_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: What consumers of a proxy add to the group's name for their own progress in broadcasting.
+BROADCAST_SUFFIX = "@broadcast"
+
+
+class Verdict(StrEnum):
+    """How a group stands in a queue."""
+
+    OK = "ok"
+    BEHIND = "behind"
+    STALLED = "stalled"
+    DATA_LOST = "data lost"
+    AHEAD = "ahead of the log"
+    NO_SUCH_QUEUE = "no such queue"
+    NEVER_COMMITTED = "never committed"
+    RETRYING = "retrying"
+    DEAD_LETTERS = "dead letters"
+    HELD = "held by leases"
+    DELAYED = "delayed"
+
+
+#: All is well: nothing that the group could read is unread.
+CALM = frozenset({Verdict.OK, Verdict.DELAYED, Verdict.HELD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of GROUP in one queue; None is unknown.
+
+    min_offset, max_offset: both None where there is no such queue.  unread_entries: how many of the unread messages
+    have an entry in the queue.  delayed: messages that wait for their time and then go to this queue.  held: messages
+    popped and not acknowledged;  held_until_ms: when the last of their leases ends.  read_to: up to where a group that
+    pops from our broker, which commits only what is finished, was delivered messages.  retries: unread and delayed ones
+    of the group's retry topics;  dead_letters: of its dead-letter topic (both for rows of other topics).  skipped:
+    messages that the group's filters stepped over.  stalled_ms: for how long, at least, the offset has not moved though
+    messages were unread.
+    """
+
+    topic: str
+    queue_id: int
+    group: str
+    committed_offset: int | None
+    min_offset: int | None
+    max_offset: int | None
+    unread_entries: int | None = None
+    delayed: int | None = None
+    held: int | None = None
+    held_until_ms: int | None = None
+    read_to: int | None = None
+    retries: int | None = None
+    dead_letters: int | None = None
+    skipped: int | None = None
+    stalled_ms: int | None = None
+    now_ms: int = 0
+
+    @property
+    def lag(self) -> int | None:
+        """Messages that are in the queue and not finished: from the committed offset on, or all where there is none.
+
+        What is gone from the queue does not count. None: there is no such queue, or it holds dead letters of the group,
+        which does not read them.
+        """
+        at = self.committed_offset
+        if self.max_offset is None or (at is None and is_dead_letter_topic(self.topic, self.group)):
+            return None
+        return max(0, self.max_offset - max(at or 0, self.min_offset or 0))
+
+
+def judge(facts: Facts) -> tuple[Verdict, tuple[str, ...]]:
+    """Return the verdict on FACTS and its reasons."""
+    verdict, why = _verdict(facts)
+    return verdict, (why, *_besides(facts, verdict))
+
+
+def _verdict(facts: Facts) -> tuple[Verdict, str]:
+    low, high, at = facts.min_offset, facts.max_offset, facts.committed_offset
+    if high is None:
+        return Verdict.NO_SUCH_QUEUE, f"{facts.topic} has no queue {facts.queue_id}"
+    if at is None:
+        return _uncommitted(facts, low or 0, high)
+    if at > high:
+        return (
+            Verdict.AHEAD,
+            f"{_count(at - high, 'message')} beyond the end at {high:,}: the store was cut or replaced",
+        )
+    if low is not None and at < low:
+        gone = _count(low - at, "message")
+        return Verdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
+    unread_from = max(at, facts.read_to or 0)
+    if unread_from < high:
+        return _unread(facts, high - unread_from)
+    return _all_read(facts, high)
+
+
+def _uncommitted(facts: Facts, low: int, high: int) -> tuple[Verdict, str]:
+    if is_dead_letter_topic(facts.topic, facts.group):
+        return Verdict.DEAD_LETTERS, f"{_count(high - max(0, low), 'dead letter')}"
+    there = f"{_count(high - max(0, low), 'message')} in it" if high > low else "it is empty"
+    return Verdict.NEVER_COMMITTED, f"the group has no offset in this queue; {there}"
+
+
+def _unread(facts: Facts, lag: int) -> tuple[Verdict, str]:
+    unread = f"{_count(lag, 'message')} unread"
+    if facts.stalled_ms is not None:
+        return Verdict.STALLED, f"{unread}, and no progress for {facts.stalled_ms / 1000:,.3g} s"
+    if is_dead_letter_topic(facts.topic, facts.group):
+        return Verdict.DEAD_LETTERS, f"{_count(lag, 'dead letter')} unread"
+    if is_retry_topic(facts.topic, facts.group):
+        return Verdict.RETRYING, f"{_count(lag, 'retried message')} unread"
+    return Verdict.BEHIND, unread
+
+
+def _all_read(facts: Facts, high: int) -> tuple[Verdict, str]:
+    if facts.delayed and is_retry_topic(facts.topic, facts.group):
+        return Verdict.RETRYING, f"{_count(facts.delayed, 'message')} waiting for the next try"
+    if facts.held:
+        return Verdict.HELD, _held(facts)
+    if facts.delayed:
+        return Verdict.DELAYED, _delayed(facts)
+    return Verdict.OK, f"all read up to {high:,}" if high else "the queue is empty"
+
+
+def _besides(facts: Facts, verdict: Verdict) -> Iterator[str]:
+    """Yield what else is worth knowing."""
+    lag = facts.lag
+    if (
+        lag
+        and facts.unread_entries is not None
+        and facts.committed_offset is not None
+        and verdict is not Verdict.DATA_LOST
+    ):
+        missing = lag - facts.unread_entries
+        if missing > 0:
+            yield f"{_count(missing, 'unread message')} cannot be read: the queue has no entries for them"
+    if facts.held and verdict is not Verdict.HELD:
+        yield _held(facts)
+    if facts.delayed and verdict not in (Verdict.DELAYED, Verdict.RETRYING):
+        yield _delayed(facts)
+    if facts.skipped:
+        yield f"{_count(facts.skipped, 'message')} skipped by the group's filters"
+    if facts.retries:
+        yield f"{_count(facts.retries, 'message')} of the group in its retry topics"
+    if facts.dead_letters:
+        yield f"the group has {_count(facts.dead_letters, 'dead letter')}"
+
+
+def _held(facts: Facts) -> str:
+    text = f"{_count(facts.held or 0, 'message')} popped and not acknowledged"
+    if facts.held_until_ms is not None and facts.held_until_ms <= facts.now_ms:
+        return f"{text}; their leases have ended, so they come again"
+    return text
+
+
+def _delayed(facts: Facts) -> str:
+    return f"{_count(facts.delayed or 0, 'message')} for this queue waiting for their time"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def is_retry_topic(topic: str, group: str) -> bool:
+    """Is TOPIC one in which failed messages of GROUP come again? Popping groups have one for each topic."""
+    own = RETRY_PREFIX + group
+    return topic == own or topic.startswith((f"{own}_", f"{own}+"))
+
+
+def is_dead_letter_topic(topic: str, group: str) -> bool:
+    """Is TOPIC that of the dead letters of GROUP?"""
+    return topic == DEAD_LETTER_PREFIX + group
+
 
 #: The columns, in order, by the names that JSON, Parquet and Spark use.
 COLUMNS: Final = (
@@ -109,3 +303,8 @@ def columns_of(rows: Iterable[LagRow]) -> dict[str, list[Any]]:
     return {
         name: list(column) for name, column in zip(COLUMNS, zip(*table, strict=True), strict=True)
     }
+
+
+def lag_batch(rows: Iterable[LagRow]) -> pyarrow.RecordBatch:
+    """Return ROWS as one batch with the columns of the dataset "lag"."""
+    return arrow().RecordBatch.from_pydict(columns_of(rows), schema=schema_of("lag"))

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...proto.errors import InvalidArgument
-from .rows import LagRow
-from .verdicts import CALM
+from .rows import CALM, LagRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,15 @@ from ...store.recovery import RecoveryReport
 from ..doctor.evidence import Evidence, gather
 from ..doctor.losses import Losses, find_losses
 from ..doctor.outcome import outcome_of
-from ..fork.settle import limit_checkpoint, own_open_files, settle
-from ..fork.skeleton import Copied, copy_rows, copy_small_files, require_new_folder
+from ..fork.skeleton import (
+    Copied,
+    copy_rows,
+    copy_small_files,
+    limit_checkpoint,
+    own_open_files,
+    require_new_folder,
+    settle,
+)
 from ..stores.locations import check_store
 from ..stores.sizes import settings_of
 from .fitting import Fitted, Fitting

@@ -5,6 +5,8 @@
 A plan is made once a query: the files, and where each ends, so that what a live broker appends meanwhile changes
 nothing. A task is a range of bytes of one store; it yields Arrow batches. Spark's API tells a source nothing of the
 columns that a query needs: `.schema("topic string, queueOffset bigint")` does, and only those are decoded.
+
+The small datasets of a store (its queues, its committed offsets, its lag) are told as after a broker's recovery, whole.
 """
 
 from __future__ import annotations
@@ -12,23 +14,64 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ...store.view import OpenedStore
+from ..lag.cold import store_rows
 from ..stores.locations import StoreLocation, locate
 from ..stores.scan.bad_records import BadRecords
 from ..stores.scan.scan import Scan, ScanTask
-from ..stores.schemas import projected
+from ..stores.schemas import arrow, projected
 from .asked_columns import check_types
 from .store_filters import Wanted
 from .store_options import StoreOptions, store_options
-from .store_tables import TABLES, table_batch
 
 if TYPE_CHECKING:
     import pyarrow
+
+TABLES: Final = ("queues", "offsets", "lag")
+
+
+def table_batch(location: StoreLocation, options: StoreOptions) -> pyarrow.RecordBatch:
+    """Return the whole dataset of OPTIONS of the store at LOCATION. Raises StoreRefused where no broker would start."""
+    store = options.opening.open(location)
+    rows = [
+        {"brokerName": location.broker_name, **row}
+        for row in _ROWS[options.scan.dataset](store, options.opening.now_ms)
+    ]
+    return arrow().RecordBatch.from_pylist(rows, schema=options.scan.schema())
+
+
+def _queues(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
+    for queue in store.queues():
+        yield {
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "minOffset": queue.min_offset,
+            "maxOffset": queue.max_offset,
+        }
+
+
+def _offsets(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
+    for one in store.committed_offsets():
+        yield {
+            "topic": one.topic,
+            "queueId": one.queue_id,
+            "group": one.group,
+            "committedOffset": one.offset,
+        }
+
+
+def _lag(store: OpenedStore, now_ms: int) -> Iterator[dict[str, Any]]:
+    for row in store_rows(store, now_ms):
+        yield row.to_json()
+
+
+_ROWS: Final = {"queues": _queues, "offsets": _offsets, "lag": _lag}
 
 
 class StoreSource(DataSource):

@@ -1,4 +1,4 @@
-"""`pocketmq why MESSAGE STORE`: the life of one message from the files alone.
+"""`pocketmq why MESSAGE STORE`: the life of one message from the files alone, as a table of its events.
 
 Exit codes: 0 a story was told, 3 the store has nothing of the message (or only knows that it is gone), 2 wrong usage.
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ...proto.errors import InvalidArgument, MessageNotFound
 from ...proto.message_id import decode_offset_message_id
@@ -24,13 +26,74 @@ from ..lookup.found import Found
 from ..lookup.log_files import Absence
 from ..lookup.search import StoreSearch
 from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
-from ..output import print_json
+from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate
 from .copies import messages_of, real_topic
-from .story import Story
+from .story import Event, Story
 from .telling import tell, tell_gone
-from .timeline import print_story
 from .witnesses import COPIES_MAX, Witnesses
+
+_STYLES = {
+    "dead letter": "red",
+    "gone": "red",
+    "rolled back": "red",
+    "given up": "red",
+    "sent back": "yellow",
+    "revived": "yellow",
+    "waits": "cyan",
+    "moved": "green",
+    "committed": "green",
+    "acknowledged": "green",
+    "read": "green",
+}
+
+
+def print_story(console: Console, story: Story, broker: str) -> None:
+    """Print STORY, which the store of BROKER tells."""
+    if story.state != "gone":  # Of which nothing is known but its end.
+        _print_life(console, story, broker)
+    console.print(Text(f"→ {story.conclusion}", style="bold"), soft_wrap=True)
+    for note in story.notes:
+        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+
+
+def _print_life(console: Console, story: Story, broker: str) -> None:
+    words = [
+        story.message_id or "a message without an id",
+        f"topic {story.topic or '?'}",
+        f"keys {story.keys or '-'}",
+        f"tag {story.tags or '-'}",
+        f"broker {broker}",
+    ]
+    console.print(Text("  ".join(words), style="bold"), soft_wrap=True)
+    if story.born_ms is not None:
+        console.print(Text(f"born {instant(story.born_ms)}"), soft_wrap=True)
+    console.print(_events_table(story))
+    for view in story.groups:
+        if view.verdict != "read":  # That is an event, and so is a failure.
+            where = f"{view.topic}/{view.queue} at offset {view.offset:,}"
+            console.print(Text(f"group {view.group}, {where}: {view.text}"), soft_wrap=True)
+
+
+def _events_table(story: Story) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=True)
+    table.add_column("time", no_wrap=True)
+    table.add_column("what", overflow="fold", ratio=1)
+    table.add_column("log offset", justify="right", no_wrap=True)
+    table.add_column("file", overflow="fold")
+    for event in story.events:
+        place = "" if event.copy is None else f"{event.copy.log_offset:,}"
+        path = "" if event.copy is None else event.copy.path.rsplit("/", 1)[-1]
+        text = Text(event.text, style=_STYLES.get(event.kind, ""))
+        table.add_row(_when(event), text, place, path)
+    return table
+
+
+def _when(event: Event) -> str:
+    if event.time_ms is None:
+        return "?"
+    return ("≤ " if event.is_bound else "  ") + instant(event.time_ms)
+
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)
 #: Width of the table where the output is no terminal.

@@ -1,4 +1,4 @@
-"""The life of a message as a list of events. Plain values, as JSON shows them."""
+"""The life of a message as a list of events, as JSON shows it, and where it ended, as far as the files know. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...proto.instant import format_instant
+from ...proto.record import Record
 from ..lookup.log_files import Stored
+from .copies import checks, due_of_timed, group_of, is_commit, real_place, role_of
+from .evidence import Evidence
 
 Kind = Literal[
     "stored", "sent again", "half", "checked", "committed", "rolled back", "given up", "waits", "rolled", "recalled",
@@ -116,3 +120,93 @@ class Story:
             "groups": [view.document() for view in self.groups],
             "notes": self.notes,
         }
+
+
+_Ending = tuple[State, str]
+
+
+def ending_of(copies: Sequence[Stored], evidence: Evidence, views: Sequence[GroupView]) -> _Ending:
+    """Return the state of the message with COPIES, and a sentence; VIEWS are what groups made of it."""
+    roles = [role_of(copy.record) for copy in copies]
+    last = copies[-1].record
+    if roles[-1] == "dead letter":
+        return (
+            "dead letter",
+            f"dead letter of {group_of(last)} after {last.reconsume_times} failures",
+        )
+    is_committed = any(is_commit(copy.record) for copy in copies)
+    if not is_committed and ("half" in roles or "given up" in roles):
+        return _uncommitted(copies, evidence)
+    waiting = _waiting(copies, evidence)
+    if waiting is not None:
+        return waiting
+    retries = [copy.record for copy in copies if role_of(copy.record) == "retry"]
+    if retries:
+        return _retried(retries, views)
+    return "stored", _in_its_topic(copies)
+
+
+def _in_its_topic(copies: Sequence[Stored]) -> str:
+    record = [copy.record for copy in copies if role_of(copy.record) == "message"][-1:]
+    if not record:
+        return "what the log holds of it is no message that consumers see"
+    return (
+        f"in its topic {record[0].topic}/{record[0].queue_id} at offset {record[0].queue_offset:,}"
+    )
+
+
+def _uncommitted(copies: Sequence[Stored], evidence: Evidence) -> _Ending:
+    halves = [copy.record for copy in copies if role_of(copy.record) == "half"]
+    if any(role_of(copy.record) == "given up" for copy in copies):
+        return "given up", "a half message that the broker gave up: no consumer ever sees it"
+    if any((half.queue_id, half.queue_offset) in evidence.outcomes for half in halves):
+        return "rolled back", "rolled back: no consumer ever sees it"
+    asked = max(checks(half) for half in halves)
+    times = "never asked for" if not asked else f"asked for {asked} times"
+    return "half", f"a half message: its producer gave no outcome ({times}); no consumer sees it"
+
+
+def _waiting(copies: Sequence[Stored], evidence: Evidence) -> _Ending | None:
+    """Return the ending of a message whose last copy waits; None for one whose does not."""
+    recalled = any(role_of(copy.record) == "recall" for copy in copies)
+    kept = [copy for copy in copies if role_of(copy.record) != "recall"]
+    if not kept or role_of(kept[-1].record) not in ("scheduled", "timed"):
+        return None
+    copy = kept[-1]
+    record = copy.record
+    if recalled:
+        return "recalled", "recalled before it was due: it is not delivered"
+    if role_of(record) == "scheduled":
+        due_ms, handed_on = evidence.due_ms.get(copy.log_offset), _level_passed(record, evidence)
+    else:
+        due_ms, handed_on = due_of_timed(record), _slot_passed(copy, evidence)
+    until = "" if due_ms is None else f" until {format_instant(due_ms)}"
+    if handed_on:
+        return "stored", f"waited{until}, and was handed on; that copy is not in the log"
+    group = group_of(record)
+    if group is not None:
+        return "retrying", f"failed by {group}, waits{until} to be tried again"
+    return "waiting", f"waits{until} for {real_place(record)}"
+
+
+def _level_passed(record: Record, evidence: Evidence) -> bool:
+    """Has the level of a scheduled RECORD gone beyond it?"""
+    progress = (evidence.delay_progress or {}).get(record.queue_id + 1)
+    return progress is not None and progress > record.queue_offset
+
+
+def _slot_passed(copy: Stored, evidence: Evidence) -> bool:
+    mark = evidence.timer_marks.get(copy.log_offset)
+    read_ms = evidence.timers_read_ms
+    return mark is not None and read_ms is not None and mark.slot_ms < read_ms
+
+
+def _retried(retries: Sequence[Record], views: Sequence[GroupView]) -> _Ending:
+    last = retries[-1]
+    group = group_of(last)
+    times = f"{len(retries)} times" if len(retries) > 1 else "once"
+    for view in views:
+        here = (view.group, view.topic, view.offset) == (group, last.topic, last.queue_offset)
+        if here and view.verdict in ("read", "acknowledged"):
+            return "stored", f"offered to {group} again {times}, {view.verdict} at last"
+    return "retrying", f"offered to {group} again {times}, not read since"

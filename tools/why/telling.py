@@ -29,10 +29,9 @@ from .copies import (
     real_topic,
     role_of,
 )
-from .ending import ending_of
 from .evidence import Evidence
 from .groups import group_views, pop_events
-from .story import Event, GroupView, Story
+from .story import Event, GroupView, Story, ending_of
 
 
 def tell(copies: Sequence[Stored], evidence: Evidence) -> Story:

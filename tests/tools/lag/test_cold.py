@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.tools.lag.cold import store_rows
-from pocketmq.tools.lag.rows import COLUMNS, LagRow
-from pocketmq.tools.lag.verdicts import Verdict
+from pocketmq.tools.lag.rows import COLUMNS, LagRow, Verdict
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 

@@ -18,8 +18,7 @@ from pocketmq.proto.errors import StoreRefused
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.lag.cold import store_rows
-from pocketmq.tools.lag.rows import LagRow
-from pocketmq.tools.lag.verdicts import Verdict
+from pocketmq.tools.lag.rows import LagRow, Verdict
 from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation

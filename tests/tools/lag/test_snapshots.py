@@ -7,9 +7,8 @@ import json
 import pytest
 
 from pocketmq.proto.errors import InvalidArgument
-from pocketmq.tools.lag.rows import LagRow
+from pocketmq.tools.lag.rows import Facts, LagRow, Verdict
 from pocketmq.tools.lag.snapshots import Progress, Snapshot, compare, document_of
-from pocketmq.tools.lag.verdicts import Facts, Verdict
 
 
 def row(committed: int | None, end: int | None, *, low: int = 0, held: int = 0) -> LagRow:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.tools.lag.verdicts import Facts, Verdict, is_retry_topic, judge
+from pocketmq.tools.lag.rows import Facts, Verdict, is_retry_topic, judge
 
 READ = Facts(
     topic="T", queue_id=0, group="G", committed_offset=10, min_offset=0, max_offset=10, now_ms=1_000

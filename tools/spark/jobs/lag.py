@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ....client import Admin
 from ....proto.errors import ConfigError
 from ...lag.cold import store_rows
-from ...lag.columns import lag_batch
 from ...lag.live import cluster_rows
+from ...lag.rows import lag_batch
 from ...stores.locations import StoreLocation, locate
 from ...stores.schemas import schema_of
 from ..opening import Opening

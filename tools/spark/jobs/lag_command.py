@@ -12,9 +12,8 @@ import click
 from ....proto.clock import Clock, SystemClock
 from ....proto.errors import StoreRefused
 from ...lag.output import print_rows
-from ...lag.rows import LagRow
+from ...lag.rows import Facts, LagRow, Verdict
 from ...lag.snapshots import Progress, Snapshot, compare
-from ...lag.verdicts import Facts, Verdict
 from ...options import (
     TakesStores,
     broker_name_option,

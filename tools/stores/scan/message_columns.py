@@ -37,8 +37,7 @@ from ....proto.record import (
 )
 from ....proto.record_run import Bytes, Longs, RunColumns
 from ..schemas import arrow
-from .arrow_ranges import Constant, binary_ranges, instants, text_ranges
-from .property_map import property_map
+from .arrow_ranges import Constant, binary_ranges, instants, property_map, text_ranges
 
 if TYPE_CHECKING:
     import pyarrow
