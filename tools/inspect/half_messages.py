@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+
 from ...broker.transactions.half_messages import resolved_offsets
 from ...proto import properties as names
 from ...proto.property_ranges import PropertyRanges
-from ...proto.record_run import as_bytes
+from ...proto.record_run import as_bytes, parse_run
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.view import StoreView
 from .log_walk import LogWalk, Stretch
-from .queue_records import queue_records
+from .queue_entries import QueueEntries
 
 _DONE_TAG: Final = "d"
 _PROPERTIES: Final = {
@@ -79,3 +81,23 @@ def _done(files: StoreView, walk: LogWalk, queue_id: int) -> set[int]:
             if tag == _DONE_TAG:
                 done.update(resolved_offsets(bytes(part.view[start : start + size])))
     return done
+
+
+def queue_records(
+    files: StoreView, walk: LogWalk, topic: str, queue_id: int, first: int = 0
+) -> Iterator[Stretch]:
+    """Yield the sound records of queue QUEUE_ID of TOPIC from queue offset FIRST on; none for an unknown queue."""
+    folder = files.queue(topic, queue_id)
+    if folder is None:
+        return
+    entries = QueueEntries(files, folder, walk.begin)
+    bounds = entries.bounds()
+    for _, part in entries.read(max(first, bounds.first), bounds.end):
+        offsets = part["log_offset"].astype(np.int64)
+        for file in walk.used:
+            inside = offsets[(offsets >= file.start) & (offsets < file.end)]
+            if len(inside):
+                view = files.view(file)
+                columns = parse_run(view, inside - file.start)
+                sound = columns.well_formed & (columns.log_offset == inside)
+                yield Stretch(file, view, columns.take(sound))

@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.tools.inspect.follow import PATIENCE, POLL_MS, LogFollower, follow_log
 from pocketmq.tools.inspect.log_walk import LogWalk
 from pocketmq.tools.inspect.output import Output
-from pocketmq.tools.inspect.record_rows import RecordFilter
+from pocketmq.tools.inspect.record_rows import (
+    PATIENCE,
+    POLL_MS,
+    LogFollower,
+    RecordFilter,
+    follow_log,
+)
 
 from ...recorded import recorded_store
 from ...runs import make_run, open_store

@@ -12,9 +12,7 @@ from ....proto.errors import MessageNotFound
 from ....store.view import StoreView
 from ..index_files import IndexEntries, IndexName, index_names, open_index
 from ..log_walk import LogWalk
-from ..output import Column, Output, Row, format_options, limit_option
-from ..places import offset_or_time
-from .opened import opened
+from ..output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
 
 FILES: Final = (
     Column("file"),

@@ -14,11 +14,10 @@ from ....store.config import parse_delay_levels
 from ....store.view import StoreView
 from ..half_messages import half_messages
 from ..log_walk import LogWalk
-from ..output import Column, Output, Row, format_options, limit_option, people
+from ..output import Column, Output, Row, format_options, limit_option, opened, people
 from ..queue_entries import QueueEntries
 from ..tables import Tables
 from ..timer_files import TimerFiles
-from .opened import opened
 
 LEVELS: Final = (
     Column("level", kind="number"),

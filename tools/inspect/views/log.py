@@ -9,12 +9,9 @@ from typing import Any, Final
 
 import click
 
-from ..follow import LogFollower, follow_log
 from ..log_walk import Gap, LogWalk
-from ..output import Column, Output, Row, format_options, limit_option
-from ..places import offset_or_time
-from ..record_rows import RecordFilter, gap_row, record_rows
-from .opened import opened
+from ..output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
+from ..record_rows import LogFollower, RecordFilter, follow_log, gap_row, record_rows
 
 COLUMNS: Final = (
     Column("physicalOffset", "log offset", "number"),

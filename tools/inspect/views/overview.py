@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ....proto.instant import format_instant
-from ..output import Column, Output, Row, format_options, people, table
+from ..output import Column, Output, Row, format_options, opened, people, table
 from ..overview import Overview
-from .opened import opened
 
 _ROWS_MAX: Final = 50
 _STYLES: Final = {"refused": "red", "wrong": "red", "note": "yellow"}

@@ -13,10 +13,17 @@ from ....store.format.rows import Rows
 from ....store.view import QueueFolder, StoreView
 from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
-from ..output import Column, Output, Row, format_options, limit_option, people
-from ..places import offset_or_time
+from ..output import (
+    Column,
+    Output,
+    Row,
+    format_options,
+    limit_option,
+    offset_or_time,
+    opened,
+    people,
+)
 from ..queue_entries import Bounds, QueueEntries
-from .opened import opened
 
 COLUMNS: Final = (
     Column("queueOffset", "offset", "number"),

@@ -14,10 +14,8 @@ from ....proto.record import MAGIC_V1, MAGIC_V2
 from ....store.listing import RowFile
 from ....store.view import StoreView
 from ..log_walk import LogWalk, next_sound
-from ..output import Output, format_options, people
-from ..places import offset_of
+from ..output import Output, format_options, offset_of, opened, people
 from ..record_fields import RecordField, record_fields
-from .opened import opened
 
 _BYTES_A_LINE: Final = 16
 _LINES_MAX: Final = 6

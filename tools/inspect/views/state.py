@@ -13,11 +13,10 @@ from ....proto.instant import format_instant
 from ....store.view import StoreView
 from ..document import checkpoint as checkpoint_fields
 from ..log_walk import LogWalk
-from ..output import Column, Output, Row, format_options, limit_option, people
+from ..output import Column, Output, Row, format_options, limit_option, opened, people
 from ..overview import Overview
 from ..queue_entries import Bounds, QueueEntries
 from ..tables import Tables
-from .opened import opened
 
 OFFSETS: Final = (
     Column("group"),

@@ -22,9 +22,8 @@ from ....proto.clock import SystemClock
 from ....proto.instant import format_instant
 from ....store.scrub import ScrubNotes
 from ....store.view import StoreView
-from ..output import Output, format_options, people
+from ..output import Output, format_options, opened, people
 from ..verify.verification import Verification
-from .opened import opened
 
 _PLACES_SHOWN = 5
 
