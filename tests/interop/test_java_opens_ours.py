@@ -17,8 +17,7 @@ from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.queue_entries import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.inspect.document import describe_apache
-from pocketmq.tools.inspect.ours import describe_ours
+from pocketmq.tools.inspect.document import describe_apache, describe_ours
 
 from ..recorded import recorded_store, settings
 from ..runs import Hand, make_run

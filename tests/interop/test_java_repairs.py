@@ -9,7 +9,7 @@ import pytest
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.fork.forking import make_fork
-from pocketmq.tools.inspect.ours import describe_ours
+from pocketmq.tools.inspect.document import describe_ours
 from pocketmq.tools.repair.repairing import make_repaired_copy
 from pocketmq.tools.stores.sizes import settings_of
 

@@ -15,8 +15,7 @@ from pocketmq.store.cleaning import local_hour
 from pocketmq.store.log_writer import Appended
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.recovery import RecoveryReport
-from pocketmq.tools.inspect.document import describe_apache
-from pocketmq.tools.inspect.ours import describe_ours
+from pocketmq.tools.inspect.document import describe_apache, describe_ours
 
 from ..fakes import Crash, FaultyDisk, RecordingDisk
 from ..runs import Hand, bodies_of, make_run, open_store, records_of

@@ -8,8 +8,7 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.tools.inspect.document import describe_apache, host_text
-from pocketmq.tools.inspect.ours import describe_ours
+from pocketmq.tools.inspect.document import describe_apache, describe_ours, host_text
 
 from ..recorded import expected, recorded_names, recorded_store, settings
 from ..stores import comparable, differences, fingerprint

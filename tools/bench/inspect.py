@@ -25,7 +25,7 @@ from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.view import StoreView
 from ..inspect.overview import Overview
-from ..inspect.verify.verification import Verification
+from ..inspect.verification import Verification
 from .measure import MIB, Conditions, Figure
 from .recovery import crc_seconds
 

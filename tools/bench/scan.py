@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..stores.locations import locate
-from ..stores.scan.bad_records import BadRecords
+from ..stores.scan.log_range import BadRecords
 from ..stores.scan.scan import Scan, ScanOptions
 from ..stores.schemas import arrow
 from .generated.stores import MESSAGES, QUEUES, message_store, queue_store

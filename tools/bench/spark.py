@@ -170,7 +170,7 @@ def _filter(session: SparkSession, root: Path) -> dict[str, float]:
 
 def _lag(session: SparkSession, root: Path) -> float:
     from ..spark.jobs.lag import lag
-    from ..spark.opening import Opening
+    from ..spark.store_options import Opening
 
     opening = Opening(now_ms=_NOW_MS)
 

@@ -27,8 +27,7 @@ from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import Kind, RecoveryReport
 from ...store.view import NO_FILE, OpenedStore, open_ours
-from ..inspect.document import ORACLE, files
-from ..inspect.ours import OURS
+from ..inspect.document import ORACLE, OURS, files
 from .evidence import Name
 
 _LOOKUP_RESULTS: Final = 64

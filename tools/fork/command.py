@@ -16,8 +16,8 @@ from ...store.open_files import allow_many_files
 from ..instants import past_instant_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
+from .cut import END_OF_TIME_MS
 from .forking import Forked, make_fork
-from .moment import END_OF_TIME_MS
 
 
 @click.command(cls=TakesStores)

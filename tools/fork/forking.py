@@ -23,8 +23,7 @@ from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport, Verified
 from ..stores.locations import check_store
 from ..stores.sizes import settings_of
-from .cut_rows import CutRows
-from .moment import Cut, find_cut
+from .cut import Cut, CutRows, find_cut
 from .skeleton import (
     Copied,
     copy_rows,

@@ -27,7 +27,7 @@ from ...store.format.state_tables import (
 )
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
-from .moment import Cut
+from .cut import Cut
 
 _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _CHUNK: Final = 10_000

@@ -156,8 +156,7 @@ def _describe(
 ) -> None:
     """Print what a broker would make of STORE; exit code 1 if it would refuse it."""
     from ..stores.sizes import settings_of
-    from .document import describe_apache
-    from .ours import describe_ours
+    from .document import describe_apache, describe_ours
     from .summary import print_summary
 
     describe = describe_apache if recovery == "apache" else describe_ours

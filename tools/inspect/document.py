@@ -1,13 +1,16 @@
 """The description of a store as one JSON document, field for field that of `java-store dump`.
 
 `describe_apache` says what the broker of Apache RocketMQ 5.5.0 would see after its own load and recovery, and
-`describe_ours` (ours.py) what ours would; nothing is written, all changes stay in an overlay. NOW_MS is the time of day
-that such a broker would have.
+`describe_ours` what ours would serve; nothing is written, all changes stay in an overlay. NOW_MS is the time of
+day that such a broker would have.
 
 Keys: `accepted` and `refusal` are the verdict. `filesBefore`, `filesAfter`: every file with its length.
 `checkpointBefore`, `checkpoint`. `minPhyOffset`, `maxPhyOffset`, `records`, `blanks`, `broken`: the commit log in
 order. `queues`: bounds, entries, entries whose message cannot be read, ranges without entries. `lookups`: what a query
 for each key and tag of the records returns. `indexFiles`, `config`, `timer`.
+
+Of our own recovery `oracle` is "PocketMQ", and `recovery` is the report; a record that recovery skipped stands among
+`records` as it was, with `crcOk` false, or among `broken` where no record can be made of it.
 """
 
 from __future__ import annotations
@@ -17,12 +20,20 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...proto.errors import CorruptRecord, InvalidArgument
-from ...proto.record import Host, Record, decode_record, decompress_body
+from ...proto.errors import CorruptRecord, InvalidArgument, StoreError
+from ...proto.record import (
+    SYS_ROLLBACK,
+    SYS_TRANSACTION,
+    Host,
+    Record,
+    decode_record,
+    decompress_body,
+)
 from ...store.apache.config import JavaConfig
 from ...store.apache.files import Refused
 from ...store.apache.index import JavaIndexFile
 from ...store.apache.queue import JavaQueue
+from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
@@ -338,3 +349,68 @@ def _timer_record(record: TimerRecord | TimerBlank) -> Document:
         "topicHash": record.topic_hash,
         "reserved": record.reserved,
     }
+
+
+OURS: Final = "PocketMQ"
+
+
+def describe_ours(
+    root: str,
+    given: Mapping[str, str],
+    settings: ApacheSettings,
+    now_ms: int,
+    *,
+    lookups: bool = True,
+) -> Document:
+    """Return the description of the store ROOT after our recovery; GIVEN are the settings by Apache's names.
+
+    Without LOOKUPS, half of the work in a large store, that key is an empty list.
+    """
+    disk = OverlayDisk()
+    document = head(disk, root, given, OURS)
+    try:
+        before = checkpoint_before(disk, root)
+        ours = OpenedStore.as_ours(disk, root, settings, now_ms)
+    except Refused:
+        text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
+        return document | {"accepted": False, "refusal": text}
+    except StoreError as error:
+        return document | {"accepted": False, "refusal": error.message}
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        text = (
+            f"{error.filename or root} is, or holds, a folder where a file should be: move it away"
+        )
+        return document | {"accepted": False, "refusal": text}
+    document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
+    document |= _OurDescription(ours.reading, disk).parts(lookups=lookups)
+    document |= side_tables(ours.config, ours.timers)
+    assert ours.report is not None, "our recovery reports"
+    return document | {"recovery": ours.report.to_json()}
+
+
+class _OurDescription(Description):
+    """Shows what recovery skipped as it was before."""
+
+    def __init__(self, store: JavaReading, disk: Disk) -> None:
+        super().__init__(store)
+        self._disk = disk
+        self._broken = posixpath.join(store.root, "pocketmq/broken")
+
+    def record(self, data: memoryview, at: int, crc_ok: bool) -> Document:
+        now = decode(data)
+        path = posixpath.join(self._broken, f"log-{at:020d}")
+        if (
+            now is None
+            or now.sys_flag & SYS_TRANSACTION != SYS_ROLLBACK
+            or not self._disk.exists(path)
+        ):
+            return super().record(data, at, crc_ok)
+        saved = decode(memoryview(self._disk.read(path)))
+        if saved is None:
+            return {
+                "offset": at,
+                "why": f"{len(data)} bytes were damaged; they are in pocketmq/broken",
+            }
+        return record_document(saved, at, crc_ok=False)

@@ -5,20 +5,213 @@ none. A group is known by a commit, its subscriptions in subscriptionGroup.json,
 or its mode of consumption. Retry and dead-letter topics belong to their group; without a commit they show only
 where they hold messages.
 
+What lies unread, its bytes, and when the oldest was stored, is told by entries and record heads, never bodies: one pass
+over the entries behind the lowest offset serves all groups of a queue.
+
 `store_rows` is one broker's share and needs nothing of any other: Spark runs it one task a broker.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
 
 from ...broker.accounts.accounts import accounts_in
+from ...proto.record import head_store_time_ms
+from ...proto.record_run import LEAST_SIZE, Longs
+from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ...store.apache.queue import JavaQueue
+from ...store.apache.store import JavaReading
+from ...store.format.log_file import begins_record
+from ...store.format.state_tables import GroupConfig
 from ...store.view import OpenedStore, QueueBounds
+from ..stores.queue_entries import QueueEntries, entries_of
 from ..stores.waiting import Waiting, waiting_of
-from .positions import Positions, positions_of
 from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
-from .unread import Unread, unread_from
+
+#: By topic and queue: groups, and their committed offsets; None for none.
+Positions = Mapping[tuple[str, int], dict[str, int | None]]
+
+
+def positions_of(store: OpenedStore, queues: Collection[QueueBounds]) -> Positions:
+    """Return the positions in STORE, whose QUEUES are these."""
+    found: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
+    readers: dict[str, set[str]] = defaultdict(set)
+    for one in store.committed_offsets():
+        # A negative offset is Java's word for none.
+        found[one.topic, one.queue_id][one.group] = one.offset if one.offset >= 0 else None
+        readers[one.topic].add(one.group)
+    for topic, group in _readers(store):
+        readers[topic].add(group)
+    for topic, queue_id in _queues_of(store, queues, readers):
+        for group in readers[topic]:
+            found[topic, queue_id].setdefault(group, None)
+    groups = {group for names in readers.values() for group in names} | set(store.groups)
+    for topic, queue_id, group in _own_queues(queues, groups):
+        found[topic, queue_id].setdefault(group, None)
+    return found
+
+
+def _queues_of(
+    store: OpenedStore, queues: Iterable[QueueBounds], topics: Iterable[str]
+) -> set[tuple[str, int]]:
+    """Return the queues of TOPICS, by their configuration and by their files."""
+    wanted = set(topics)
+    found = {(one.topic, one.queue_id) for one in queues if one.topic in wanted}
+    for topic in wanted:
+        found.update((topic, queue_id) for queue_id in range(store.configured_queues(topic)))
+    return found
+
+
+def _readers(store: OpenedStore) -> Iterator[tuple[str, str]]:
+    """Yield topic and group of every reading that the tables tell of, but for commits."""
+    config = store.config
+    for group in config.groups.values():
+        for topic in _subscribed(group):
+            yield topic, group.name
+    for topic, filters in config.filters.items():
+        for name in filters.get("groupFilterData") or {}:
+            yield str(topic), str(name)
+    for topic, modes in config.request_modes.items():
+        for name in modes:
+            yield str(topic), str(name)
+    for key in config.order:
+        topic, at, name = str(key).partition("@")
+        if at:
+            yield topic, name
+
+
+def _subscribed(group: GroupConfig) -> Iterator[str]:
+    for one in group.subscriptions or ():
+        bean: Any = one
+        topic = bean.get("topic") if isinstance(bean, dict) else None
+        if isinstance(topic, str) and topic:
+            yield topic
+
+
+def _own_queues(
+    queues: Iterable[QueueBounds], groups: Collection[str]
+) -> Iterator[tuple[str, int, str]]:
+    """Yield those of QUEUES in which a group's own messages are: retried ones and dead letters; with the group."""
+    for one in queues:
+        if one.max_offset <= max(0, one.min_offset):
+            continue
+        if one.topic.startswith(DEAD_LETTER_PREFIX):
+            yield one.topic, one.queue_id, one.topic.removeprefix(DEAD_LETTER_PREFIX)
+        elif one.topic.startswith(RETRY_PREFIX):
+            name = one.topic.removeprefix(RETRY_PREFIX)
+            yield one.topic, one.queue_id, _owner(name, groups)
+
+
+def _owner(name: str, groups: Collection[str]) -> str:
+    """Return the group of the retry topic NAME: the group's name, or "group_topic", "group+topic" for popping."""
+    if name in groups:
+        return name
+    for at in range(len(name) - 1, 0, -1):
+        if name[at] in "_+" and name[:at] in groups:
+            return name[:at]
+    return name
+
+
+#: So many records that cannot be read are passed over, one by one, to find the oldest that can.
+_BAD_HEADS_MAX: Final = 64
+
+
+@dataclass(slots=True)
+class Unread:
+    """The unread messages from one offset on: how many have entries, their bytes, when the oldest was stored."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    oldest_stored_ms: int | None = None
+    _bad_heads: int = field(default=0, repr=False)
+
+
+def unread_from(
+    store: JavaReading, queue: JavaQueue, offsets: Collection[int]
+) -> dict[int, Unread]:
+    """Return what is unread in QUEUE from each of OFFSETS on; offsets below its minimum begin there."""
+    found = {offset: Unread() for offset in offsets if offset < queue.max_offset}
+    if not found:
+        return found
+    heads: dict[int, int | None] = {}
+    for entries in entries_of(queue, min(found), queue.max_offset):
+        for offset, unread in found.items():
+            _add(store, heads, unread, entries, offset)
+    return found
+
+
+def _add(
+    store: JavaReading,
+    heads: dict[int, int | None],
+    unread: Unread,
+    entries: QueueEntries,
+    offset: int,
+) -> None:
+    """Count in UNREAD those of ENTRIES that hold messages from OFFSET on."""
+    ends = entries.queue_offset + entries.count
+    first = 0 if len(ends) and ends[0] > offset else int(np.searchsorted(ends, offset, "right"))
+    if first == len(ends):
+        return
+    unread.messages += int(
+        ends[first:].sum() - np.maximum(entries.queue_offset[first:], offset).sum()
+    )
+    unread.size_bytes += int(entries.size[first:].sum())
+    if unread.oldest_stored_ms is None and unread._bad_heads < _BAD_HEADS_MAX:
+        _find_oldest(store, heads, unread, entries.physical_offset[first:], entries.size[first:])
+
+
+def _find_oldest(
+    store: JavaReading,
+    heads: dict[int, int | None],
+    unread: Unread,
+    places: Longs,
+    sizes: Longs,
+) -> None:
+    """Set when the first of the records at PLACES that can be read was stored."""
+    first = int(places[0])
+    if first not in heads:
+        heads[first] = stored_ms(store, first, int(sizes[0]))
+    unread.oldest_stored_ms = heads[first]
+    if heads[first] is not None:
+        return
+    inside = np.flatnonzero(_are_in_log(store, places))
+    for row in inside[: _BAD_HEADS_MAX - unread._bad_heads].tolist():
+        place = int(places[row])
+        if place not in heads:
+            heads[place] = stored_ms(store, place, int(sizes[row]))
+        if heads[place] is not None:
+            unread.oldest_stored_ms = heads[place]
+            return
+        unread._bad_heads += 1
+
+
+def _are_in_log(store: JavaReading, places: Longs) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell for each of PLACES whether a log file holds it."""
+    files = store.log.files
+    if not files:
+        return np.zeros(len(places), np.bool_)
+    starts = np.array([file.start for file in files], np.int64)
+    ends = np.array([file.start + file.wrote for file in files], np.int64)
+    number = np.searchsorted(starts, places, "right") - 1
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (number >= 0) & (places < ends[number])
+    return found
+
+
+def stored_ms(store: JavaReading, place: int, size: int) -> int | None:
+    """Return when the record of SIZE bytes at log offset PLACE was stored; None if there is no such record."""
+    file = store.log.find(place)
+    if file is None:
+        return None
+    at = place - file.start
+    head = file.mapping.read(at, min(LEAST_SIZE, file.wrote - at))
+    if len(head) < LEAST_SIZE or not begins_record(head, size):
+        return None
+    return head_store_time_ms(head)
 
 
 def store_rows(store: OpenedStore, now_ms: int) -> list[LagRow]:

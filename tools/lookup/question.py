@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import click
 
 from ...proto.instant import format_instant
-from .found import TIME_MAX_MS, TimeRange
+from .search import TIME_MAX_MS, TimeRange
 
 _COUNT: int = 32
 

@@ -24,19 +24,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, cast
 
 from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError
 from ...store.apache.settings import ApacheSettings
+from ...store.open_files import allow_many_files
+from ...store.view import OpenedStore
 from ..stores import RECOVERIES, RecoveryName
-from ..stores.scan.bad_records import policy_of
+from ..stores.cold_store import open_cold
+from ..stores.locations import StoreLocation
 from ..stores.scan.conditions import Conditions
+from ..stores.scan.log_range import policy_of
 from ..stores.scan.scan import SPLIT_BYTES, ScanOptions, Through, dataset_of
 from ..stores.schemas import datasets
 from .live.option_reader import OptionReader
-from .opening import Opening
+
+
+def _now_ms() -> int:
+    return SystemClock().unix_ms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How stores are opened in tasks: as a broker would at NOW_MS, with SETTINGS by Apache's names."""
+
+    now_ms: int = field(default_factory=_now_ms)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    recovery: RecoveryName = "apache"
+
+    def open(self, location: StoreLocation) -> OpenedStore:
+        """Return the store at LOCATION, without its key index. Raises StoreRefused."""
+        allow_many_files()
+        return open_cold(
+            location,
+            now_ms=self.now_ms,
+            given=self.settings,
+            recovery=self.recovery,
+            index=False,
+        )
+
 
 _OWN: Final = (
     "path",

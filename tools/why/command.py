@@ -22,9 +22,8 @@ from ...proto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from ...store.damage import SetAside, set_aside
 from ...store.disk import Disk
 from ...store.os_disk import OsDisk
-from ..lookup.found import Found
 from ..lookup.log_files import Absence
-from ..lookup.search import StoreSearch
+from ..lookup.search import Found, StoreSearch
 from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
 from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate

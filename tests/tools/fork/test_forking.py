@@ -17,8 +17,8 @@ from pocketmq.proto.record import Record
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.doctor.diagnosis import diagnose
+from pocketmq.tools.fork.cut import END_OF_TIME_MS
 from pocketmq.tools.fork.forking import Forked, make_fork
-from pocketmq.tools.fork.moment import END_OF_TIME_MS
 from pocketmq.tools.stores.sizes import settings_of
 
 from ...recorded import recorded_names, recorded_store, settings

@@ -211,7 +211,7 @@ def test_a_changed_byte_of_the_log_is_never_missed(seed: int, rolled: Path) -> N
 
 
 def test_progress_counts_the_whole_log() -> None:
-    from pocketmq.tools.inspect.verify.verification import Verification
+    from pocketmq.tools.inspect.verification import Verification
 
     from .inspecting import files_of
 

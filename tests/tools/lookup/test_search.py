@@ -14,8 +14,7 @@ from pocketmq.store.format.index import index_key, key_hash
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lookup import search as search_module
-from pocketmq.tools.lookup.found import Found, TimeRange
-from pocketmq.tools.lookup.search import StoreSearch
+from pocketmq.tools.lookup.search import Found, StoreSearch, TimeRange
 from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 
 from ...recorded import expected, recorded_store

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.tools.lookup.found import TimeRange
-from pocketmq.tools.lookup.search import StoreSearch
+from pocketmq.tools.lookup.search import StoreSearch, TimeRange
 
 from ...runs import Hand, make_run, small_config
 

@@ -1,23 +1,216 @@
-"""Views of what waits: `schedule` (delay levels), `timer` (timed messages), `transactions` (half messages)."""
+"""Views of what waits: `schedule` (delay levels), `timer` (timed messages), `transactions` (half messages).
+
+The timer's files are read as they lie: checkpoint, wheel and log (formats: store/format/). A half message lies in
+RMQ_SYS_TRANS_HALF_TOPIC; a record of RMQ_SYS_TRANS_OP_HALF_TOPIC with the tag `d` names queue offsets there that are
+done with, each followed by a comma. Whether an outcome was commit or rollback is not written down; a committed message
+carries its half message's log offset. Source: store-format.md §7.5.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
+from ....broker.transactions.half_messages import resolved_offsets
+from ....proto import properties as names
 from ....proto.duration import format_duration
 from ....proto.instant import format_instant
-from ....proto.topics import SCHEDULE_TOPIC
+from ....proto.property_ranges import PropertyRanges
+from ....proto.record_run import as_bytes, parse_run
+from ....proto.topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from ....store.checkpoints import read_timer_checkpoint
 from ....store.config import parse_delay_levels
+from ....store.format.checkpoints import TimerCheckpoint
+from ....store.format.timers import (
+    DELETE,
+    RECORD,
+    RECORD_SIZE,
+    ROLL,
+    SLOTS,
+    WHEEL_SIZE,
+    TimerWheel,
+    sound_rows,
+)
+from ....store.listing import FileRow, RowFile
 from ....store.view import StoreView
-from ..half_messages import half_messages
-from ..log_walk import LogWalk
+from ..log_walk import LogWalk, Stretch
 from ..output import Column, Output, Row, format_options, limit_option, opened, people
 from ..queue_entries import QueueEntries
 from ..tables import Tables
-from ..timer_files import TimerFiles
+
+_ROWS_AT_ONCE: Final = 1024
+_BITS: Final = ((ROLL, "roll"), (DELETE, "delete"))
+
+
+class TimerFiles:
+    """The timer store in FILES; precision_ms is the length of a slot."""
+
+    def __init__(self, files: StoreView) -> None:
+        self._files = files
+        self.precision_ms = max(1, files.settings.timer_precision_ms)
+        known = files.has("config", "timercheck")
+        path = files.path("config", "timercheck")
+        self.checkpoint = read_timer_checkpoint(files.disk, path) if known else TimerCheckpoint()
+        self.log: FileRow = files.row(files.path("timerlog"))
+
+    @property
+    def wheel_problem(self) -> str | None:
+        """What is wrong with the file of the wheel; None for nothing."""
+        if not self._files.has("timerwheel"):
+            return "there is no timerwheel"
+        size = self._files.disk.size(self._files.path("timerwheel"))
+        return None if size == WHEEL_SIZE else f"timerwheel has {size:,} bytes, not {WHEEL_SIZE:,}"
+
+    def slots(self) -> Iterator[dict[str, Any]]:
+        """Yield the used slots, by their time."""
+        if self.wheel_problem is not None:
+            return
+        view = self._files.view(RowFile(self._files.path("timerwheel"), 0, WHEEL_SIZE))
+        wheel = TimerWheel.parse(view)
+        for number, slot in sorted(wheel.slots.items(), key=lambda one: one[1].time):
+            due_ms = slot.time * self.precision_ms
+            yield {
+                "slot": number,
+                "dueTimestamp": due_ms,
+                "num": slot.count,
+                "firstPos": slot.first,
+                "lastPos": slot.last,
+                "pending": due_ms >= self.checkpoint.last_read_ms,
+                "problem": self._slot_problem(number, slot.time, slot.first, slot.last),
+            }
+
+    def _slot_problem(self, number: int, time: int, first: int, last: int) -> str | None:
+        if time < 0 or time % SLOTS != number:
+            return "its time belongs to another slot"
+        if last >= 0 and last < first:
+            return "its last record stands before its first"
+        if last >= self.log.end:
+            return "points behind the timer log's end"
+        return None
+
+    # --- the log -------------------------------------------------------------------------------------------------
+
+    def count(self, file: RowFile) -> int:
+        """Return how many records FILE begins with; they are halved, not counted."""
+        sizes = self._rows(file)["size"]
+        return bisect_left(range(len(sizes)), 1, key=lambda at: int(sizes[at]) != RECORD_SIZE)
+
+    def _rows(self, file: RowFile) -> NDArray[Any]:
+        return RECORD.columns(self._files.view(file))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records of the log, in order."""
+        for file in self.log.files:
+            rows = self._rows(file)[: self.count(file)]
+            for at in range(0, len(rows), _ROWS_AT_ONCE):
+                part = rows[at : at + _ROWS_AT_ONCE]
+                for row, sound in zip(part, sound_rows(part).tolist(), strict=True):
+                    yield _record(file.start + at * RECORD_SIZE, row, sound)
+                    at += 1
+
+
+def _record(position: int, row: Any, sound: bool) -> dict[str, Any]:
+    magic, previous = int(row["magic"]), int(row["previous"])
+    write_ms = int(row["write_ms"])
+    return {
+        "position": position,
+        "previous": previous if previous >= 0 else None,
+        "dueTimestamp": write_ms + int(row["delay_ms"]),
+        "writeTimestamp": write_ms,
+        "kind": " ".join(name for bit, name in _BITS if magic & bit) or "ordinary",
+        "physicalOffset": int(row["log_offset"]),
+        "size": int(row["message_size"]),
+        "topicHash": int(row["topic_hash"]),
+        "problem": None if sound else f"unknown bits {magic & 0xFFFFFFFF:#x}",
+    }
+
+
+_DONE_TAG: Final = "d"
+_PROPERTIES: Final = {
+    "realTopic": names.REAL_TOPIC,
+    "realQueueId": names.REAL_QUEUE_ID,
+    "producerGroup": names.PRODUCER_GROUP,
+    "messageId": names.UNIQ_KEY,
+    "transactionId": names.TRANSACTION_ID,
+    "checkTimes": names.TRANSACTION_CHECK_TIMES,
+}
+
+
+def half_messages(files: StoreView, walk: LogWalk) -> Iterator[dict[str, Any]]:
+    """Yield every half message that the log still has, oldest first.
+
+    `state` is "open" (waits for its outcome), "ended" (has one), or "put again" (was checked and lies further behind
+    once more; its own mark was not written yet).
+    """
+    queues = [one.queue_id for one in files.queues() if one.topic == HALF_TOPIC]
+    for queue_id in queues:
+        done = _done(files, walk, queue_id)
+        newest: dict[str | None, int] = {}
+        for part in queue_records(files, walk, HALF_TOPIC, queue_id):
+            ranges = PropertyRanges(as_bytes(part.view), part.columns)
+            newest |= zip(
+                ranges.texts(names.UNIQ_KEY), part.columns.queue_offset.tolist(), strict=True
+            )
+        for part in queue_records(files, walk, HALF_TOPIC, queue_id):
+            for row in _rows(part):
+                offset, key = row["queueOffset"], row["messageId"]
+                again = key is not None and newest[key] > offset
+                state = "ended" if offset in done else "put again" if again else "open"
+                yield row | {"state": state}
+
+
+def _rows(part: Stretch) -> Iterator[dict[str, Any]]:
+    ranges = PropertyRanges(as_bytes(part.view), part.columns)
+    texts = {field: ranges.texts(name) for field, name in _PROPERTIES.items()}
+    columns = part.columns
+    for row, offset in enumerate(columns.queue_offset.tolist()):
+        checks = texts["checkTimes"][row] or "0"
+        yield {
+            "queueOffset": offset,
+            "physicalOffset": int(part.offsets[row]),
+            **{field: found[row] for field, found in texts.items()},
+            "checkTimes": int(checks) if checks.isdecimal() else None,
+            "bornTimestamp": int(columns.born_ms[row]),
+            "storeTimestamp": int(columns.store_ms[row]),
+        }
+
+
+def _done(files: StoreView, walk: LogWalk, queue_id: int) -> set[int]:
+    """Return the queue offsets of half messages of queue QUEUE_ID that have an outcome."""
+    done: set[int] = set()
+    for part in queue_records(files, walk, OP_HALF_TOPIC, queue_id):
+        tags = PropertyRanges(as_bytes(part.view), part.columns).texts(names.TAGS)
+        starts, sizes = part.columns.body_start.tolist(), part.columns.body_size.tolist()
+        for tag, start, size in zip(tags, starts, sizes, strict=True):
+            if tag == _DONE_TAG:
+                done.update(resolved_offsets(bytes(part.view[start : start + size])))
+    return done
+
+
+def queue_records(
+    files: StoreView, walk: LogWalk, topic: str, queue_id: int, first: int = 0
+) -> Iterator[Stretch]:
+    """Yield the sound records of queue QUEUE_ID of TOPIC from queue offset FIRST on; none for an unknown queue."""
+    folder = files.queue(topic, queue_id)
+    if folder is None:
+        return
+    entries = QueueEntries(files, folder, walk.begin)
+    bounds = entries.bounds()
+    for _, part in entries.read(max(first, bounds.first), bounds.end):
+        offsets = part["log_offset"].astype(np.int64)
+        for file in walk.used:
+            inside = offsets[(offsets >= file.start) & (offsets < file.end)]
+            if len(inside):
+                view = files.view(file)
+                columns = parse_run(view, inside - file.start)
+                sound = columns.well_formed & (columns.log_offset == inside)
+                yield Stretch(file, view, columns.take(sound))
+
 
 LEVELS: Final = (
     Column("level", kind="number"),
@@ -30,7 +223,7 @@ LEVELS: Final = (
     Column("nextDueTimestamp", "next is due", "time"),
     Column("lastDueTimestamp", "last is due", "time"),
 )
-SLOTS: Final = (
+SLOT_COLUMNS: Final = (
     Column("dueTimestamp", "due", "time"),
     Column("slot", kind="plain"),
     Column("num", "messages", "number"),
@@ -126,10 +319,10 @@ def timer(*, fired: bool, of_log: bool, limit: int | None, as_json: bool, as_jso
         return
     slots = (slot for slot in timers.slots() if fired or slot["pending"])
     if output.format == "jsonl":
-        output.rows(slots, SLOTS, what="slots")
+        output.rows(slots, SLOT_COLUMNS, what="slots")
     elif output.for_people:
         _print_timer(timers)
-        output.rows(slots, SLOTS, what="pending slots")
+        output.rows(slots, SLOT_COLUMNS, what="pending slots")
     else:
         output.document(_timer_document(files, timers, list(slots)), lambda: None)
 

@@ -11,7 +11,6 @@ import numpy as np
 from ....proto.errors import QueueNotFound
 from ....store.format.rows import Rows
 from ....store.view import QueueFolder, StoreView
-from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
 from ..output import (
     Column,
@@ -23,7 +22,7 @@ from ..output import (
     opened,
     people,
 )
-from ..queue_entries import Bounds, QueueEntries
+from ..queue_entries import Bounds, EntryCheck, QueueEntries, fault_of
 
 COLUMNS: Final = (
     Column("queueOffset", "offset", "number"),

@@ -23,7 +23,7 @@ from ....proto.instant import format_instant
 from ....store.scrub import ScrubNotes
 from ....store.view import StoreView
 from ..output import Output, format_options, opened, people
-from ..verify.verification import Verification
+from ..verification import Verification
 
 _PLACES_SHOWN = 5
 

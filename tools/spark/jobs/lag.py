@@ -23,7 +23,7 @@ from ...lag.live import cluster_rows
 from ...lag.rows import lag_batch
 from ...stores.locations import StoreLocation, locate
 from ...stores.schemas import schema_of
-from ..opening import Opening
+from ..store_options import Opening
 from .stores import LeftOut, of_each_store
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ...options import (
     watch_interval_ms,
     watch_options,
 )
-from ..opening import Opening
+from ..store_options import Opening
 from .lag import cluster_lag
 from .lag import lag as lag_rows
 from .options import OUT, running, with_options

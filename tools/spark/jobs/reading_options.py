@@ -9,7 +9,7 @@ import click
 
 from ...instants import past_instant_of
 from ...options import broker_settings, broker_settings_option, stores_argument
-from ...stores.scan.bad_records import POLICIES
+from ...stores.scan.log_range import POLICIES
 from .reading import Reading
 
 TOPIC: Final = click.option(

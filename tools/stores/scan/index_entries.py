@@ -17,9 +17,8 @@ from ....store.disk import Disk
 from ....store.format.index import ENTRY, HEADER_SIZE, IndexHeader, IndexShape
 from ..schemas import arrow
 from .arrow_ranges import Constant, instants
-from .bad_records import BadRecords
 from .conditions import Conditions, combined
-from .log_range import Damage
+from .log_range import BadRecords, Damage
 
 if TYPE_CHECKING:
     import pyarrow

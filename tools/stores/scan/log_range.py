@@ -12,16 +12,20 @@ A record is *sound* if its lengths agree and it says that it stands where it sta
 for those to look at who want it (log_scan.py).
 
 Memory: one window of some MiB, or the largest record; RECORD_BYTES_MAX is the most that is believed.
+
+What becomes of damage, an error or a count, `BadRecords` decides.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 
+from ....proto.errors import ConfigError, CorruptRecord
 from ....proto.record_run import LEAST_SIZE, Bytes, RunColumns, as_bytes, parse_run
 from ....store.disk import Disk
 from ....store.format.log_file import (
@@ -223,3 +227,53 @@ def log_end(disk: Disk, file: RowFile, begin: int | None = None) -> int:
         newest_ms = max(newest_ms, int(np.partition(times, -2)[-2]) if len(times) > 1 else 0)
         end = found.base + int(found.columns.starts[-1] + found.columns.sizes[-1])
     return end
+
+
+logger = logging.getLogger(__name__)
+
+#: "fail": the first one is an error.  "skip": they are left out and counted.  "rows": they are rows of their own.
+Policy = Literal["fail", "skip", "rows"]
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+
+
+def policy_of(text: str) -> Policy:
+    """Return the policy TEXT; ConfigError for no such."""
+    for policy in POLICIES:
+        if text == policy:
+            return policy
+    raise ConfigError(
+        f"badRecords={text!r}: use fail, skip or rows", field="badRecords", value=text
+    )
+
+
+@dataclass(slots=True)
+class BadRecords:
+    """Counts what was skipped: how many stretches of bytes, and how many bytes together."""
+
+    policy: Policy
+    count: int = 0
+    bytes: int = 0
+
+    def meet(self, damage: Damage) -> None:
+        """Count DAMAGE, or raise CorruptRecord."""
+        if self.policy == "fail":
+            raise CorruptRecord(
+                f"{damage.path}: {damage.size:,} bytes at {damage.start:,} are no sound record ({damage.why}); "
+                "badRecords=skip reads on behind them",
+                field="badRecords",
+                path=damage.path,
+                offset=damage.start,
+                size=damage.size,
+            )
+        self.count += 1
+        self.bytes += damage.size
+        logger.debug(
+            "bytes are no sound record",
+            extra={"path": damage.path, "offset": damage.start, "size": damage.size},
+        )
+
+    def sentence(self) -> str:
+        """Return what was left out, for people; empty if nothing was."""
+        if not self.count:
+            return ""
+        return f"{self.count:,} bad records left out, {self.bytes:,} bytes"

@@ -23,13 +23,12 @@ from ....store.listing import queue_folders, require_joined, row_files
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
 from ..sizes import settings_of
-from .bad_records import BadRecords, Policy
 from .conditions import Conditions
 from .entry_columns import QueueColumns, QueuePart, live_part
 from .file_rows import FilePart, file_rows
 from .index_entries import IndexColumns, IndexPart, index_parts
-from .log_scan import LogPart, MessageRows, log_parts
-from .log_tail import LogTailPart, dispatched_until, log_tails
+from .log_range import BadRecords, Policy
+from .log_scan import LogPart, LogTailPart, MessageRows, dispatched_until, log_parts, log_tails
 from .message_columns import MessageColumns
 from .queue_scan import MessageQueuePart, QueueReader, message_queue_parts
 

@@ -17,7 +17,7 @@ from pocketmq.tools.spark.jobs.lag import lag
 from pocketmq.tools.spark.jobs.lag_command import rows_of
 from pocketmq.tools.spark.jobs.offset_files import committed_offsets
 from pocketmq.tools.spark.jobs.stores import LeftOut
-from pocketmq.tools.spark.opening import Opening
+from pocketmq.tools.spark.store_options import Opening
 from pocketmq.tools.stores.locations import locate
 
 from ....recorded import expected, recorded_names, recorded_store

@@ -1,0 +1,487 @@
+"""The whole store held together: the log read once, its records against queues and index.
+
+    for done_bytes in verification.run(): …     # tells how far it has come
+
+Has every record its entry, and every entry its record? Each record's place in its queue is looked at: an entry that
+agrees in log offset, size and tags code *matches*. No two records match one entry, so a queue of as many matches as it
+has entries is sound, and only the others are looked at entry by entry. Memory: some numbers a queue.
+
+Has every index entry its record, and the record that key? Index entries stand in the order of the log. So what a
+stretch of records should have and what the files have for its range are two short arrays; where they are equal, all is
+well. Every file is also held against itself: header, slots, links (store/index_check.py).
+
+Cost: some 2 µs a record with three keys, and what the CRC of the bodies takes. A live broker may append meanwhile: what
+comes after the beginning is not looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...proto.errors import CorruptIndex
+from ...proto.property_ranges import PropertyRanges, tags_codes
+from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
+from ...proto.record_run import Bytes, Longs, RunColumns, as_bytes
+from ...proto.run_check import crc_mismatches
+from ...proto.topics import SCHEDULE_TOPIC
+from ...store.dispatch import by_queue
+from ...store.format.queue_entries import ADDRESS_MAX
+from ...store.index_check import LogPlaces, check_index_file
+from ...store.index_file import IndexFile
+from ...store.message_keys import keys_of
+from ...store.overlay_disk import OverlayDisk
+from ...store.view import QueueFolder, StoreView
+from .index_files import IndexEntries, IndexName, index_names, open_index
+from .log_walk import Gap, LogWalk, Stretch
+from .queue_entries import (
+    BEHIND_END,
+    GONE,
+    NO_FILE,
+    NO_RECORD,
+    OTHER_MESSAGE,
+    PRE_BLANK,
+    REPEATED,
+    WRONG_SIZE,
+    WRONG_TAGS,
+    Bounds,
+    EntryCheck,
+    Found,
+    QueueEntries,
+)
+from .tables import Tables
+
+PLACES_MAX: Final = 20
+
+#: Kind, (what it is, is the store wrong for it?).
+KINDS: Final[dict[str, tuple[str, bool]]] = {
+    "logFileMissing": ("ranges of the log whose file is missing", True),
+    "logDamaged": ("places in the log where no record can be read", True),
+    "crcWrong": ("records whose body does not fit its CRC", True),
+    "displaced": ("records that say that they stand elsewhere", True),
+    "recordWithoutEntry": ("records without an entry in their queue", True),
+    "queueFileMissing": ("ranges of a queue whose file is missing", True),
+    "entryFileMissing": ("queue entries whose record's file is missing", True),
+    "entryBehindEnd": ("queue entries that point behind the log's end", True),
+    "entryWithoutRecord": ("queue entries that point to no record", True),
+    "entryOfAnother": ("queue entries that point to another message's record", True),
+    "entrySizeWrong": ("queue entries with another size than their record", True),
+    "tagsCodeWrong": ("queue entries with a wrong tags code", True),
+    "indexDamaged": ("index files that contradict themselves", True),
+    "indexWithoutRecord": ("index entries that point to no record", True),
+    "indexWithoutKey": ("index entries whose record has no such key", True),
+    "notDispatched": ("records at the log's end that are in no queue yet", False),
+    "staleTail": ("places behind the log's end where old bytes look like a record", False),
+    "topicGone": ("records of topics that were deleted, or deleted and made again", False),
+    "voided": ("records that recovery put in place of damage", False),
+    "entryRepeated": ("queue entries that recovery repeated in place of lost ones", False),
+    "keyNotIndexed": ("keys of records that the index has not", False),
+}
+
+
+@dataclass(slots=True)
+class Kind:
+    """How much there is of one kind; `places` are the first."""
+
+    count: int = 0
+    places: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what is found, by kind."""
+
+    records: int = 0
+    entries: int = 0
+    index_entries: int = 0
+    log_bytes: int = 0
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    def add(self, kind: str, places: Iterable[str], count: int) -> None:
+        """Count COUNT findings of KIND; PLACES are only asked for while they are remembered."""
+        assert kind in KINDS, kind
+        if not count:
+            return
+        found = self.kinds.setdefault(kind, Kind())
+        found.count += count
+        if len(found.places) < PLACES_MAX:
+            for place in places:
+                found.places.append(place)
+                if len(found.places) == PLACES_MAX:
+                    break
+
+    @property
+    def is_wrong(self) -> bool:
+        """Was anything found for which the store is wrong?"""
+        return any(KINDS[name][1] for name in self.kinds)
+
+    def document(self) -> dict[str, Any]:
+        """Return everything, by name."""
+        return {
+            "records": self.records,
+            "logBytes": self.log_bytes,
+            "entries": self.entries,
+            "indexEntries": self.index_entries,
+            "wrong": self.is_wrong,
+            "findings": [
+                {
+                    "kind": name,
+                    "what": what,
+                    "wrong": wrong,
+                    "count": self.kinds[name].count,
+                    "places": self.kinds[name].places,
+                }
+                for name, (what, wrong) in KINDS.items()
+                if name in self.kinds
+            ],
+        }
+
+
+#: Bits of a key hash; a stretch of the log is far shorter than what is left of 64.
+_HASH_BITS: Final = 31
+
+
+@dataclass(slots=True)
+class _Row:
+    """One index file, of which the entries before number AT have been compared."""
+
+    entries: IndexEntries
+    at: int = 1
+
+
+class IndexPass:
+    """Checks the index files in FILES while the log is read from LOG_BEGIN on."""
+
+    def __init__(self, files: StoreView, tally: Tally, log_begin: int) -> None:
+        self._files = files
+        self._tally = tally
+        self._overlay = OverlayDisk(files.disk)
+        self._rows = list(self._sound_rows())
+        self._skip(log_begin)
+
+    def _sound_rows(self) -> Iterator[_Row]:
+        for name in index_names(self._files):
+            found = open_index(self._files, name)
+            if found is None or not found.is_whole:
+                self._tally.add("indexDamaged", [f"{name.name}: {name.size:,} bytes"], 1)
+            elif self._agrees(name, found):
+                self._tally.index_entries += found.count - 1
+                yield _Row(found)
+
+    def _agrees(self, name: IndexName, found: IndexEntries) -> bool:
+        """Does the file agree with itself? Looked at on an overlay: opening may not change it."""
+        try:
+            file = IndexFile(
+                self._overlay, name.path, found.slot_count, found.entry_count, create=False
+            )
+            check_index_file(file, LogPlaces(0, np.empty(0, np.int64), lambda _: False))
+        except (CorruptIndex, struct.error) as error:
+            told = error.message if isinstance(error, CorruptIndex) else str(error)
+            self._tally.add("indexDamaged", [told.partition(" cannot be")[0]], 1)
+            return False
+        return True
+
+    @property
+    def has_files(self) -> bool:
+        """Is there an index to compare with?"""
+        return bool(self._rows)
+
+    def _skip(self, offset: int) -> None:
+        """Pass over entries of records before OFFSET."""
+        for row in self._rows:
+            row.at = row.entries.first_from(offset, row.at)
+
+    def _take(self, end: int) -> tuple[Longs, Longs]:
+        """Return log offsets and hashes of the entries up to log offset END that were not taken yet."""
+        offsets, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for row in self._rows:
+            stop = row.entries.first_from(end, row.at)
+            part = row.entries.entries[row.at : stop]
+            offsets.append(part["log_offset"].astype(np.int64))
+            hashes.append(part["key_hash"].astype(np.int64))
+            row.at = stop
+        return np.concatenate(offsets), np.concatenate(hashes)
+
+    # --- record by record ----------------------------------------------------------------------------------------
+
+    def see(self, array: Bytes, columns: RunColumns, ranges: PropertyRanges, end: int) -> None:
+        """Compare the keys of the records COLUMNS with the entries up to log offset END."""
+        if not self._rows:
+            return
+        offsets, hashes = self._take(end)
+        keys = keys_of(array, columns, None, ranges)
+        of_records = columns.log_offset[keys.rows]
+        wanted = keys.hashes.astype(np.int64)
+        rolled_back = (columns.sys_flag & SYS_TRANSACTION) == SYS_ROLLBACK
+        if rolled_back.any():
+            kept = ~rolled_back[keys.rows]
+            of_records, wanted = of_records[kept], wanted[kept]
+        if np.array_equal(offsets, of_records) and np.array_equal(hashes, wanted):
+            return
+        self._compare(offsets, hashes, of_records, wanted, columns.log_offset)
+
+    def _compare(
+        self, offsets: Longs, hashes: Longs, of_records: Longs, wanted: Longs, records: Longs
+    ) -> None:
+        base = min((int(one.min()) for one in (offsets, of_records) if len(one)), default=0)
+        found = (offsets - base) << _HASH_BITS | hashes
+        keys = (of_records - base) << _HASH_BITS | wanted
+        strange = ~np.isin(found, keys)
+        no_record = strange & ~np.isin(offsets, records)
+        self._add("indexWithoutRecord", no_record, offsets, hashes)
+        self._add("indexWithoutKey", strange & ~no_record, offsets, hashes)
+        self._add("keyNotIndexed", ~np.isin(keys, found), of_records, wanted)
+
+    def _add(self, kind: str, chosen: NDArray[np.bool_], offsets: Longs, hashes: Longs) -> None:
+        rows = np.flatnonzero(chosen)
+        places = (
+            f"log offset {int(offsets[row]):,}, key hash {int(hashes[row])}"
+            for row in rows.tolist()
+        )
+        self._tally.add(kind, places, len(rows))
+
+    def finish(self) -> None:
+        """Count what the files have behind the log's end."""
+        offsets, hashes = self._take(1 << 62)
+        self._add("indexWithoutRecord", np.ones(len(offsets), np.bool_), offsets, hashes)
+
+
+Rows = NDArray[np.intp]
+
+_KINDS: Final = {
+    NO_FILE: "entryFileMissing",
+    BEHIND_END: "entryBehindEnd",
+    NO_RECORD: "entryWithoutRecord",
+    OTHER_MESSAGE: "entryOfAnother",
+    WRONG_SIZE: "entrySizeWrong",
+    WRONG_TAGS: "tagsCodeWrong",
+    REPEATED: "entryRepeated",
+}
+
+
+class CheckedQueue:
+    """One queue: its entries, and how many of them a record matched."""
+
+    def __init__(self, files: StoreView, folder: QueueFolder, log_begin: int) -> None:
+        self.folder = folder
+        self.entries = QueueEntries(files, folder, log_begin)
+        self.bounds: Bounds = self.entries.bounds()
+        self.matched = 0
+        first = next(self.entries.read(self.bounds.first, self.bounds.end), None)
+        #: Where the record of the first entry is; what stands before it is older than the queue.
+        self.log_begin = int(first[1]["log_offset"][0]) if first is not None else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder.topic}/{self.folder.queue_id}"
+
+
+class QueuePass:
+    """Checks the queues in FILES while the log WALK is read; TOPICS are those that the tables know."""
+
+    def __init__(
+        self, files: StoreView, walk: LogWalk, tally: Tally, topics: Mapping[str, object]
+    ) -> None:
+        self._walk = walk
+        self._tally = tally
+        self._topics = topics
+        self._check = EntryCheck(files, walk)
+        self._queues = {
+            (folder.topic, folder.queue_id): CheckedQueue(files, folder, walk.begin)
+            for folder in files.queues()
+        }
+        ends = [queue.bounds.log_end or 0 for queue in self._queues.values()]
+        self._dispatched_end = max(ends, default=0)
+        self._may_be_behind = files.disk.exists(files.path("abort"))
+
+    # --- record by record ----------------------------------------------------------------------------------------
+
+    def see(self, array: Bytes, columns: RunColumns, ranges: PropertyRanges) -> None:
+        """Look for the entries of the records COLUMNS in ARRAY; log offsets are where they stand."""
+        kinds = columns.sys_flag & SYS_TRANSACTION
+        voided = np.flatnonzero(kinds == SYS_ROLLBACK)
+        self._tally.add("voided", _places(columns.log_offset[voided]), len(voided))
+        queued = np.flatnonzero((columns.sys_flag & SYS_PREPARED) == 0)
+        codes = tags_codes(array, ranges)
+        for topic, queue_id, rows in by_queue(array, columns, queued):
+            queue = self._queues.get((topic, queue_id))
+            if queue is None:
+                self._without_queue(topic, queue_id, columns, rows)
+            elif queue.folder.is_batch:
+                self._see_batches(queue, array, columns, rows)
+            else:
+                if topic == SCHEDULE_TOPIC:
+                    found = Found(array, columns.take(rows))
+                    codes[rows] = self._check.tags_codes(topic, found)
+                self._see_plain(queue, columns, rows, codes[rows])
+
+    def _see_plain(
+        self, queue: CheckedQueue, columns: RunColumns, rows: Rows, codes: Longs
+    ) -> None:
+        numbers = columns.queue_offset[rows]
+        entries, there = queue.entries.gather(numbers)
+        placed = there & (entries["log_offset"] == columns.log_offset[rows])
+        stored = entries["tags_code"]
+        same_tags = (stored == codes) | (stored <= ADDRESS_MAX)
+        matched = placed & (entries["size"] == columns.sizes[rows]) & same_tags
+        # An entry is matched by the record that it points to, once; what is not counted is looked at later.
+        inside = (numbers >= queue.bounds.first) & (numbers < queue.bounds.end)
+        queue.matched += int(np.count_nonzero(matched & inside))
+        if not placed.all():
+            self._without_entry(queue, columns, rows[~placed])
+
+    def _see_batches(
+        self, queue: CheckedQueue, array: Bytes, columns: RunColumns, rows: Rows
+    ) -> None:
+        part = columns.take(rows)
+        _, sizes = PropertyRanges(array, part).find("INNER_BASE")
+        rows = rows[sizes > 0]
+        known = queue.entries.log_offsets()
+        missing = rows[~np.isin(columns.log_offset[rows], known)]
+        self._without_entry(queue, columns, missing)
+
+    def _without_queue(self, topic: str, queue_id: int, columns: RunColumns, rows: Rows) -> None:
+        offsets = columns.log_offset[rows]
+        if self._note_undispatched(offsets, f"{topic}/{queue_id}"):
+            return
+        kind = "recordWithoutEntry" if topic in self._topics else "topicGone"
+        self._tally.add(kind, _places(offsets, f"{topic}/{queue_id}"), len(rows))
+
+    def _without_entry(self, queue: CheckedQueue, columns: RunColumns, rows: Rows) -> None:
+        """Count records whose place in QUEUE is empty, or another's."""
+        offsets, numbers = columns.log_offset[rows], columns.queue_offset[rows]
+        new = self._undispatched(offsets)
+        begin = queue.log_begin
+        old = np.zeros(len(rows), np.bool_)
+        if begin is not None:  # Numbers that a later message took: the topic was made again.
+            old = (offsets < begin) & (numbers >= queue.bounds.first)
+        lost = ~new & ~old
+        for kind, chosen in (
+            ("notDispatched", new),
+            ("topicGone", old),
+            ("recordWithoutEntry", lost),
+        ):
+            places = _places(offsets[chosen], queue.name)
+            self._tally.add(kind, places, int(np.count_nonzero(chosen)))
+
+    def _undispatched(self, offsets: Longs) -> NDArray[np.bool_]:
+        """Which records may not have been dispatched yet: a broker has the store open, or was killed."""
+        if not self._may_be_behind or self._dispatched_end <= self._walk.begin:
+            return np.zeros(len(offsets), np.bool_)
+        behind: NDArray[np.bool_] = offsets >= self._dispatched_end
+        return behind
+
+    def _note_undispatched(self, offsets: Longs, name: str) -> bool:
+        new = self._undispatched(offsets)
+        if not new.all():
+            return False
+        self._tally.add("notDispatched", _places(offsets, name), len(offsets))
+        return True
+
+    # --- entry by entry ------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Look at the entries of the queues in which not every one was matched."""
+        for queue in self._queues.values():
+            bounds = queue.bounds
+            self._tally.entries += bounds.end - bounds.first
+            if queue.folder.is_batch or queue.matched != bounds.end - bounds.first:
+                self._look_at(queue)
+
+    def _look_at(self, queue: CheckedQueue) -> None:
+        at = queue.bounds.first
+        for number, entries in queue.entries.read(at, queue.bounds.end):
+            self._hole(queue, at, number)
+            at = number + len(entries)
+            codes = self._check.check(queue.folder, number, entries)
+            for code in np.unique(codes).tolist():
+                if code in (0, GONE, PRE_BLANK):
+                    continue
+                rows = np.flatnonzero(codes == code)
+                places = (
+                    f"{queue.name} @{number + row}: log offset {int(entries['log_offset'][row]):,}"
+                    for row in rows.tolist()
+                )
+                self._tally.add(_KINDS[code], places, len(rows))
+        self._hole(queue, at, queue.bounds.end)
+
+    def _hole(self, queue: CheckedQueue, begin: int, end: int) -> None:
+        if begin < end:
+            self._tally.add("queueFileMissing", [f"{queue.name} @{begin}–{end}"], 1)
+
+
+def _places(offsets: Longs, name: str = "") -> Iterator[str]:
+    for offset in offsets.tolist():
+        yield f"log offset {offset:,}" + (f" of {name}" if name else "")
+
+
+#: Bytes and records at a time. Each queue that a piece has records of costs some 100 µs in it: with thousands of queues
+#: large pieces are five times quicker, with a few they cost a tenth, for they leave the processor's cache.
+_BYTES_AT_ONCE: Final = 32 << 20
+_ROWS_MAX: Final = 1 << 16
+_GAP_KINDS: Final = {"missing": "logFileMissing", "damaged": "logDamaged"}
+
+
+class Verification:
+    """Verifies the store FILES; `tally` is what was found, complete once `run` has ended."""
+
+    def __init__(self, files: StoreView) -> None:
+        self.tally = Tally()
+        self._walk = LogWalk(files, stretch_bytes=_BYTES_AT_ONCE)
+        self._queues = QueuePass(files, self._walk, self.tally, Tables(files).topics().topics)
+        self._index = IndexPass(files, self.tally, self._walk.begin)
+
+    @property
+    def total_bytes(self) -> int:
+        """The log from begin to end."""
+        return self._walk.end - self._walk.begin
+
+    def run(self) -> Iterator[int]:
+        """Look at everything; yield how many bytes of the log are done."""
+        for part in self._walk.walk(self._walk.begin):
+            if isinstance(part, Gap):
+                self._see_gap(part)
+                yield part.end - self._walk.begin
+                continue
+            for at in range(0, len(part.columns), _ROWS_MAX):
+                rows = part.columns.take(slice(at, at + _ROWS_MAX))
+                self._see(Stretch(part.file, part.view, rows))
+            yield int(part.offsets[-1]) - self._walk.begin
+        self._queues.finish()
+        self._index.finish()
+        if self._walk.has_stale_tail:
+            self.tally.add("staleTail", [f"log offset {self._walk.end:,}"], 1)
+        yield self.total_bytes
+
+    def _see_gap(self, gap: Gap) -> None:
+        if gap.kind in _GAP_KINDS:
+            place = f"log offset {gap.start:,}–{gap.end:,}: {gap.why}"
+            self.tally.add(_GAP_KINDS[gap.kind], [place], 1)
+
+    def _see(self, part: Stretch) -> None:
+        columns = part.columns
+        self.tally.records += len(columns)
+        self.tally.log_bytes += int(columns.sizes.sum())
+        wrong = np.flatnonzero(crc_mismatches(part.view, columns))
+        self.tally.add("crcWrong", _told(columns, part.file.start, wrong), len(wrong))
+        displaced = part.displaced
+        if displaced.any():
+            rows = np.flatnonzero(displaced)
+            self.tally.add("displaced", _told(columns, part.file.start, rows), len(rows))
+            columns = columns.take(~displaced)
+        array = as_bytes(part.view)
+        ranges = PropertyRanges(array, columns)
+        self._queues.see(array, columns, ranges)
+        end = part.file.start + int(part.columns.starts[-1]) + int(part.columns.sizes[-1])
+        self._index.see(array, columns, ranges, end)
+
+
+def _told(columns: RunColumns, start: int, rows: NDArray[np.intp]) -> Iterator[str]:
+    for row in rows.tolist():
+        place = f"log offset {start + int(columns.starts[row]):,}"
+        yield f"{place}, queue {int(columns.queue_id[row])} @{int(columns.queue_offset[row])}"

@@ -1,1 +1,0 @@
-"""Holding the whole of a store together: log, queues, index."""
