@@ -153,7 +153,7 @@ class StoreView:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueBounds:
+class OpenedQueue:
     """One consume queue: messages [min_offset, max_offset) can be asked for.
 
     kind: "SimpleCQ" (an entry a message) or "BatchCQ" (an entry a batch);  has_files: is it on disk? A queue without
@@ -268,11 +268,11 @@ class OpenedStore:
 
     # --- queues --------------------------------------------------------------------------------------------------
 
-    def queues(self) -> list[QueueBounds]:
+    def queues(self) -> list[OpenedQueue]:
         """Return every queue that has files or was opened by recovery, by topic and queue."""
         return [self._bounds(topic, queue_id) for topic, queue_id in sorted(self.reading.queues)]
 
-    def queue(self, topic: str, queue_id: int) -> QueueBounds | None:
+    def queue(self, topic: str, queue_id: int) -> OpenedQueue | None:
         """Return one queue; None where neither files nor the topic's configuration know it.
 
         A queue that only the configuration knows is [0, 0), as a broker makes it when it is first asked for.
@@ -280,12 +280,12 @@ class OpenedStore:
         if (topic, queue_id) in self.reading.queues:
             return self._bounds(topic, queue_id)
         if 0 <= queue_id < self.configured_queues(topic):
-            return QueueBounds(topic, queue_id, 0, 0, self.reading.queue_type(topic), False)
+            return OpenedQueue(topic, queue_id, 0, 0, self.reading.queue_type(topic), False)
         return None
 
-    def _bounds(self, topic: str, queue_id: int) -> QueueBounds:
+    def _bounds(self, topic: str, queue_id: int) -> OpenedQueue:
         queue = self.reading.queues[topic, queue_id]
-        return QueueBounds(
+        return OpenedQueue(
             topic, queue_id, queue.min_offset, queue.max_offset, queue.kind, bool(queue.files.files)
         )
 

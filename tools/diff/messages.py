@@ -20,7 +20,7 @@ from ...proto.record import SYS_BORN_V6, SYS_STORE_V6, Record, decode_record, de
 from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
 from ...store.files import MappedFile
-from .side import Bounds, Name, QueueEntries, Side, is_message, runs_of
+from .side import Bounds, Name, QueueSide, Side, is_message, runs_of
 
 _CHUNK: Final = 1 << 14
 _HOST_BITS: Final = SYS_BORN_V6 | SYS_STORE_V6
@@ -167,7 +167,7 @@ class _Part:
         return decode_record(self._file.view, int(self.columns.starts[row]))
 
 
-def _part(file: MappedFile | None, entries: QueueEntries, rows: Rows) -> _Part:
+def _part(file: MappedFile | None, entries: QueueSide, rows: Rows) -> _Part:
     if file is None:
         none = np.zeros(len(rows), np.bool_)
         return _Part(None, parse_run(b"", np.zeros(len(rows), np.int64)), none)

@@ -27,7 +27,7 @@ Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueEntries:
+class QueueSide:
     """The entries of one queue: queue offset and log offset of each, in order; BOUNDS are min and max offset.
 
     None: the queue is not there.
@@ -39,7 +39,7 @@ class QueueEntries:
     is_batch: bool = False
 
 
-NOTHING = QueueEntries(None, np.zeros(0, np.int64), np.zeros(0, np.int64))
+NOTHING = QueueSide(None, np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Side:
@@ -74,7 +74,7 @@ class Side:
         """Return topic and number of every queue that ever held a message."""
         return {name for name, queue in self._queues.items() if queue.max_offset}
 
-    def entries(self, name: Name) -> QueueEntries:
+    def entries(self, name: Name) -> QueueSide:
         """Return the entries of the queue NAME; `NOTHING` for a queue that is not there."""
         queue = self._queues.get(name)
         if queue is None:
@@ -90,9 +90,7 @@ class Side:
             numbers.append(number[kept])
             offsets.append(entries["log_offset"][kept].astype(np.int64))
         bounds = (queue.min_offset, queue.max_offset)
-        return QueueEntries(
-            bounds, np.concatenate(numbers), np.concatenate(offsets), queue.is_batch
-        )
+        return QueueSide(bounds, np.concatenate(numbers), np.concatenate(offsets), queue.is_batch)
 
     def file_numbers(self, log_offsets: Longs) -> NDArray[np.intp]:
         """Return the number of the log file that each of LOG_OFFSETS would lie in; −1 before the first."""
@@ -103,7 +101,7 @@ class Side:
         """Return the log file NUMBER; None for −1."""
         return self.store.log.files.files[number] if number >= 0 else None
 
-    def readable(self, entries: QueueEntries, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    def readable(self, entries: QueueSide, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of ROWS of ENTRIES behind which there is a message of that number."""
         offsets = entries.log_offsets[rows]
         good = np.zeros(len(rows), np.bool_)
@@ -128,7 +126,7 @@ def runs_of(*columns: NDArray[np.intp] | Longs) -> Iterator[tuple[int, int]]:
 
 
 def is_message(
-    columns: RunColumns, log_offsets: Longs, entries: QueueEntries, rows: NDArray[np.intp]
+    columns: RunColumns, log_offsets: Longs, entries: QueueSide, rows: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
     """Tell for each of COLUMNS, read for the ROWS of ENTRIES, whether it is the message that the entry stands for.
 

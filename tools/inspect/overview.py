@@ -28,11 +28,11 @@ from ...store.format.log_file import HEAD_BYTES, record_head
 from ...store.format.timers import WHEEL_SIZE
 from ...store.listing import FileRow, RowFile
 from ...store.os_disk import lock_is_held
+from ...store.queue_view import QueueExtent, QueueView
 from ...store.state_files import BROKEN_FOLDER
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .document import checkpoint
 from .log_walk import Gap, LogWalk
-from .queue_entries import Bounds, QueueEntries
 from .record_rows import Row, record_rows
 from .tables import Tables
 
@@ -71,7 +71,7 @@ class Health:
     files: StoreView
     walk: LogWalk
     tables: Tables
-    bounds: Mapping[tuple[str, int], Bounds]
+    bounds: Mapping[tuple[str, int], QueueExtent]
 
     def findings(self) -> list[Finding]:
         """Return everything found, the worst first."""
@@ -185,7 +185,7 @@ class Overview:
     files: StoreView
     walk: LogWalk = field(init=False)
     tables: Tables = field(init=False)
-    bounds: dict[tuple[str, int], Bounds] = field(init=False, default_factory=dict)
+    bounds: dict[tuple[str, int], QueueExtent] = field(init=False, default_factory=dict)
     queues_unseen: int = field(init=False, default=0)
     _queue_files: dict[str, list[int]] = field(init=False, default_factory=dict)
     _findings: list[Finding] = field(init=False, default_factory=list)
@@ -226,7 +226,7 @@ class Overview:
                 self._look_at(folder)
 
     def _look_at(self, folder: QueueFolder) -> None:
-        entries = QueueEntries(self.files, folder, self.walk.begin)
+        entries = QueueView(self.files, folder, self.walk.begin)
         self.bounds[folder.topic, folder.queue_id] = entries.bounds()
         top = posixpath.relpath(folder.path, self.files.root).split("/")[0]
         self._queue_files.setdefault(top, []).extend(file.size for file in entries.row.files)
@@ -259,7 +259,7 @@ class Overview:
 
     def topics(self) -> Iterator[dict[str, Any]]:
         """Yield each topic that has queues, or is in the table."""
-        queues: dict[str, list[Bounds]] = defaultdict(list)
+        queues: dict[str, list[QueueExtent]] = defaultdict(list)
         for (topic, _), bounds in self.bounds.items():
             queues[topic].append(bounds)
         known = self.tables.topics().topics

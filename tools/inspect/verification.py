@@ -36,10 +36,9 @@ from ...store.index_check import LogPlaces, check_index_file
 from ...store.index_file import IndexFile
 from ...store.message_keys import keys_of
 from ...store.overlay_disk import OverlayDisk
+from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import QueueFolder, StoreView
-from .index_files import IndexEntries, IndexName, index_names, open_index
-from .log_walk import Gap, LogWalk, Stretch
-from .queue_entries import (
+from .entry_check import (
     BEHIND_END,
     GONE,
     NO_FILE,
@@ -49,11 +48,11 @@ from .queue_entries import (
     REPEATED,
     WRONG_SIZE,
     WRONG_TAGS,
-    Bounds,
     EntryCheck,
     Found,
-    QueueEntries,
 )
+from .index_files import IndexEntries, IndexName, index_names, open_index
+from .log_walk import Gap, LogWalk, Stretch
 from .tables import Tables
 
 PLACES_MAX: Final = 20
@@ -269,8 +268,8 @@ class CheckedQueue:
 
     def __init__(self, files: StoreView, folder: QueueFolder, log_begin: int) -> None:
         self.folder = folder
-        self.entries = QueueEntries(files, folder, log_begin)
-        self.bounds: Bounds = self.entries.bounds()
+        self.entries = QueueView(files, folder, log_begin)
+        self.bounds: QueueExtent = self.entries.bounds()
         self.matched = 0
         first = next(self.entries.read(self.bounds.first, self.bounds.end), None)
         #: Where the record of the first entry is; what stands before it is older than the queue.

@@ -28,8 +28,8 @@ from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
 from ...store.format.log_file import begins_record
 from ...store.format.state_tables import GroupConfig
-from ...store.view import OpenedStore, QueueBounds
-from ..stores.queue_entries import QueueEntries, entries_of
+from ...store.queue_view import QueueEntries, entries_of
+from ...store.view import OpenedQueue, OpenedStore
 from ..stores.waiting import Waiting, waiting_of
 from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
 
@@ -37,7 +37,7 @@ from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
 Positions = Mapping[tuple[str, int], dict[str, int | None]]
 
 
-def positions_of(store: OpenedStore, queues: Collection[QueueBounds]) -> Positions:
+def positions_of(store: OpenedStore, queues: Collection[OpenedQueue]) -> Positions:
     """Return the positions in STORE, whose QUEUES are these."""
     found: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
     readers: dict[str, set[str]] = defaultdict(set)
@@ -57,7 +57,7 @@ def positions_of(store: OpenedStore, queues: Collection[QueueBounds]) -> Positio
 
 
 def _queues_of(
-    store: OpenedStore, queues: Iterable[QueueBounds], topics: Iterable[str]
+    store: OpenedStore, queues: Iterable[OpenedQueue], topics: Iterable[str]
 ) -> set[tuple[str, int]]:
     """Return the queues of TOPICS, by their configuration and by their files."""
     wanted = set(topics)
@@ -94,7 +94,7 @@ def _subscribed(group: GroupConfig) -> Iterator[str]:
 
 
 def _own_queues(
-    queues: Iterable[QueueBounds], groups: Collection[str]
+    queues: Iterable[OpenedQueue], groups: Collection[str]
 ) -> Iterator[tuple[str, int, str]]:
     """Yield those of QUEUES in which a group's own messages are: retried ones and dead letters; with the group."""
     for one in queues:
@@ -257,7 +257,7 @@ class _Report:
                 yield self._row((topic, queue_id), group, groups[group], bounds, unread)
 
     def _unread(
-        self, bounds: QueueBounds | None, groups: Mapping[str, int | None]
+        self, bounds: OpenedQueue | None, groups: Mapping[str, int | None]
     ) -> dict[int, Unread]:
         """Return what is unread from each of the groups' offsets on."""
         if bounds is None or not bounds.has_files:
@@ -271,7 +271,7 @@ class _Report:
         place: tuple[str, int],
         group: str,
         committed: int | None,
-        bounds: QueueBounds | None,
+        bounds: OpenedQueue | None,
         unread_by_offset: Mapping[int, Unread],
     ) -> LagRow:
         known = committed is not None and bounds is not None

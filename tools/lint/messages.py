@@ -21,8 +21,8 @@ from ...proto.record_run import LEAST_SIZE, parse_run, starts_of
 from ...store.apache.queue import JavaQueue
 from ...store.apache.store import JavaReading
 from ...store.format.log_file import begins_record
+from ...store.queue_view import QueueEntries, entries_of
 from ...store.slices import Slices
-from ..stores.queue_entries import QueueEntries, entries_of
 from .rules import QueueMessages, is_nameable
 
 _AT_ONCE: Final = 4_096

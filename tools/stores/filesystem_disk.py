@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.errors import ConfigError, DiskFailure
+from ...proto.record_run import as_bytes
 from ...store.disk import Buffer, DiskUsage, Entry, Lock, Mapping
 
 #: How much one request asks for where a whole file is needed.
@@ -208,7 +209,7 @@ class FileSystemMapping:
 
     @property
     def array(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self._whole(), np.uint8)
+        return as_bytes(self._whole())
 
     def read(self, at: int, size: int) -> bytes:
         if self._data is not None:

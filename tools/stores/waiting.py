@@ -29,7 +29,7 @@ from ...proto.topics import SCHEDULE_TOPIC, SYSTEM_PREFIX, TIMER_TOPIC
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
 from ...store.format.timers import DELETE, NONE, RECORD_SIZE, TimerRecord, records
-from .queue_entries import entries_of
+from ...store.queue_view import entries_of
 
 if TYPE_CHECKING:
     from ...store.view import OpenedStore

@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import StoreRefused
-from pocketmq.store.view import OpenedStore, QueueBounds
+from pocketmq.store.view import OpenedQueue, OpenedStore
 from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
@@ -73,7 +73,7 @@ def test_a_store_that_apache_refuses_is_refused(name: str, tmp_path: Path) -> No
 def test_our_recovery_shows_our_bounds(tmp_path: Path) -> None:
     store = opened("damaged-missing-last-queue-file", tmp_path, "ours")
 
-    assert store.queue("Fill0", 0) == QueueBounds("Fill0", 0, 0, 960)  # Apache: 900
+    assert store.queue("Fill0", 0) == OpenedQueue("Fill0", 0, 0, 960)  # Apache: 900
     assert store.report is not None
     assert store.report.findings
 
@@ -96,7 +96,7 @@ def test_not_a_byte_is_written(recovery: RecoveryName, tmp_path: Path) -> None:
 def test_a_queue_that_only_its_topic_knows_is_empty(tmp_path: Path) -> None:
     store = opened("consumption", tmp_path)
 
-    assert store.queue("StaticTopic", 3) == QueueBounds("StaticTopic", 3, 0, 0, has_files=False)
+    assert store.queue("StaticTopic", 3) == OpenedQueue("StaticTopic", 3, 0, 0, has_files=False)
     assert store.queue("StaticTopic", 4) is None
     assert store.queue("Nowhere", 0) is None
 

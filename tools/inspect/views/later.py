@@ -37,10 +37,10 @@ from ....store.format.timers import (
     sound_rows,
 )
 from ....store.listing import FileRow, RowFile
+from ....store.queue_view import QueueView
 from ....store.view import StoreView
 from ..log_walk import LogWalk, Stretch
 from ..output import Column, Output, Row, format_options, limit_option, opened, people
-from ..queue_entries import QueueEntries
 from ..tables import Tables
 
 _ROWS_AT_ONCE: Final = 1024
@@ -199,7 +199,7 @@ def queue_records(
     folder = files.queue(topic, queue_id)
     if folder is None:
         return
-    entries = QueueEntries(files, folder, walk.begin)
+    entries = QueueView(files, folder, walk.begin)
     bounds = entries.bounds()
     for _, part in entries.read(max(first, bounds.first), bounds.end):
         offsets = part["log_offset"].astype(np.int64)
@@ -276,7 +276,7 @@ def _level_rows(files: StoreView) -> Iterator[Row]:
         if folder.topic != SCHEDULE_TOPIC:
             continue
         level = folder.queue_id + 1
-        entries = QueueEntries(files, folder, log_begin)
+        entries = QueueView(files, folder, log_begin)
         bounds = entries.bounds()
         done = delivered.get(level, 0)
         begin = min(max(done, bounds.min_offset), bounds.max_offset)
@@ -295,7 +295,7 @@ def _level_rows(files: StoreView) -> Iterator[Row]:
         }
 
 
-def _due(entries: QueueEntries, number: int, end: int) -> int | None:
+def _due(entries: QueueView, number: int, end: int) -> int | None:
     """Return when the message of entry NUMBER is due; None if there is none before END."""
     found = next(entries.read(number, min(end, number + 1)), None)
     return None if found is None else int(found[1]["tags_code"][0])

@@ -10,7 +10,9 @@ import numpy as np
 
 from ....proto.errors import QueueNotFound
 from ....store.format.rows import Rows
+from ....store.queue_view import QueueExtent, QueueView
 from ....store.view import QueueFolder, StoreView
+from ..entry_check import EntryCheck, fault_of
 from ..log_walk import LogWalk
 from ..output import (
     Column,
@@ -22,7 +24,6 @@ from ..output import (
     opened,
     people,
 )
-from ..queue_entries import Bounds, EntryCheck, QueueEntries, fault_of
 
 COLUMNS: Final = (
     Column("queueOffset", "offset", "number"),
@@ -75,9 +76,9 @@ class QueueListing:
     def __init__(self, files: StoreView, folder: QueueFolder) -> None:
         self._walk = walk = LogWalk(files)
         self._check = EntryCheck(files, walk)
-        self._entries = QueueEntries(files, folder, walk.begin)
+        self._entries = QueueView(files, folder, walk.begin)
         self._folder = folder
-        self.bounds: Bounds = self._entries.bounds()
+        self.bounds: QueueExtent = self._entries.bounds()
 
     def title(self) -> str:
         """Return one line about the queue."""

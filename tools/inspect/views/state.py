@@ -10,12 +10,12 @@ from rich.text import Text
 
 from ....proto.errors import StoreRefused
 from ....proto.instant import format_instant
+from ....store.queue_view import QueueExtent, QueueView
 from ....store.view import StoreView
 from ..document import checkpoint as checkpoint_fields
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, opened, people
 from ..overview import Overview
-from ..queue_entries import Bounds, QueueEntries
 from ..tables import Tables
 
 OFFSETS: Final = (
@@ -150,12 +150,12 @@ def _offset_rows(
             yield row | _against(_bounds(files, of_topic, queue_id, log_begin), committed)
 
 
-def _bounds(files: StoreView, topic: str, queue_id: int, log_begin: int) -> Bounds | None:
+def _bounds(files: StoreView, topic: str, queue_id: int, log_begin: int) -> QueueExtent | None:
     folder = files.queue(topic, queue_id)
-    return None if folder is None else QueueEntries(files, folder, log_begin).bounds()
+    return None if folder is None else QueueView(files, folder, log_begin).bounds()
 
 
-def _against(bounds: Bounds | None, committed: int) -> dict[str, Any]:
+def _against(bounds: QueueExtent | None, committed: int) -> dict[str, Any]:
     if bounds is None:
         return {"minOffset": None, "maxOffset": None, "lag": None, "problem": "no such queue"}
     problem = None
