@@ -1,6 +1,6 @@
 """PocketMQ on Apache Spark: a session, data sources, jobs. Needs the extra `pocketmq[spark]` and a Java."""
 
-from .live.repeats import without_repeats
+from .live.row_keys import without_repeats
 from .session import register, spark_session
 
 __all__ = ["spark_session", "register", "without_repeats"]

@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.why.evidence import Filter
-from pocketmq.tools.why.tables import Tables
+from pocketmq.tools.why.witnesses import Tables
 
 _OFFSETS = '{"offsetTable":{"T@g":{0:%d},"T@b@broadcast":{1:4}}}'
 

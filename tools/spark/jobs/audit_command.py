@@ -16,8 +16,7 @@ from ...options import (
     stores_argument,
 )
 from .audit import audit as faults_of
-from .options import OUT, running, with_options
-from .outputs import check_out, show, write
+from .options import OUT, check_out, running, show, with_options, write
 
 
 @click.command(cls=TakesStores)

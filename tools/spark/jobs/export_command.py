@@ -9,8 +9,7 @@ import click
 from ....proto.errors import ConfigError
 from ...options import TakesStores, chosen_stores
 from .export import export as write_messages
-from .options import running, with_options
-from .reading_options import READING, reading_of
+from .options import READING, reading_of, running, with_options
 
 
 @click.command(cls=TakesStores)

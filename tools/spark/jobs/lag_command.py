@@ -28,8 +28,7 @@ from ...options import (
 from ..store_options import Opening
 from .lag import cluster_lag
 from .lag import lag as lag_rows
-from .options import OUT, running, with_options
-from .outputs import check_out, write
+from .options import OUT, check_out, running, with_options, write
 from .stores import LeftOut
 
 if TYPE_CHECKING:

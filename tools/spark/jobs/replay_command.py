@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from ...options import TakesStores, chosen_stores, nameserver_option
-from .options import running, with_options
-from .reading_options import READING, reading_of
+from .options import READING, reading_of, running, with_options
 from .replay import REPLAYED_FROM
 from .replay import replay as send
 

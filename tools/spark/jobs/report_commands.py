@@ -10,9 +10,7 @@ import click
 from ....proto.clock import SystemClock
 from ...options import TakesStores, chosen_stores, json_option
 from . import reports
-from .options import OUT, running, with_options
-from .outputs import check_out, show, write
-from .reading_options import READING, reading_of
+from .options import OUT, READING, check_out, reading_of, running, show, with_options, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -27,7 +27,7 @@ from .read_options import Pulling, ReadOptions
 if TYPE_CHECKING:
     from .cluster import LiveCluster
     from .columns import Layout
-    from .stream_plan import StreamPlan
+    from .plans import StreamPlan
 
 #: What a checkpoint holds is named so in errors.
 _CHECKPOINT: Final = "checkpoint"
@@ -49,8 +49,8 @@ class LiveReader(DataSourceReader):
         self._layout = layout
 
     def partitions(self) -> list[InputPartition]:
-        from .batch_plan import batch_ranges
         from .cluster import LiveCluster
+        from .plans import batch_ranges
 
         cluster = LiveCluster(self._options.place, self._options.pulling)
         try:
@@ -80,7 +80,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._plan is None:
             from ....proto.clock import SystemClock
             from .cluster import LiveCluster
-            from .stream_plan import StreamPlan
+            from .plans import StreamPlan
 
             self._cluster = LiveCluster(self._options.place, self._options.pulling)
             self._plan = StreamPlan(self._options, self._cluster, SystemClock())

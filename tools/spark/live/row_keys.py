@@ -1,19 +1,31 @@
-"""The key of a row that Spark sends: the same whenever the same row of the same task is sent again. Pure.
+"""The keys of rows that Spark sends, the same whenever a row is sent again, and how repeats are dropped by them.
 
     SPARK_SEQ = "16 hexadecimal digits:row"
 
 The digits hash query, batch and partition: of a stream its query id and batch id, of a batch its job's id and 0. The
 row counts within the task from 0 on. So a task that is tried again, a batch that is repeated after a crash and a task
 that runs twice give each row the key that it had, as long as the rows come in the same order.
+
+A repeat is a message with the same key and the same body as another. One with the same key and another body is none: a
+task that ran again got its rows in another order, and both are kept rather than one lost. Messages without a key, which
+no Spark sink has sent, are all kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from ....proto.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 #: The property that carries it.
 SPARK_SEQUENCE: Final = "SPARK_SEQ"
+#: Columns by which repeats are told.
+_NEEDED: Final = ("brokerName", "topic", "queueId", "queueOffset", "properties", "body")
+_KEY: Final = "__spark_sequence"
 
 
 def task_key(query_id: str, batch_id: int, partition: int) -> int:
@@ -25,3 +37,32 @@ def task_key(query_id: str, batch_id: int, partition: int) -> int:
 def row_key(task: int, row: int) -> str:
     """Return the key of row ROW of the task with key TASK."""
     return f"{task:016x}:{row}"
+
+
+def without_repeats(frame: DataFrame, *, within: str | None = None) -> DataFrame:
+    """Return FRAME, messages as `format("rocketmq")` reads them, without repeats.
+
+    A stream needs WITHIN, such as "1 hour", or else it would remember every key for ever: repeats that come later than
+    that, by storeTimestamp, are not told any more. Raises ConfigError where a column is missing, or a stream's WITHIN.
+    """
+    from pyspark.sql import functions as F
+
+    needed = (*_NEEDED, "storeTimestamp") if within else _NEEDED
+    missing = [name for name in needed if name not in frame.columns]
+    if missing:
+        raise ConfigError(
+            f"without_repeats needs the columns {', '.join(missing)}: drop them afterwards",
+            field=missing[0],
+        )
+    if frame.isStreaming and within is None:
+        raise ConfigError(
+            'without_repeats of a stream needs a bound, within="1 hour", or it would remember every key for ever',
+            field="within",
+        )
+    place = F.concat_ws("\x01", "brokerName", "topic", "queueId", "queueOffset")
+    keyed = frame.withColumn(_KEY, F.coalesce(F.col("properties")[SPARK_SEQUENCE], place))
+    keys = [_KEY, "body"]
+    if within is None:
+        return keyed.dropDuplicates(keys).drop(_KEY)
+    marked = keyed.withWatermark("storeTimestamp", within)
+    return marked.dropDuplicatesWithinWatermark(keys).drop(_KEY)

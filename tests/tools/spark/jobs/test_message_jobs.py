@@ -15,7 +15,7 @@ from pocketmq.proto.errors import CorruptRecord
 from pocketmq.tools import cli
 from pocketmq.tools.spark.jobs import reports
 from pocketmq.tools.spark.jobs.export import export
-from pocketmq.tools.spark.jobs.failures import plain_error, told_plainly
+from pocketmq.tools.spark.jobs.options import plain_error, told_plainly
 from pocketmq.tools.spark.jobs.reading import Reading
 from pocketmq.tools.spark.jobs.replay import REPLAYED_FROM, replay
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pocketmq.client.queue import Queue
-from pocketmq.tools.spark.live.limits import shares
+from pocketmq.tools.spark.live.plans import shares
 
 BACKLOGS = st.lists(st.integers(0, 10**6), max_size=20).map(
     lambda counts: {Queue("T", "a", number): count for number, count in enumerate(counts)}

@@ -1,6 +1,6 @@
-"""The positions of a stream: where it begins, how far a batch goes, what a batch reads, what its group has finished.
+"""What is read of a cluster's queues: by a batch, fixed once when it is planned, and by a stream from batch to batch.
 
-What Spark asks, and what is made of it:
+A batch reads ranges that a live broker does not change while its query runs. Of a stream Spark asks:
 
     initialOffset    more than once, also after a crash in the first batch, when the end of that batch is fixed already.
                      So the answer is remembered; and where it is "latest", a group pins it: what the group has
@@ -10,8 +10,8 @@ What Spark asks, and what is made of it:
     partitions       from the checkpoint, maybe in a later process: what is between start and end, nothing else.
                      Queues that are in the end alone are new: they begin at their oldest message.
 
-A queue whose broker is not there at present stays where it is; one that its broker denies is lost (loss.py). Not
-thread-safe: Spark's planner has one thread.
+A queue whose broker is not there at present stays where it is; one that its broker denies is lost (loss.py). A bound on
+the messages of one batch is shared among queues. Not thread-safe: Spark's planner has one thread.
 """
 
 from __future__ import annotations
@@ -23,12 +23,38 @@ from ....client.queue import Queue
 from ....proto.clock import Clock
 from ....proto.errors import PocketMQError
 from .cluster import Bounds, Cluster
-from .limits import shares
 from .loss import Losses
 from .offsets import EARLIEST, LATEST, Offsets, named
 from .ranges import QueueRange, cut, ranges_between
 from .read_options import ReadOptions
 from .starts import resolved, settled, within
+
+
+def shares(backlogs: Offsets, limit: int) -> dict[Queue, int]:
+    """Return how many messages each queue of BACKLOGS gives to a batch of LIMIT, in proportion to its backlog.
+
+    Every queue that has any gives at least one, so that none starves: only where more queues have some than LIMIT
+    says is the sum above it, by these. Otherwise the sum is LIMIT, or everything there is.
+    """
+    waiting = {queue: count for queue, count in sorted(backlogs.items()) if count > 0}
+    total = sum(waiting.values())
+    if total <= limit:
+        return waiting
+    given = {queue: max(1, limit * count // total) for queue, count in waiting.items()}
+    # Whoever was rounded up to one took from the others: these give it back, the largest first.
+    over = sum(given.values()) - limit
+    for queue in sorted(given, key=lambda queue: (-given[queue], queue)):
+        if over <= 0:
+            break
+        back = min(over, given[queue] - 1)
+        given[queue] -= back
+        over -= back
+    # What rounding down left goes where most waits, one each.
+    by_rest = sorted(given, key=lambda queue: (given[queue] - waiting[queue], queue))
+    for queue in by_rest[: max(0, -over)]:
+        given[queue] += 1
+    return given
+
 
 logger = logging.getLogger(__name__)
 
@@ -216,3 +242,29 @@ class StreamPlan:
             )
             return
         self._committed |= news
+
+
+def batch_ranges(options: ReadOptions, cluster: Cluster) -> list[QueueRange]:
+    """Return what the batch of OPTIONS reads, cut for its tasks."""
+    bounds = cluster.bounds(options.choice, strict=True)
+    losses = Losses(options.fail_on_data_loss)
+    begins = within(
+        settled(resolved(options.starting, bounds, cluster, options.group), bounds),
+        bounds,
+        losses,
+        options.starting.option,
+    )
+    ends = within(
+        settled(resolved(options.ending, bounds, cluster, options.group), bounds),
+        bounds,
+        losses,
+        options.ending.option,
+    )
+    for queue in sorted(ends):
+        if ends[queue] < begins[queue]:
+            losses.report(f"{queue} ends at {ends[queue]}, before it begins at {begins[queue]}")
+    return cut(
+        ranges_between(begins, ends),
+        at_least=options.partitions_min,
+        records_max=options.records_max,
+    )
