@@ -262,8 +262,8 @@ class _Servers:
         from ..broker.broker import Broker
         from ..store.open_files import allow_many_files
         from ..store.os_disk import OsDisk
+        from ..store.sizes import config_of_files
         from .stores.locations import check_new_store
-        from .stores.sizes import config_of_files
 
         limits = allow_many_files()
         settings = self._settings

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.sizes import settings_of
 from pocketmq.tools.inspect.command import inspect
-from pocketmq.tools.stores.sizes import settings_of
 
 from ..recorded import expected, recorded_store, settings
 from ..stores import comparable, differences

@@ -19,8 +19,8 @@ from ...store.format.queue_entries import PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
+from ...store.sizes import settings_of
 from ...store.view import open_ours
-from ..stores.sizes import settings_of
 
 Name = tuple[str, int]
 Bounds = tuple[int, int]

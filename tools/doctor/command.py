@@ -13,9 +13,9 @@ import click
 from ...proto.clock import SystemClock
 from ...store.open_files import allow_many_files
 from ...store.os_disk import OsDisk
+from ...store.sizes import settings_of
 from ..options import TakesStores, broker_settings, broker_settings_option, store_argument
 from ..output import print_json
-from ..stores.sizes import settings_of
 from .diagnosis import diagnose
 from .text import print_diagnosis
 

@@ -21,8 +21,8 @@ from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport, Verified
+from ...store.sizes import settings_of
 from ..stores.locations import check_store
-from ..stores.sizes import settings_of
 from .cut import Cut, CutRows, find_cut
 from .skeleton import (
     Copied,

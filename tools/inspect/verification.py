@@ -34,6 +34,7 @@ from ...store.dispatch import by_queue
 from ...store.format.queue_entries import ADDRESS_MAX
 from ...store.index_check import LogPlaces, check_index_file
 from ...store.index_file import IndexFile
+from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.message_keys import keys_of
 from ...store.overlay_disk import OverlayDisk
 from ...store.queue_view import QueueExtent, QueueView
@@ -51,7 +52,6 @@ from .entry_check import (
     EntryCheck,
     Found,
 )
-from .index_files import IndexEntries, IndexName, index_names, open_index
 from .log_walk import Gap, LogWalk, Stretch
 from .tables import Tables
 

@@ -22,7 +22,7 @@ from ...proto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from ...proto.record import Host, Record
 from ...store.disk import Disk
 from ...store.format.index import index_key, key_hash
-from .index_files import Candidate, IndexFiles, IndexPart
+from ...store.index_view import Candidate, IndexFiles, PagedIndex
 from .log_files import Absence, LogFiles, Stored
 from .queue_files import QueueEntry, QueueFiles, Queues
 
@@ -281,7 +281,7 @@ class StoreSearch:
             ranges.append((position, self.log.end))
         return ranges
 
-    def _behind(self, file: IndexPart) -> int:
+    def _behind(self, file: PagedIndex) -> int:
         last = self.log.at(file.header.end_log_offset)
         size = len(last.data) if isinstance(last, Stored) else 0
         return file.header.end_log_offset + size

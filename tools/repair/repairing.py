@@ -40,6 +40,7 @@ from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport
+from ...store.sizes import settings_of
 from ...store.state_files import BROKEN_FOLDER, StateFile
 from ..doctor.evidence import Evidence, gather
 from ..doctor.losses import Losses, find_losses
@@ -55,7 +56,6 @@ from ..fork.skeleton import (
     settle,
 )
 from ..stores.locations import check_store
-from ..stores.sizes import settings_of
 
 _BATCH_ATTRIBUTE: Final = {"queue.type": "BatchCQ"}
 _TOPICS: Final = "topics.json"

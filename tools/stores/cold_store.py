@@ -12,10 +12,10 @@ from dataclasses import replace
 from ...proto.errors import StoreRefused
 from ...store.apache.files import Refused
 from ...store.overlay_disk import OverlayDisk
+from ...store.sizes import settings_of
 from ...store.view import NO_FILE, OpenedStore
 from . import RecoveryName
 from .locations import StoreLocation
-from .sizes import settings_of
 
 
 def open_cold(

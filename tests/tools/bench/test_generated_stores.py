@@ -10,6 +10,7 @@ from pocketmq.store.config import StoreConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.overlay_disk import OverlayDisk
+from pocketmq.store.sizes import settings_of
 from pocketmq.tools.bench.generated.stores import (
     GROUPS,
     lag_store,
@@ -18,7 +19,6 @@ from pocketmq.tools.bench.generated.stores import (
 )
 from pocketmq.tools.bench.generated.traffic import Traffic
 from pocketmq.tools.inspect.document import describe_apache
-from pocketmq.tools.stores.sizes import settings_of
 
 NOW_MS = 1_760_000_100_000
 SMALL = Traffic(count=3_000, topics=2, queues=3, log_file_bytes=64 << 10)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.clock import SystemClock
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.sizes import settings_of
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import State
 from pocketmq.tools.doctor.losses import Reason
-from pocketmq.tools.stores.sizes import settings_of
 
 from ...damage import damage
 from ...recorded import expected, recorded_names, recorded_store, settings

@@ -16,10 +16,10 @@ from pocketmq.proto.errors import InvalidArgument
 from pocketmq.proto.record import Record
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.sizes import settings_of
 from pocketmq.tools.doctor.diagnosis import diagnose
 from pocketmq.tools.fork.cut import END_OF_TIME_MS
 from pocketmq.tools.fork.forking import Forked, make_fork
-from pocketmq.tools.stores.sizes import settings_of
 
 from ...recorded import recorded_names, recorded_store, settings
 from ...runs import Hand, make_run, open_store, records_of

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.errors import StoreRefused
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.sizes import settings_of
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.lag.cold import store_rows
 from pocketmq.tools.lag.rows import LagRow, Verdict
 from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
-from pocketmq.tools.stores.sizes import settings_of
 
 from ...recorded import recorded_store
 from ...runs import Hand, make_run, open_store

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import ConfigError, InvalidArgument, PocketMQError
 from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.sizes import settings_of
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
 from pocketmq.tools.doctor.evidence import State
 from pocketmq.tools.repair.command import repair
 from pocketmq.tools.repair.repairing import Repaired, make_repaired_copy
-from pocketmq.tools.stores.sizes import settings_of
 
 from ...damage import damage
 from ...recorded import recorded_names, recorded_store, settings

@@ -9,8 +9,8 @@ import click
 import numpy as np
 
 from ....proto.errors import MessageNotFound
+from ....store.index_view import IndexEntries, IndexName, index_names, open_index
 from ....store.view import StoreView
-from ..index_files import IndexEntries, IndexName, index_names, open_index
 from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
 

@@ -18,9 +18,9 @@ from ....store.index_check import check_index_file
 from ....store.index_file import IndexFile
 from ....store.listing import missing_between, queue_folders, row_files, zeros_from
 from ....store.overlay_disk import OverlayDisk
+from ....store.sizes import settings_of
 from ...stores.locations import StoreLocation
 from ...stores.scan.log_range import log_end
-from ...stores.sizes import settings_of
 
 _LOOKED_AT_BYTES: Final = 16 << 20
 _TABLES: Final[Mapping[str, Callable[[str], Any]]] = {

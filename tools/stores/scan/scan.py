@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from ....proto.errors import ConfigError, OffsetOutOfRange
 from ....store.disk import Disk
 from ....store.listing import queue_folders, require_joined, row_files
+from ....store.sizes import settings_of
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
-from ..sizes import settings_of
 from .conditions import Conditions
 from .entry_columns import QueueColumns, QueuePart, live_part
 from .file_rows import FilePart, file_rows
