@@ -22,9 +22,9 @@ import numpy as np
 from ...broker.pop.journal_files import folder_in, read
 from ...proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from ...proto.topics import SCHEDULE_TOPIC
-from ...store.format.replica_files import EPOCHS_FILE
 from ...store.damage import SetAside, set_aside
 from ...store.format.log_file import HEAD_BYTES, record_head
+from ...store.format.replica_files import EPOCHS_FILE
 from ...store.format.timers import WHEEL_SIZE
 from ...store.listing import FileRow, RowFile
 from ...store.os_disk import lock_is_held
