@@ -37,7 +37,7 @@ from .certificates import Certificates
 from .config import BrokerConfig
 from .metrics import MetricsPage, PageFigure, figures
 from .parts import BrokerParts, assemble
-from .registration import Registration, State, dial
+from .registration import Registration, RegistrationState, dial
 from .service_v1 import BrokerService, topic_message
 from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
@@ -310,7 +310,7 @@ class Broker:
         running.parts.topics.on_change.append(lambda name: registration.changed())
         registration.start()
 
-    def _state(self) -> State:
+    def _state(self) -> RegistrationState:
         """Return what name servers are told."""
         assert self._running is not None, "registered while running"
         topics = self._running.parts.topics
@@ -319,7 +319,7 @@ class Broker:
             found = topics.find(name)
             return None if found is None else topic_message(found)
 
-        return State(self._head, topics.names, topic, topics.changed_since)
+        return RegistrationState(self._head, topics.names, topic, topics.changed_since)
 
     def _head(self) -> pb.BrokerRegistration:
         assert self._running is not None, "registered while running"

@@ -3,15 +3,23 @@
 A fetch waits in purgatory under its (topic, queue) until `min_bytes` are there or its time is over; each append to the
 queue lets it try again. Long waits of one length end in bunches, up to 1/64 later than asked for. The records are
 slices of the log, joined once; nothing is decoded here, and bodies are compared with their CRCs only where the request
-says so: our own clients do that themselves, and ask again when they find a wrong one. A fetch with a filter is another
-kind, see filters.py.
+says so: our own clients do that themselves, and ask again when they find a wrong one.
+
+A fetch with a filter (filters.py) looks on from its offset, some messages a turn, and answers with those that are
+wanted, once there is enough of them, at most HELD_BYTES_MAX: what was found is kept until then, and nothing is looked
+at twice. At the end of the queue it waits for messages to come; those that are not wanted do not end its wait. When its
+time is over it answers with what there is, and with how far it has looked, so that the group can commit beyond what it
+does not want.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from ..proto.errors import InvalidArgument, PocketMQError, QueueNotFound
+import numpy as np
+
+from ..proto.errors import InvalidArgument, OffsetOutOfRange, PocketMQError, QueueNotFound
 from ..proto.errors_wire import to_wire
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import FIXED_SIZE_V4
@@ -20,11 +28,44 @@ from ..store.slices import Slices
 from .accounts.account import QueueLook
 from .accounts.accounts import Accounts
 from .config import BrokerConfig
-from .fetch_replies import Done, FetchLimits, failed, never_written
-from .filters import FilteredFetch, Filters, choice_of
+from .filters import FilterChoice, Filters, Mask, choice_of, share_of_turn
 from .offsets import Offsets
 from .topics import Topics
-from .waiting import Purgatory, Waiting, end_of_wait
+from .waiting import Purgatory, WatchedOperation, end_of_wait
+
+#: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
+HELD_BYTES_MAX: Final = 64 * 1024
+#: Told of the answer to one fetch, exactly once.
+Done = Callable[[pb.FetchReply], None]
+
+
+class FetchLimits(NamedTuple):
+    """How much an answer may have at most."""
+
+    messages: int
+    size_bytes: int
+
+
+def _failed(request: pb.FetchRequest, store: MessageStore, error: PocketMQError) -> pb.FetchReply:
+    """Return the answer that the queue cannot be read because of ERROR."""
+    low, high = store.queue_bounds(request.topic, request.queue)
+    return pb.FetchReply(
+        fetch_id=request.fetch_id, min_offset=low, max_offset=high, error=to_wire(error)
+    )
+
+
+def _never_written(request: pb.FetchRequest) -> pb.FetchReply:
+    """Return the answer for a queue that the topic has and the store has nothing of: it is empty."""
+    reply = pb.FetchReply(fetch_id=request.fetch_id)
+    if request.offset != 0:
+        error = OffsetOutOfRange(
+            f"offset {request.offset} of {request.topic}/{request.queue} lies outside 0 to 0",
+            offset=request.offset,
+            min_offset=0,
+            max_offset=0,
+        )
+        reply.error.CopyFrom(to_wire(error))
+    return reply
 
 
 class Fetches:
@@ -55,7 +96,7 @@ class Fetches:
         #: How many fetches were asked for.
         self.asked = 0
 
-    def fetch(self, request: pb.FetchRequest, done: Done) -> Waiting | None:
+    def fetch(self, request: pb.FetchRequest, done: Done) -> WatchedOperation | None:
         """Tell DONE the answer, now or later; return the wait, which its owner may cancel, None if it is over."""
         self.asked += 1
         try:
@@ -182,9 +223,9 @@ class _Fetch:
                 check_crcs=request.check_crcs,
             )
         except QueueNotFound:
-            return never_written(request)
+            return _never_written(request)
         except PocketMQError as error:
-            return failed(request, self._store, error)
+            return _failed(request, self._store, error)
         return pb.FetchReply(
             fetch_id=request.fetch_id,
             records=found.records,
@@ -193,3 +234,160 @@ class _Fetch:
             max_offset=found.max_offset,
             lost_count=found.lost,
         )
+
+
+# --- a fetch with a filter
+
+
+class FilteredFetch:
+    """One fetch: an operation of the purgatory."""
+
+    def __init__(
+        self,
+        request: pb.FetchRequest,
+        limits: FetchLimits,
+        choice: FilterChoice,
+        store: MessageStore,
+        filters: Filters,
+        done: Done,
+    ) -> None:
+        self._request = request
+        self._limits = limits
+        self._choice = choice
+        self._store = store
+        self._filters = filters
+        self._done = done
+        self._next = request.offset
+        self._found: list[bytes] = []
+        self._found_bytes = self._found_count = self._stepped = self._lost = 0
+        self._looked = False
+        #: Is there a record that does not fit in any more?
+        self._is_full = False
+        #: Does a later turn look on? Then nothing else does.
+        self._goes_on = False
+        self._watch: tuple[Purgatory, WatchedOperation] | None = None
+
+    def watched(self, purgatory: Purgatory, waiting: WatchedOperation) -> None:
+        """Hear that PURGATORY watches this fetch as WAITING."""
+        self._watch = purgatory, waiting
+
+    def try_complete(self) -> bool:
+        if self._goes_on or self._next == self._end():
+            return False
+        if not self._filters.has_turn:
+            self._goes_on = True
+            self._filters.go_on(self._look_on)
+            return False
+        error = self._look()
+        if error is not None or self._is_enough():
+            self._answer(error)
+            return True
+        if self._next != self._end():
+            self._goes_on = True
+            self._filters.go_on(self._look_on)
+        return False
+
+    def on_deadline(self) -> None:
+        self._answer(None if self._looked or not self._filters.has_turn else self._look())
+
+    def look_once(self) -> None:
+        """Look at the next messages, in this turn or a later one, and answer."""
+        if self._filters.has_turn:
+            self.on_deadline()
+        else:
+            self._filters.go_on(self._look_late)
+
+    def _look_late(self) -> bool:
+        self.on_deadline()
+        return True
+
+    def _look_on(self) -> bool:
+        self._goes_on = False
+        return self._watch is not None and self._watch[0].try_again(self._watch[1])
+
+    def _end(self) -> int:
+        return self._store.queue_bounds(self._request.topic, self._request.queue)[1]
+
+    def _is_enough(self) -> bool:
+        request, limits = self._request, self._limits
+        enough = min(max(request.min_bytes, 1), limits.size_bytes, HELD_BYTES_MAX)
+        return self._is_full or self._found_bytes >= enough or self._found_count >= limits.messages
+
+    def _look(self) -> pb.FetchReply | None:
+        """Look at the next messages; return the answer that says why that cannot be."""
+        self._looked = True
+        request, limits = self._request, self._limits
+        room_bytes = limits.size_bytes - self._found_bytes
+        try:
+            seen = self._store.read_queue(
+                request.topic,
+                request.queue,
+                self._next,
+                min(limits.messages - self._found_count, self._choice.records_max),
+                min(room_bytes, self._choice.bytes_max),
+                self._choice.candidates,
+                check_crcs=request.check_crcs,
+            )
+        except QueueNotFound:
+            return _never_written(request)
+        except PocketMQError as error:
+            return None if self._found else _failed(request, self._store, error)
+        if self._found and len(seen.records) > room_bytes:
+            self._is_full = True
+        else:
+            self._take(seen)
+        return None
+
+    def _take(self, seen: Slices) -> None:
+        self._filters.spend(share_of_turn(self._choice, seen))
+        wanted = self._choice.wanted(seen)
+        count = int(wanted.sum())
+        stepped = seen.turned_down + len(seen) - count
+        request = self._request
+        if request.group:
+            look = QueueLook(
+                self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
+            )
+            self._filters.accounts.look(
+                (request.group, request.topic, request.queue),
+                look,
+                queue_end=seen.max_offset,
+                filtering=self._choice.filtering,
+            )
+        if count:
+            found = _kept(seen, wanted)
+            self._found.append(found)
+            self._found_bytes += len(found)
+            self._found_count += count
+        self._stepped += stepped
+        self._lost += seen.lost
+        self._next = seen.next_offset
+
+    def _answer(self, error: pb.FetchReply | None) -> None:
+        if error is not None:
+            self._done(error)
+            return
+        request = self._request
+        low, high = self._store.queue_bounds(request.topic, request.queue)
+        self._done(
+            pb.FetchReply(
+                fetch_id=request.fetch_id,
+                records=b"".join(self._found),
+                next_offset=self._next,
+                min_offset=low,
+                max_offset=high,
+                filtered_count=self._stepped,
+                lost_count=self._lost,
+            )
+        )
+
+
+def _kept(seen: Slices, wanted: Mask) -> bytes:
+    """Return the records of SEEN that are WANTED, joined."""
+    if wanted.all():
+        return seen.records
+    ends = np.cumsum(seen.sizes)
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
+    bounds = np.concatenate((np.zeros(1, np.int64), ends))[edges].tolist()
+    pieces = map(slice, bounds[::2], bounds[1::2])
+    return b"".join(map(memoryview(seen.records).__getitem__, pieces))

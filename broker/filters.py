@@ -1,4 +1,4 @@
-"""Filters at work: which queue entries are worth a look, which of their records are wanted, and fetches with a filter.
+"""Filters at work: which queue entries are worth a look, which of their records are wanted; and turns of looking.
 
 Tags     the queue entry holds the hash of a message's tag: only entries with a wanted hash are read, and of these
          only records whose tag is a wanted one, letter by letter ("Aa" and "BB" have one hash)
@@ -11,11 +11,6 @@ with extended queues keep an address there. All this is pure.
 A fetch may be far behind and want little: it looks at some messages a turn, and all together at no more than one may.
 One fetch goes on in one turn, the one that has waited longest, so that sends and other fetches have their turns in
 between.
-
-A fetch answers once there is enough of what it wants, at most HELD_BYTES_MAX: what was found is kept until then, and
-nothing is looked at twice. At the end of the queue it waits for messages to come; those that are not wanted do not end
-its wait. When its time is over it answers with what there is, and with how far it has looked, so that the group can
-commit beyond what it does not want.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from numpy.typing import NDArray
 
 from ..proto.byte_ranges import bytes_at
 from ..proto.clock import Clock
-from ..proto.errors import InvalidFilter, PocketMQError, QueueNotFound
+from ..proto.errors import InvalidFilter
 from ..proto.filters.sql.evaluation import CACHED_MAX, compiled
 from ..proto.filters.tags import parse_tags, tag_expression
 from ..proto.filters.wire import canonical_sql, normalised
@@ -40,13 +35,10 @@ from ..proto.hash_ranges import java_hashes
 from ..proto.properties import TAGS
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record_run import Longs, as_bytes, parse_run, starts_of
-from ..store.message_store import MessageStore
 from ..store.slices import Slices
-from .accounts.account import Filtering, QueueLook, filtering_of
+from .accounts.account import Filtering, filtering_of
 from .accounts.accounts import Accounts
-from .fetch_replies import Done, FetchLimits, failed, never_written
 from .timers import Timers, Turns
-from .waiting import Purgatory, Waiting
 
 Mask = NDArray[np.bool_]
 
@@ -72,8 +64,6 @@ _MANY_TAGS_RECORDS_MAX: Final = 5_000
 LOOKED_AT_BYTES_MAX: Final = 1024 * 1024
 #: Looks on; returns False if there is nothing to do any more.
 LookOn = Callable[[], bool]
-#: A fetch that has found so much answers, however much it asked to wait for: it keeps that in memory.
-HELD_BYTES_MAX: Final = 64 * 1024
 
 
 class FilterChoice(Protocol):
@@ -193,7 +183,7 @@ def _choice(kind: pb.Filter.Kind, expression: str) -> FilterChoice | None:
     raise InvalidFilter(f"filter kind {kind} is not served", field="kind", value=kind)
 
 
-# --- fetches with a filter
+# --- turns of the loop
 
 
 class Filters:
@@ -235,160 +225,3 @@ class Filters:
         """Go on with nothing any more."""
         self._going_on.clear()
         self._turns.stop()
-
-
-# ---
-
-
-class FilteredFetch:
-    """One fetch: an operation of the purgatory."""
-
-    def __init__(
-        self,
-        request: pb.FetchRequest,
-        limits: FetchLimits,
-        choice: FilterChoice,
-        store: MessageStore,
-        filters: Filters,
-        done: Done,
-    ) -> None:
-        self._request = request
-        self._limits = limits
-        self._choice = choice
-        self._store = store
-        self._filters = filters
-        self._done = done
-        self._next = request.offset
-        self._found: list[bytes] = []
-        self._found_bytes = self._found_count = self._stepped = self._lost = 0
-        self._looked = False
-        #: Is there a record that does not fit in any more?
-        self._is_full = False
-        #: Does a later turn look on? Then nothing else does.
-        self._goes_on = False
-        self._watch: tuple[Purgatory, Waiting] | None = None
-
-    def watched(self, purgatory: Purgatory, waiting: Waiting) -> None:
-        """Hear that PURGATORY watches this fetch as WAITING."""
-        self._watch = purgatory, waiting
-
-    def try_complete(self) -> bool:
-        if self._goes_on or self._next == self._end():
-            return False
-        if not self._filters.has_turn:
-            self._goes_on = True
-            self._filters.go_on(self._look_on)
-            return False
-        error = self._look()
-        if error is not None or self._is_enough():
-            self._answer(error)
-            return True
-        if self._next != self._end():
-            self._goes_on = True
-            self._filters.go_on(self._look_on)
-        return False
-
-    def on_deadline(self) -> None:
-        self._answer(None if self._looked or not self._filters.has_turn else self._look())
-
-    def look_once(self) -> None:
-        """Look at the next messages, in this turn or a later one, and answer."""
-        if self._filters.has_turn:
-            self.on_deadline()
-        else:
-            self._filters.go_on(self._look_late)
-
-    def _look_late(self) -> bool:
-        self.on_deadline()
-        return True
-
-    def _look_on(self) -> bool:
-        self._goes_on = False
-        return self._watch is not None and self._watch[0].try_again(self._watch[1])
-
-    def _end(self) -> int:
-        return self._store.queue_bounds(self._request.topic, self._request.queue)[1]
-
-    def _is_enough(self) -> bool:
-        request, limits = self._request, self._limits
-        enough = min(max(request.min_bytes, 1), limits.size_bytes, HELD_BYTES_MAX)
-        return self._is_full or self._found_bytes >= enough or self._found_count >= limits.messages
-
-    def _look(self) -> pb.FetchReply | None:
-        """Look at the next messages; return the answer that says why that cannot be."""
-        self._looked = True
-        request, limits = self._request, self._limits
-        room_bytes = limits.size_bytes - self._found_bytes
-        try:
-            seen = self._store.read_queue(
-                request.topic,
-                request.queue,
-                self._next,
-                min(limits.messages - self._found_count, self._choice.records_max),
-                min(room_bytes, self._choice.bytes_max),
-                self._choice.candidates,
-                check_crcs=request.check_crcs,
-            )
-        except QueueNotFound:
-            return never_written(request)
-        except PocketMQError as error:
-            return None if self._found else failed(request, self._store, error)
-        if self._found and len(seen.records) > room_bytes:
-            self._is_full = True
-        else:
-            self._take(seen)
-        return None
-
-    def _take(self, seen: Slices) -> None:
-        self._filters.spend(share_of_turn(self._choice, seen))
-        wanted = self._choice.wanted(seen)
-        count = int(wanted.sum())
-        stepped = seen.turned_down + len(seen) - count
-        request = self._request
-        if request.group:
-            look = QueueLook(
-                self._next, seen.next_offset, seen.queue_offsets[wanted], stepped, seen.lost
-            )
-            self._filters.accounts.look(
-                (request.group, request.topic, request.queue),
-                look,
-                queue_end=seen.max_offset,
-                filtering=self._choice.filtering,
-            )
-        if count:
-            found = _kept(seen, wanted)
-            self._found.append(found)
-            self._found_bytes += len(found)
-            self._found_count += count
-        self._stepped += stepped
-        self._lost += seen.lost
-        self._next = seen.next_offset
-
-    def _answer(self, error: pb.FetchReply | None) -> None:
-        if error is not None:
-            self._done(error)
-            return
-        request = self._request
-        low, high = self._store.queue_bounds(request.topic, request.queue)
-        self._done(
-            pb.FetchReply(
-                fetch_id=request.fetch_id,
-                records=b"".join(self._found),
-                next_offset=self._next,
-                min_offset=low,
-                max_offset=high,
-                filtered_count=self._stepped,
-                lost_count=self._lost,
-            )
-        )
-
-
-def _kept(seen: Slices, wanted: Mask) -> bytes:
-    """Return the records of SEEN that are WANTED, joined."""
-    if wanted.all():
-        return seen.records
-    ends = np.cumsum(seen.sizes)
-    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
-    bounds = np.concatenate((np.zeros(1, np.int64), ends))[edges].tolist()
-    pieces = map(slice, bounds[::2], bounds[1::2])
-    return b"".join(map(memoryview(seen.records).__getitem__, pieces))

@@ -39,7 +39,7 @@ PART_TOPICS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RegistrationState:
     """What a broker says of itself: HEAD makes a message without topics, with the present version of them.
 
     CHANGED_SINCE tells which names of topics changed since a version, None if that is not known; TOPIC makes the
@@ -67,7 +67,7 @@ class Registration:
     def __init__(
         self,
         addresses: Iterable[str],
-        state: State,
+        state: RegistrationState,
         clock: Clock,
         random: Random,
         period_ms: int,
@@ -106,7 +106,7 @@ class _NameServerLink:
     def __init__(
         self,
         address: str,
-        state: State,
+        state: RegistrationState,
         clock: Clock,
         random: Random,
         period_ms: int,

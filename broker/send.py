@@ -51,8 +51,7 @@ from .appends import Appends
 from .config import BrokerConfig
 from .delay.roads import DelayRules, Part, timer_out_ms
 from .producers.numbers import RunNumbers, rest_of
-from .producers.places import Places
-from .producers.producers import Producers
+from .producers.producers import Places, Producers
 from .producers.sequences import Numbered
 from .timers import Timers
 from .topics import TYPE_ATTRIBUTE, Topics

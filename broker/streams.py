@@ -13,7 +13,7 @@ from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.rpc import Stream
 from .fetch import Fetches
 from .send import Sends
-from .waiting import Waiting
+from .waiting import WatchedOperation
 
 
 class ProduceStream:
@@ -63,7 +63,7 @@ class FetchStream:
         self._stream = stream
         self._fetches = fetches
         self._window = _Window(fetches_max)
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WatchedOperation] = {}
         self._numbers = 0
         self._ended = False
 

@@ -46,7 +46,7 @@ class Operation(Protocol):
         ...
 
 
-class Waiting:
+class WatchedOperation:
     """An operation that is watched; `cancel` takes it out."""
 
     __slots__ = ("_purgatory", "keys", "operation", "timer")
@@ -70,7 +70,7 @@ class Purgatory:
     def __init__(self, timers: Timers, *, limit: int) -> None:
         self._timers = timers
         self._limit = limit
-        self._watched: dict[Hashable, dict[Waiting, None]] = {}
+        self._watched: dict[Hashable, dict[WatchedOperation, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Purgatory:
         deadline_ms: int,
         *,
         also: Sequence[Hashable] = (),
-    ) -> Waiting | None:
+    ) -> WatchedOperation | None:
         """Complete OPERATION now, or watch it under KEY until DEADLINE_MS; return the watch, None if it is done.
 
         ALSO are further keys, each another one.
@@ -103,9 +103,9 @@ class Purgatory:
         deadline_ms: int,
         *,
         also: Sequence[Hashable] = (),
-    ) -> Waiting:
+    ) -> WatchedOperation:
         """Watch OPERATION, which has tried in vain, under KEY and ALSO until DEADLINE_MS, whatever the limit."""
-        waiting = Waiting(self, (key, *also), operation)
+        waiting = WatchedOperation(self, (key, *also), operation)
         for each in waiting.keys:
             self._watched.setdefault(each, {})[waiting] = None
         self._count += 1
@@ -145,7 +145,7 @@ class Purgatory:
         for waiting in self._watched.get(key, ()):
             yield waiting.operation
 
-    def try_again(self, waiting: Waiting) -> bool:
+    def try_again(self, waiting: WatchedOperation) -> bool:
         """Let WAITING try again on its own; return whether it was still there."""
         if waiting not in self._watched.get(waiting.keys[0], ()):
             return False
@@ -153,7 +153,7 @@ class Purgatory:
             self.remove(waiting)
         return True
 
-    def remove(self, waiting: Waiting) -> bool:
+    def remove(self, waiting: WatchedOperation) -> bool:
         """Forget WAITING; return whether it was still there."""
         for key in waiting.keys:
             watched = self._watched.get(key)
@@ -173,6 +173,6 @@ class Purgatory:
             for waiting in list(watched):
                 self._expire(waiting)
 
-    def _expire(self, waiting: Waiting) -> None:
+    def _expire(self, waiting: WatchedOperation) -> None:
         if self.remove(waiting):
             waiting.operation.on_deadline()

@@ -38,7 +38,7 @@ from ..groups import Groups, is_only_warned
 from ..timers import Timers
 from ..waiting import Purgatory
 from .group import Group, replaced
-from .membership import GroupMember, GroupMembership, check_held, differences, member_of, mismatch
+from .membership import GroupMembership, JoinedMember, check_held, differences, member_of, mismatch
 
 logger = logging.getLogger(__name__)
 
@@ -159,8 +159,8 @@ class Coordinator:
                 )
 
     def _differing(
-        self, group: Group, member: GroupMember, before: GroupMember | None, *, only_warn: bool
-    ) -> list[tuple[GroupMember, SubscriptionMismatch]]:
+        self, group: Group, member: JoinedMember, before: JoinedMember | None, *, only_warn: bool
+    ) -> list[tuple[JoinedMember, SubscriptionMismatch]]:
         """Return whom to warn that MEMBER wants something else than the others, or raise SubscriptionMismatch."""
         mine = member.member_id
         other = group.membership.other_than(mine, before.member_id if before else mine)
@@ -183,13 +183,13 @@ class Coordinator:
         member.heard(self._timers)
         self._watch(group, member)
 
-    def _watch(self, group: Group, member: GroupMember) -> None:
+    def _watch(self, group: Group, member: JoinedMember) -> None:
         """Complete what waits for the end of MEMBER's session, and wait for that of the one that begins now."""
         key = (group.name, member.member_id)
         self._sessions.notify(key)
         self._sessions.complete_or_watch(_Session(self, group, member), key, member.session_ends_ms)
 
-    def session_over(self, group: Group, member: GroupMember) -> None:
+    def session_over(self, group: Group, member: JoinedMember) -> None:
         """Let MEMBER go, which was not heard of for its whole session."""
         logger.warning(
             "member not heard of group=%s member=%s session_timeout_ms=%d",
@@ -219,7 +219,7 @@ class Coordinator:
         self._remove(group, member)
         self._sessions.notify((group.name, member_id))
 
-    def _remove(self, group: Group, member: GroupMember) -> None:
+    def _remove(self, group: Group, member: JoinedMember) -> None:
         group.membership.remove(member.member_id)
         self._count -= 1
         group.schedule()
@@ -230,7 +230,7 @@ class _Session:
 
     __slots__ = ("_coordinator", "_group", "_is_watched", "_member")
 
-    def __init__(self, coordinator: Coordinator, group: Group, member: GroupMember) -> None:
+    def __init__(self, coordinator: Coordinator, group: Group, member: JoinedMember) -> None:
         self._coordinator = coordinator
         self._group = group
         self._member = member
@@ -327,7 +327,7 @@ class MemberStream:
             self._group.left_seat(self, self._member_id)
 
 
-def _before(membership: GroupMembership, member: GroupMember) -> GroupMember | None:
+def _before(membership: GroupMembership, member: JoinedMember) -> JoinedMember | None:
     """Return whose place MEMBER takes: its own, or that of its instance. Raises InvalidArgument."""
     before = membership.members.get(member.member_id)
     if before is not None and before.instance_id != member.instance_id:

@@ -19,8 +19,8 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..config import BrokerConfig
 from ..timers import Timers
 from ..timing_wheel import Timer
-from ..waiting import Purgatory, Waiting
-from .membership import GroupMember, GroupMembership, check_plan
+from ..waiting import Purgatory, WatchedOperation
+from .membership import GroupMembership, JoinedMember, check_plan
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Group:
         self._joins = joins
         #: What the next generation waits for; None: nothing has changed.
         self._joining: _DelayedJoin | None = None
-        self._watched: Waiting | None = None
+        self._watched: WatchedOperation | None = None
         #: When the leader is passed over, and of which generation which leader that is.
         self._leader_silent: Timer | None = None
         self._awaited = (0, "")
@@ -110,7 +110,7 @@ class Group:
 
     # --- seats
 
-    def take_place(self, before: GroupMember, member: GroupMember) -> None:
+    def take_place(self, before: JoinedMember, member: JoinedMember) -> None:
         """Let MEMBER have the place of BEFORE, of the same member_id or of the same instance."""
         self.membership.replace(before, member)
         if before.member_id != member.member_id:
@@ -125,7 +125,7 @@ class Group:
             if seat is not None:
                 seat.end(replaced(before.member_id, member.instance_id, self.name))
 
-    def seat(self, seat: Seat, member: GroupMember) -> None:
+    def seat(self, seat: Seat, member: JoinedMember) -> None:
         """Tell MEMBER at SEAT from now on, and at once what was agreed on."""
         other, self._seats[member.member_id] = self._seats.get(member.member_id), seat
         if other is not None and other is not seat:
@@ -270,7 +270,7 @@ class Group:
         elif is_waiting:
             self.schedule()
 
-    def _pass_over(self, leader: GroupMember) -> None:
+    def _pass_over(self, leader: JoinedMember) -> None:
         self._leader_silent = None
         leader.passed_over = True
         logger.warning("leader passed over group=%s member=%s", self.name, leader.member_id)

@@ -11,7 +11,7 @@ Members of a group share its queues: whoever wants something else than the other
 and they step over what it wants. So all of them want the same topics through the same filters, and allocate the same
 way: what each wants is brought into a form that can be compared, and differences are told in words.
 
-What members say is checked: a join becomes a `GroupMember`, a plan is one that can be kept.
+What members say is checked: a join becomes a `JoinedMember`, a plan is one that can be kept.
 
 Bounds: `FENCED_MAX` member_ids that are out for good are remembered. Members are bounded by who admits them.
 """
@@ -47,7 +47,7 @@ _QUEUE_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupMember:
+class JoinedMember:
     """One member: WIRE is what others are told of it."""
 
     wire: pb.Member
@@ -89,7 +89,7 @@ class GroupMembership:
         self.leader = ""
         self.rebalance_count = 0
         #: By member_id; who has been in longest comes first.
-        self.members: dict[str, GroupMember] = {}
+        self.members: dict[str, JoinedMember] = {}
         #: The plan of this generation, by member_id; None: there is none yet.
         self.shares: dict[str, list[pb.HeldQueue]] | None = None
         self._fenced: dict[str, None] = {}
@@ -102,23 +102,23 @@ class GroupMembership:
         """Did another member take the place of MEMBER_ID?"""
         return member_id in self._fenced
 
-    def of_instance(self, instance_id: str) -> GroupMember | None:
+    def of_instance(self, instance_id: str) -> JoinedMember | None:
         """Return the member whose place INSTANCE_ID is."""
         if not instance_id:
             return None
         found = (one for one in self.members.values() if one.instance_id == instance_id)
         return next(found, None)
 
-    def other_than(self, *member_ids: str) -> GroupMember | None:
+    def other_than(self, *member_ids: str) -> JoinedMember | None:
         """Return who has been in longest but for MEMBER_IDS."""
         return next((one for name, one in self.members.items() if name not in member_ids), None)
 
-    def add(self, member: GroupMember) -> None:
+    def add(self, member: JoinedMember) -> None:
         """Take MEMBER in: it has a share from the next generation on."""
         assert member.member_id not in self.members, "a member is in once"
         self.members[member.member_id] = member
 
-    def replace(self, before: GroupMember, member: GroupMember) -> None:
+    def replace(self, before: JoinedMember, member: JoinedMember) -> None:
         """Let MEMBER, of the same or of another member_id, have the place of BEFORE."""
         old, new = before.member_id, member.member_id
         member.since = before.since
@@ -307,7 +307,7 @@ def want_in_words(want: tuple[int, str] | None) -> str:
 # --- what members say, checked
 
 
-def member_of(join: pb.Join, peer: str, timers: Timers) -> GroupMember:
+def member_of(join: pb.Join, peer: str, timers: Timers) -> JoinedMember:
     """Return who joins with JOIN from PEER now, by TIMERS.
 
     Raises InvalidArgument, InvalidName or InvalidFilter, which name the field.
@@ -331,7 +331,7 @@ def member_of(join: pb.Join, peer: str, timers: Timers) -> GroupMember:
         peer=peer,
         joined_ms=timers.unix_ms(),
     )
-    member = GroupMember(wire=wire, wishes=Wishes.of(join), session_timeout_ms=timeout_ms)
+    member = JoinedMember(wire=wire, wishes=Wishes.of(join), session_timeout_ms=timeout_ms)
     member.heard(timers)
     return member
 

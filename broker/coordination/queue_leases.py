@@ -32,7 +32,7 @@ from ..offsets import Offsets
 from ..timers import Timers
 from ..timing_wheel import Timer
 from ..topics import Topics
-from ..waiting import Purgatory, Waiting
+from ..waiting import Purgatory, WatchedOperation
 from .leases import Asker, KeptLeases, Lease, QueueKey, WantedQueue
 from .names import check_least, check_member, check_range
 
@@ -288,7 +288,7 @@ class _Wait:
         return True
 
 
-def _let_go(waiting: Waiting) -> None:
+def _let_go(waiting: WatchedOperation) -> None:
     waiting.cancel()
 
 

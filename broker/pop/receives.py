@@ -24,7 +24,7 @@ from ...proto.errors import InvalidReceiptHandle, Overloaded, PocketMQError
 from ...proto.topics import RETRY_PREFIX, retry_topic
 from ..config import BrokerConfig
 from ..filters import FilterChoice
-from ..waiting import Purgatory, Waiting, end_of_wait
+from ..waiting import Purgatory, WatchedOperation, end_of_wait
 
 logger = logging.getLogger(__name__)
 _KINDS: Final = {"p": False, "r": True}
@@ -171,7 +171,7 @@ class Receive:
         #: Does a later turn look on? Then nothing else does.
         self._is_looking_on = False
         self.asked = asked
-        self.waiting: Waiting | None = None
+        self.waiting: WatchedOperation | None = None
 
     def try_complete(self) -> bool:
         if self._is_looking_on:

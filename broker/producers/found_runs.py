@@ -33,7 +33,7 @@ from ...proto.topics import (
 from ...store.commit_log import CommitLog
 from ...store.files import MappedFile
 from .numbers import COUNT_MAX, RunNumbers
-from .sequence import Stored
+from .sequence import StoredRun
 from .sequences import Key
 
 _PROPERTY: Final = re.compile(rb"PRODUCER_SEQUENCE\x01([0-9a-f:]{7,50})")
@@ -50,7 +50,7 @@ class FoundRun(NamedTuple):
 
     key: Key
     epoch: int
-    stored: Stored
+    stored: StoredRun
 
 
 def found_runs(log: CommitLog, begin: int, end: int) -> Iterator[FoundRun]:
@@ -87,7 +87,7 @@ class _Open:
         """Return what was found."""
         low, high = min(self.rows), max(self.rows)
         first, count = self.numbers.first + low, high - low + 1
-        stored = Stored(
+        stored = StoredRun(
             first, count, self.rows[low], self.end_offset, self.store_ms, self.queue_offset
         )
         if self.scattered or count != len(self.rows):

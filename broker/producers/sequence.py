@@ -17,7 +17,7 @@ Gaps: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRun:
     """COUNT records from number FIRST on that lie in the log before END_OFFSET; the first at LOG_OFFSET.
 
     They follow each other in their queue from QUEUE_OFFSET on; or they lie scattered, then LOG_OFFSETS says where each
@@ -80,7 +80,7 @@ class Sequence:
         self.epoch = self.reserved_epoch = epoch
         self.known_from = self.next = self.settled = 0
         self.missing: Gaps = ()
-        self.runs: tuple[Stored, ...] = ()
+        self.runs: tuple[StoredRun, ...] = ()
         #: What the next run of this turn follows; −1: something is missing.
         self.reserved = 0
 
@@ -116,7 +116,7 @@ class Sequence:
             raise broken(numbers, self.expected)
         return None if new.all() else np.flatnonzero(new).astype(np.int64)
 
-    def add(self, stored: Stored) -> None:
+    def add(self, stored: StoredRun) -> None:
         """Count what was STORED."""
         for begin, end in stored.intervals():
             if begin > self.next:

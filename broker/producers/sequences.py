@@ -34,7 +34,7 @@ from typing import Final, TypeAlias
 from ...proto.errors import PocketMQError, ProducerFenced
 from ...proto.record_run import Longs
 from .numbers import RunNumbers
-from .sequence import Sequence, Stored, broken, unknown
+from .sequence import Sequence, StoredRun, broken, unknown
 
 #: As many runs as Kafka's brokers remember: more are not in flight.
 RUNS_KEPT: Final = 5
@@ -152,7 +152,7 @@ class ProducerSequences:
 
     # --- what became of it
 
-    def stored(self, run: Numbered, stored: Stored) -> None:
+    def stored(self, run: Numbered, stored: StoredRun) -> None:
         """RUN was appended."""
         sequence = run.sequence
         assert sequence is not None, "it was reserved"
@@ -184,7 +184,7 @@ class ProducerSequences:
         self,
         key: Key,
         epoch: int,
-        stored: Stored,
+        stored: StoredRun,
         *,
         complete: bool = True,
         used_ms: int | None = None,
@@ -264,12 +264,12 @@ class ProducerSequences:
         self._table[key] = sequence
         sequence.used_ms = now_ms
 
-    def _add(self, sequence: Sequence, stored: Stored) -> None:
+    def _add(self, sequence: Sequence, stored: StoredRun) -> None:
         sequence.add(stored)
         self._remember(sequence, stored)
         self.version += 1
 
-    def _remember(self, sequence: Sequence, stored: Stored) -> None:
+    def _remember(self, sequence: Sequence, stored: StoredRun) -> None:
         """Keep the places of STORED, and let those of an older run go."""
         if stored.log_offsets is not None:
             if self._rows + stored.count > ROWS_MAX:
@@ -285,5 +285,5 @@ class ProducerSequences:
         sequence.runs = ()
 
 
-def _rows_of(runs: tuple[Stored, ...]) -> int:
+def _rows_of(runs: tuple[StoredRun, ...]) -> int:
     return sum(stored.count for stored in runs if stored.log_offsets is not None)

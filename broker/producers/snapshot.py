@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...store.commit_log import CommitLog
-from .sequence import Sequence, Stored
+from .sequence import Sequence, StoredRun
 from .sequences import Key
 
 TAIL_BYTES: Final = 4096
@@ -94,7 +94,7 @@ def _text(row: list[Any]) -> str:
     return json.dumps([*values, [*map(_run, runs)], end_offset, used_ms], separators=(",", ":"))
 
 
-def _run(stored: Stored) -> list[Any]:
+def _run(stored: StoredRun) -> list[Any]:
     offsets = None if stored.log_offsets is None else stored.log_offsets.tolist()
     return [
         stored.first,
@@ -124,6 +124,6 @@ def _stored(
     store_ms: int,
     queue_offset: int,
     log_offsets: list[int] | None,
-) -> Stored:
+) -> StoredRun:
     offsets = None if log_offsets is None else np.array(log_offsets, np.int64)
-    return Stored(first, count, log_offset, end_offset, store_ms, queue_offset, offsets)
+    return StoredRun(first, count, log_offset, end_offset, store_ms, queue_offset, offsets)

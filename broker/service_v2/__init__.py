@@ -2,7 +2,7 @@
 
     method                                          file
     QueryRoute, QueryAssignment                     routes
-    Telemetry                                       telemetry, with settings, diagnostics
+    Telemetry                                       telemetry, with diagnostics
     Heartbeat, NotifyClientTermination              sessions
     SendMessage                                     sending
     EndTransaction, RecallMessage                   relayed

@@ -1,6 +1,6 @@
 """What clients measure, as they send it: OpenTelemetry's protocol, or OpenCensus's.
 
-The settings of a client name the broker itself as receiver (settings.py). Histograms and gauges go to `ClientMetrics`,
+The settings of a client name the broker itself as receiver (telemetry.py). Histograms and gauges go to `ClientMetrics`,
 which says what is kept. Bounds: `_POINTS_MAX` points of one request or series of one message.
 
 OpenTelemetry, `MetricsService/Export`, once a minute: what is neither histogram nor gauge is passed over, and counted

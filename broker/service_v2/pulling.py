@@ -30,7 +30,7 @@ from ..groups import Groups
 from ..offsets import Offsets
 from ..pop.pops import Pops
 from ..topics import Topics
-from ..waiting import Waiting
+from ..waiting import WatchedOperation
 from .checks import checked_group, checked_topic, filter_of, milliseconds
 from .messages import delivered
 from .receiving import DEADLINE_SPARE_MS, NOTHING_NEW, POLLING_MOST_MS
@@ -205,7 +205,7 @@ def _updated(error: PocketMQError | None) -> v2.UpdateOffsetResponse:
     return v2.UpdateOffsetResponse(status=OK if error is None else status_of(error))
 
 
-def _let_go(waiting: Waiting) -> None:
+def _let_go(waiting: WatchedOperation) -> None:
     waiting.cancel()
 
 

@@ -5,6 +5,15 @@ once more `_AGAIN_MS` later, because clients of Node.js look for it only when al
 and filters that are not those of the group (subscriptions.py), end the stream with INVALID_ARGUMENT. A stream without a
 client id is told so in a command, and ends well. Commands that nobody has asked for are passed over.
 
+The answer echoes the client's own settings, and sets what is the broker's to say:
+
+    producer   three attempts, 10 ms to 1 s apart; the largest body; that types are checked
+    consumer   from its group: orderly or not, attempts, and the back-off between them; batches of 32; polls of 20 s
+    both       where the client's measurements go to
+
+A group that does not exist counts as one with the defaults: it is made when it first receives. Clients of Node.js
+understand an exponential back-off only.
+
 Python's push consumers stop reading while nothing wants their measurements: what a client does not read is bounded by
 `_QUEUED_BYTES_MAX`, beyond which it gets no commands, and at its next settings the end of the stream.
 
@@ -13,33 +22,38 @@ topic. Whoever names the topic in his settings may be asked, and whoever has sen
 those who have not are asked last, since they may be producers without a checker. Who sent a half message is remembered
 for as many as may be open, 250 bytes each, and not over a restart.
 
-Source: v2-protocol §3.4, §3.8, §4.7; the recordings telemetry, server-command and transaction.
+Source: v2-protocol §3.4, §3.5, §3.8, §4.7; the recordings telemetry, server-command and transaction.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import reduce
 from operator import or_
 from typing import Final
 
-from ...proto.errors import Overloaded
+from ...proto.errors import GroupNotFound, InvalidArgument, Overloaded
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
 from ...proto.rpc import MethodTable, Stream, bidi
+from ...proto.topics import MESSAGE_SIZE_MAX
 from ...store.config import StoreConfig
+from ...store.format.state_tables import GroupConfig
 from ..config import BrokerConfig
-from ..groups import Groups
+from ..groups import Groups, announced_intervals_of, exponential_of
+from ..pop.pops import BATCH_MAX
 from ..timers import Timers
 from ..timing_wheel import Timer
 from ..transactions.listeners import Listeners
+from .checks import LITE_TOPIC_LENGTH_MAX, group_name, topic_name
 from .messages import delivered
+from .receiving import POLLING_MOST_MS
 from .routes import Reach
 from .service import OK, Refused, client_id, service, status_of
 from .sessions import LANGUAGE, ClientSession, Heartbeats, Sessions
-from .settings import SettingsRules
 from .subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
@@ -49,6 +63,24 @@ _QUEUED_BYTES_MAX: Final = 256 * 1024
 _ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
 #: Takes what a client answers to a diagnostic command: its id, and the answer.
 TakeAnswer = Callable[[str, v2.TelemetryCommand], None]
+LITE_TOPICS_MAX: Final = 2_000
+SETTINGS_BYTES_MAX: Final = 1024 * 1024
+#: The attribute of a group that says how many light topics one client may have.
+_LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
+_SEND_ATTEMPTS: Final = 3
+_SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)
+#: For clients that do not understand a list; the broker has its own for what they hand back too soon.
+_NODE_BACKOFF_MS: Final = (1_000, 7_200_000, 2.0)
+_CONSUMERS: Final = frozenset(
+    {
+        v2.CLIENT_TYPE_UNSPECIFIED,
+        v2.PUSH_CONSUMER,
+        v2.SIMPLE_CONSUMER,
+        v2.PULL_CONSUMER,
+        v2.LITE_PUSH_CONSUMER,
+        v2.LITE_SIMPLE_CONSUMER,
+    }
+)
 
 
 class Telemetry:
@@ -324,3 +356,120 @@ class Clients:
         """Return the table of methods for a carrier."""
         faces = (self.telemetry, self._heartbeats)
         return reduce(or_, (face.methods() for face in faces))
+
+
+# --- settings
+
+
+class SettingsRules:
+    """What settings are checked and answered by. RETRY_DELAYS_MS: of groups without a policy of their own.
+
+    CHECKS_TYPES: are messages refused that are not of their topic's type?
+    """
+
+    def __init__(
+        self, groups: Groups, retry_delays_ms: Sequence[int], *, checks_types: bool
+    ) -> None:
+        self._groups = groups
+        self._checks_types = checks_types
+        self._retry_delays_ms = retry_delays_ms
+
+    def check(self, settings: v2.Settings) -> None:
+        """Raise InvalidArgument for SETTINGS that no client may have."""
+        size = settings.ByteSize()
+        if size > SETTINGS_BYTES_MAX:
+            raise InvalidArgument(
+                f"settings of {size} bytes, the limit is {SETTINGS_BYTES_MAX}: name fewer topics",
+                field="settings",
+                limit=SETTINGS_BYTES_MAX,
+                value=size,
+            )
+        kind = settings.WhichOneof("pub_sub")
+        if kind is None:
+            raise InvalidArgument(
+                "settings with neither publishing nor subscription: say which of them the client does",
+                field="settings",
+            )
+        is_producer = kind == "publishing"
+        if settings.client_type not in (
+            (v2.CLIENT_TYPE_UNSPECIFIED, v2.PRODUCER) if is_producer else _CONSUMERS
+        ):
+            raise InvalidArgument(
+                f"client_type is {_type_name(settings.client_type)}, but the settings are those of a"
+                f" {'producer' if is_producer else 'consumer'}: send the ones of its type",
+                field="client_type",
+                value=_type_name(settings.client_type),
+            )
+        if is_producer:
+            for topic in settings.publishing.topics:
+                topic_name(topic)
+        else:
+            group_name(settings.subscription.group)
+            for entry in settings.subscription.subscriptions:
+                topic_name(entry.topic)
+
+    def answer(self, settings: v2.Settings, measurements: v2.Endpoints | None) -> v2.Settings:
+        """Return what a client with SETTINGS keeps to; MEASUREMENTS: where it sends some, None if it does not."""
+        answer = v2.Settings()
+        answer.CopyFrom(settings)
+        if settings.HasField("publishing"):
+            answer.publishing.max_body_size = MESSAGE_SIZE_MAX
+            answer.publishing.validate_message_type = self._checks_types
+            answer.backoff_policy.CopyFrom(
+                v2.RetryPolicy(
+                    max_attempts=_SEND_ATTEMPTS, exponential_backoff=_backoff(*_SEND_BACKOFF_MS)
+                )
+            )
+        else:
+            self._answer_consumer(answer)
+        answer.metric.CopyFrom(
+            v2.Metric(on=False)
+            if measurements is None
+            else v2.Metric(on=True, endpoints=measurements)
+        )
+        return answer
+
+    def _answer_consumer(self, answer: v2.Settings) -> None:
+        group = self._group(answer.subscription.group.name)
+        subscription = answer.subscription
+        subscription.fifo = group.consume_message_orderly
+        subscription.receive_batch_size = BATCH_MAX
+        subscription.long_polling_timeout.FromMilliseconds(POLLING_MOST_MS)
+        subscription.lite_subscription_quota = _lite_quota(group)
+        subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
+        policy = v2.RetryPolicy(max_attempts=group.retry_times_max + 1)
+        growing = exponential_of(group.retry_policy)
+        if growing is not None:
+            policy.exponential_backoff.CopyFrom(_backoff(*growing))
+        elif answer.user_agent.language == v2.NODE_JS:
+            policy.exponential_backoff.CopyFrom(_backoff(*_NODE_BACKOFF_MS))
+        else:
+            delays = announced_intervals_of(group.retry_policy) or self._retry_delays_ms
+            policy.customized_backoff.CopyFrom(
+                v2.CustomizedBackoff(next=[timedelta(milliseconds=delay_ms) for delay_ms in delays])
+            )
+        answer.backoff_policy.CopyFrom(policy)
+
+    def _group(self, name: str) -> GroupConfig:
+        try:
+            return self._groups.get(name)
+        except GroupNotFound:
+            return GroupConfig(name=name)
+
+
+def _type_name(client_type: int) -> str:
+    known = client_type in v2.ClientType.values()
+    return v2.ClientType.Name(client_type) if known else str(client_type)
+
+
+def _lite_quota(group: GroupConfig) -> int:
+    quota = group.attributes.get(_LITE_QUOTA_ATTRIBUTE, "")
+    return int(quota) if quota.isdecimal() and len(quota) < 10 else LITE_TOPICS_MAX
+
+
+def _backoff(initial_ms: int, longest_ms: int, multiplier: float) -> v2.ExponentialBackoff:
+    return v2.ExponentialBackoff(
+        initial=timedelta(milliseconds=initial_ms),
+        max=timedelta(milliseconds=longest_ms),
+        multiplier=multiplier,
+    )

@@ -11,7 +11,7 @@ from pocketmq.broker.filters import Filters
 from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.timers import Timers
 from pocketmq.broker.topics import Topics
-from pocketmq.broker.waiting import Purgatory, Waiting
+from pocketmq.broker.waiting import Purgatory, WatchedOperation
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.record import decode_record
@@ -71,11 +71,11 @@ class Rig:
         await self.timers.stop()
         self.store.close()
 
-    def fetch(self, **fields: object) -> Waiting | None:
+    def fetch(self, **fields: object) -> WatchedOperation | None:
         request = pb.FetchRequest(**{"fetch_id": 7, "topic": TOPIC, **fields})  # type: ignore[arg-type]
         return self.fetches.fetch(request, self.replies.append)
 
-    def wait(self, **fields: object) -> Waiting | None:
+    def wait(self, **fields: object) -> WatchedOperation | None:
         """Fetch with a long poll."""
         return self.fetch(**{"min_bytes": 1, "max_wait_ms": WAIT_MS, **fields})
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pocketmq.broker.registration import PART_TOPICS, Registration, State
+from pocketmq.broker.registration import PART_TOPICS, Registration, RegistrationState
 from pocketmq.proto.carrier_grpcio import GrpcioCarrier
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import MasterFenced, Overloaded, PocketMQError
@@ -80,7 +80,7 @@ class Rig:
         self.version = 1
         self.topics: dict[str, int] = {}
         self.changed: dict[int, set[str]] = {}
-        state = State(self.head, self.names, self.topic, self.changed.get)
+        state = RegistrationState(self.head, self.names, self.topic, self.changed.get)
         self.registration = Registration(addresses, state, self.clock, Random(1), PERIOD_MS)
 
     def head(self) -> pb.BrokerRegistration:

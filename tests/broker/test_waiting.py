@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from pocketmq.broker.timers import Timers
-from pocketmq.broker.waiting import Purgatory, Waiting
+from pocketmq.broker.waiting import Purgatory, WatchedOperation
 from pocketmq.proto.clock import VirtualClock
 
 
@@ -85,7 +85,7 @@ async def test_whatever_happens_an_operation_completes_once(clock: VirtualClock,
     random = Random(seed)
     purgatory, timers = await _purgatory(clock)
     deadlines: dict[Operation, int] = {}
-    watches: dict[Operation, Waiting] = {}
+    watches: dict[Operation, WatchedOperation] = {}
     cancelled = set()
     for _ in range(200):
         step = random.random()

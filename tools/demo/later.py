@@ -35,7 +35,7 @@ _QUIET_MS: Final = 5_000
 _UNKNOWN: Final = "NA"
 
 
-class Later:
+class LaterDemo:
     """Runs the part over a new store in the folder STORE, with the flights of the first day among ROWS."""
 
     def __init__(self, board: Board, store: Path, rows: Sequence[Flight]) -> None:

@@ -23,7 +23,7 @@ from ...client import Admin, Message, Producer, PullConsumer, Receipts, Received
 from ..server_process import ServerProcess
 from .board import Bar, Board
 from .flights import COUNT, PACKAGE, Flight, archive, flights
-from .later import Later
+from .later import LaterDemo
 
 TOPIC: Final = "flights"
 TOPIC_KILLED: Final = "flights-killed"
@@ -59,7 +59,7 @@ class Demo:
         finally:
             code = None if self._server is None else self._server.stop()
         self._board.check("SIGTERM stopped the server cleanly", code == 0)
-        Later(self._board, self._store.with_name(f"{self._store.name}-later"), rows).run()
+        LaterDemo(self._board, self._store.with_name(f"{self._store.name}-later"), rows).run()
 
     def _run_steps(self, rows: Rows) -> None:
         nameserver = self._start()

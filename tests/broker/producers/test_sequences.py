@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pocketmq.broker.producers.numbers import RunNumbers
-from pocketmq.broker.producers.sequence import GAPS_MAX, Stored
+from pocketmq.broker.producers.sequence import GAPS_MAX, StoredRun
 from pocketmq.broker.producers.sequences import RUNS_KEPT, Key, Numbered, ProducerSequences
 from pocketmq.proto.errors import (
     PocketMQError,
@@ -52,7 +52,7 @@ class Appending:
             offsets = np.full(one.count, -1, np.int64)
             offsets[run.rows] = self.end + np.arange(len(run.rows))
         begin, self.end = self.end, self.end + one.count
-        stored = Stored(one.first, one.count, begin, self.end, self.now_ms, begin, offsets)
+        stored = StoredRun(one.first, one.count, begin, self.end, self.now_ms, begin, offsets)
         self.table.stored(run, stored)
 
     def send(self, first: int, count: int, *, epoch: int = 0, key: Key = KEY) -> int:
@@ -164,7 +164,7 @@ def test_of_a_run_that_is_stored_in_part_the_rest_is_new() -> None:
     sent = Appending()
     sent.table.failed(sent.take(0, 6), FULL)
     offsets = np.array([10, -1, -1, 13, -1, -1], np.int64)
-    sent.table.note(KEY, 0, Stored(0, 6, 10, 14, 1_000, -1, offsets))
+    sent.table.note(KEY, 0, StoredRun(0, 6, 10, 14, 1_000, -1, offsets))
     sent.table.end_turn()
 
     with pytest.raises(SequenceBroken) as raised:
@@ -190,8 +190,8 @@ def test_a_run_may_be_cut_up_anew_when_it_comes_again() -> None:
 
 def test_what_was_lost_does_not_stand_in_the_way_but_is_stored_when_it_comes() -> None:
     table = ProducerSequences(10, DAY_MS)
-    table.note(KEY, 0, Stored(0, 2, 0, 2, 1_000, 0))
-    table.note(KEY, 0, Stored(5, 2, 5, 7, 1_000, 5))
+    table.note(KEY, 0, StoredRun(0, 2, 0, 2, 1_000, 0))
+    table.note(KEY, 0, StoredRun(5, 2, 5, 7, 1_000, 5))
 
     table.settle()
 
@@ -201,7 +201,7 @@ def test_what_was_lost_does_not_stand_in_the_way_but_is_stored_when_it_comes() -
 
 def test_of_a_producer_whose_past_is_unknown_nothing_older_is_a_repeat() -> None:
     table = ProducerSequences(10, DAY_MS)
-    table.note(KEY, 0, Stored(5, 2, 5, 7, 1_000, 5), complete=False)
+    table.note(KEY, 0, StoredRun(5, 2, 5, 7, 1_000, 5), complete=False)
     table.settle()
 
     assert table.judge(KEY, numbers(5, 2), 1_000).is_repeat
@@ -244,7 +244,7 @@ def test_so_many_gaps_that_they_are_not_kept_make_the_past_unknown() -> None:
     table = ProducerSequences(10, DAY_MS)
     offsets = np.arange(2 * GAPS_MAX + 10, dtype=np.int64)
     offsets[1::2] = -1
-    table.note(KEY, 0, Stored(0, len(offsets), 0, 9_999, 1_000, -1, offsets))
+    table.note(KEY, 0, StoredRun(0, len(offsets), 0, 9_999, 1_000, -1, offsets))
 
     with pytest.raises(ProducerUnknown):
         table.judge(KEY, numbers(0, 4), 1_000)
@@ -315,7 +315,9 @@ class TableModel(RuleBasedStateMachine):
         self.sent.table.failed(self.sent.take(first, len(stored), epoch=self.epoch), FULL)
         offsets = np.where(stored, self.sent.end + np.arange(len(stored)), -1).astype(np.int64)
         if any(stored):
-            part = Stored(first, len(stored), self.sent.end, self.sent.end + 9, 1_000, -1, offsets)
+            part = StoredRun(
+                first, len(stored), self.sent.end, self.sent.end + 9, 1_000, -1, offsets
+            )
             self.sent.table.note(KEY, self.epoch, part)
         self.sent.table.end_turn()
         assert self.sent.send(first, len(stored), epoch=self.epoch) == sum(stored)

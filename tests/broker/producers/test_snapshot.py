@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.broker.producers.sequence import Sequence, Stored
+from pocketmq.broker.producers.sequence import Sequence, StoredRun
 from pocketmq.broker.producers.snapshot import decoded, encoded, log_tail, rows_of
 
 from ...runs import make_run, open_store
@@ -18,8 +18,8 @@ def sequence() -> Sequence:
     one.known_from, one.next, one.end_offset = 5, 20, 9_000
     one.missing = ((6, 8), (10, 11))
     one.runs = (
-        Stored(5, 10, 100, 1_100, 1_000, 7),
-        Stored(15, 5, 1_100, 9_000, 1_001, -1, np.array([1, -1, 3, 4, 5], np.int64)),
+        StoredRun(5, 10, 100, 1_100, 1_000, 7),
+        StoredRun(15, 5, 1_100, 9_000, 1_001, -1, np.array([1, -1, 3, 4, 5], np.int64)),
     )
     return one
 
