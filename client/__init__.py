@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .message_batch import MessageBatch
     from .once import Once
     from .producer import Producer
+    from .producing.atomic_commit import AsyncAtomicCommit, AtomicCommit
     from .producing.interceptors import Interceptor
     from .producing.metrics import HistogramSnapshot, ProducerMetrics
     from .producing.receipt import Receipt, Receipts
@@ -75,6 +76,8 @@ __all__ = [
     "Transaction",
     "AsyncTransaction",
     "Resolution",
+    "AtomicCommit",
+    "AsyncAtomicCommit",
     "PullConsumer",
     "AsyncPullConsumer",
     "PushConsumer",
@@ -148,6 +151,8 @@ _MODULES = {
     "MessageBatch": "message_batch",
     "Once": "once",
     "Producer": "producer",
+    "AsyncAtomicCommit": "producing.atomic_commit",
+    "AtomicCommit": "producing.atomic_commit",
     "Interceptor": "producing.interceptors",
     "HistogramSnapshot": "producing.metrics",
     "ProducerMetrics": "producing.metrics",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from random import Random
-from typing import Any, Final, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Unpack, overload
 
 from ..proto.clock import Clock, SystemClock
 from .config import ProducerConfig, ProducerSettings, settled
 from .connections import Connections, GrpcConnections
 from .faces import AsyncSignalledFace
 from .message import NO_VALUE, ManyParts, Message, MessageParts
+from .producing.atomic_commit import AsyncAtomicCommit
 from .producing.checking import Checker
 from .producing.metrics import ProducerMetrics
 from .producing.receipt import Receipt, Receipts
@@ -19,6 +20,9 @@ from .producing.sender import Sender
 from .producing.transaction import AsyncTransaction, Verdict
 from .session import Session
 from .signals import Signals
+
+if TYPE_CHECKING:  # Few producers go with a consumer.
+    from .async_pull_consumer import AsyncPullConsumer
 
 CLOSE_TIMEOUT_MS: Final = 30_000
 
@@ -157,6 +161,14 @@ class AsyncProducer(AsyncSignalledFace):
         An exception in the block takes it back. Raises ConfigError without a `group`.
         """
         return self._sender.transaction(message, value, parts)
+
+    def atomic_commit(self, consumer: AsyncPullConsumer) -> AsyncAtomicCommit:
+        """Return an atomic commit, for an `async with` block: at its end all that CONSUMER has handed out is finished,
+        and the messages sent in it become visible, both or neither.
+
+        CONSUMER commits nothing by itself (auto_commit=False), and runs on this event loop. See atomic_commit.py.
+        """
+        return self._sender.atomic_commit(consumer.atomic_reading())
 
     async def send_in_transaction(
         self, message: Message, local: Callable[[Message], Awaitable[Verdict]]

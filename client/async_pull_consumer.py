@@ -15,6 +15,7 @@ from ..proto.errors import PocketMQError
 from ..proto.topics import check_group
 from .config import ConsumerConfig, ConsumerSettings, settled
 from .connections import Connections, GrpcConnections
+from .consuming.atomic_reading import AtomicReading
 from .consuming.counts import Counts
 from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
@@ -192,6 +193,10 @@ class AsyncPullConsumer(AsyncSignalledFace):
         counts = finished or self.config.delivery == "at_most_once"
         position = self._cursor.finish() if counts else self._cursor.before()
         await self._reading.close(position, failing=not finished)
+
+    def atomic_reading(self) -> AtomicReading:
+        """Return what an atomic commit of a producer needs of this consumer: see `atomic_commit` of producers."""
+        return AtomicReading(self._reading, self._cursor)
 
     # ------------------------------------------------------------ single questions
 

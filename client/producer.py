@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from itertools import groupby
 from random import Random
-from typing import Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from ..proto.clock import SystemClock
 from ..proto.facts import Facts
@@ -30,6 +30,7 @@ from .connections import GrpcConnections
 from .faces import SignalledFace
 from .message import NO_VALUE, Draft, ManyParts, Message, MessageParts, record_size
 from .portal import Portal
+from .producing.atomic_commit import AtomicCommit
 from .producing.checking import Checker, check_checker
 from .producing.metrics import ProducerMetrics
 from .producing.receipt import Outcome, Receipt, Receipts, SendFuture
@@ -37,6 +38,9 @@ from .producing.sender import Sender
 from .producing.transaction import Transaction, Verdict
 from .session import Session
 from .signals import Signals
+
+if TYPE_CHECKING:  # Few producers go with a consumer.
+    from .pull_consumer import PullConsumer
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +204,14 @@ class Producer(SignalledFace):
         An exception in the block takes it back. Raises ConfigError without a `group`.
         """
         return Transaction(self._sender.transaction(message, value, parts), self._portal)
+
+    def atomic_commit(self, consumer: PullConsumer) -> AtomicCommit:
+        """Return an atomic commit, for a `with` block: at its end all that CONSUMER has handed out is finished, and the
+        messages sent in it become visible, both or neither.
+
+        CONSUMER commits nothing by itself (auto_commit=False). See atomic_commit.py.
+        """
+        return AtomicCommit(self._sender.atomic_commit(consumer.atomic_reading()), self._portal)
 
     def send_in_transaction(
         self, message: Message, local: Callable[[Message], Verdict]

@@ -29,6 +29,7 @@ from typing import Any, TypeVar, Unpack
 
 from .async_pull_consumer import AsyncPullConsumer, CommitCallback, tell
 from .config import ConsumerConfig, ConsumerSettings, settled
+from .consuming.atomic_reading import AtomicReading
 from .consuming.counts import Counts
 from .consuming.offsets import OffsetAndMetadata
 from .consuming.prefetch import Rebalanced
@@ -185,6 +186,10 @@ class PullConsumer(SignalledFace):
         MessageNotFound for one that the broker does not have (any more).
         """
         return self._run(self._core.send_back(message, delay_level=delay_level, reason=reason))
+
+    def atomic_reading(self) -> AtomicReading:
+        """Return what an atomic commit of a producer needs of this consumer: see `atomic_commit` of producers."""
+        return self._core.atomic_reading()
 
     # ------------------------------------------------------------ what is read
 

@@ -356,10 +356,10 @@ class AtomicCommits:
         for one in request.offsets:
             self._topics.for_reading(one.topic, one.queue)
             _, high = self._store.queue_bounds(one.topic, one.queue)
-            if not max(one.begin, -1) < one.end <= high:
+            if not 0 <= one.end <= high or one.end == one.begin:
                 raise InvalidArgument(
-                    f"offset {one.end} of {one.topic}/{one.queue} cannot be committed from {one.begin} on: it must lie"
-                    f" behind that, and the queue ends at {high}",
+                    f"offset {one.end} of {one.topic}/{one.queue} cannot be committed from {one.begin} on: it must be"
+                    f" another one, of 0 to {high}",
                     field="end",
                     limit=high,
                     value=one.end,

@@ -66,6 +66,10 @@ class OffsetKeeper(ABC):
         """Return what was kept last of QUEUE, by us or before it came; None: nothing yet."""
         return self._committed.get(queue)
 
+    def learn(self, queue: Queue, offset: int) -> None:
+        """Note that OFFSET of QUEUE is kept, which somebody else has seen to."""
+        self._committed[queue] = offset
+
     def forget(self, queue: Queue) -> None:
         """Forget what was kept of QUEUE: it has gone."""
         self._committed.pop(queue, None)

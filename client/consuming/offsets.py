@@ -164,6 +164,13 @@ class Positions:
         if finished is not None and finished != known:
             self._left[queue] = known, finished
 
+    def go_back(self, queue: Queue, offset: int) -> None:
+        """Have nothing behind OFFSET of QUEUE be finished, nor if it comes back."""
+        if queue in self._finished:
+            self._finished[queue] = offset
+        if queue in self._left:
+            self._left[queue] = self._left[queue][0], offset
+
     def resume(self, held: HeldQueue) -> int | None:
         """Return where to go on with a queue that has come back; None: where it was committed.
 

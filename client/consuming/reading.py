@@ -74,6 +74,8 @@ class Reading:
         self._returned = asyncio.Event()
         #: What the listener has not heard yet, and an end waits for.
         self._untold: set[Rebalanced] = set()
+        #: Hears of each batch that the face gets.
+        self._witness: Callable[[Batch], None] | None = None
         #: Somebody wants to hear of queues that come and go.
         self.has_listener = False
         #: The face's: where the application stands. Another thread may write it.
@@ -263,6 +265,8 @@ class Reading:
             return False
         self.active[batch.stretch.queue].offset = batch.next_offset
         self._handed = batch
+        if self._witness is not None:
+            self._witness(batch)
         self.counts.handed_out += len(batch.messages)
         return True
 
@@ -307,8 +311,7 @@ class Reading:
         self.calls += 1
         if self.config.delivery != "at_most_once" or (finished and finished.stretch.ended):
             self.positions.finish(finished)
-        if self._handed is not None and self._handed.stretch.ended:
-            self.come_back(finished)
+        self.let_go_of_ended(finished)
         if self.supply is not None:
             await self.supply.keeper.commit(self.positions.finished())
 
@@ -328,6 +331,20 @@ class Reading:
                 "offsets not committed %s",
                 Facts(group=self.parts.group, reason=outcome.message),
             )
+
+    @property
+    def is_watched(self) -> bool:
+        """Does somebody hear of each batch?"""
+        return self._witness is not None
+
+    def watch(self, witness: Callable[[Batch], None] | None) -> None:
+        """Have WITNESS hear of each batch that is handed out from now on; None: nobody."""
+        self._witness = witness
+
+    def let_go_of_ended(self, finished: Position | None = None) -> None:
+        """If the queue is to go that the application stands at, have it come back from there; FINISHED as in `next`."""
+        if self._handed is not None and self._handed.stretch.ended:
+            self.come_back(finished)
 
     def active_queue(self, queue: Queue) -> Active:
         """Return what is known of QUEUE; raise InvalidArgument if it is not read here."""

@@ -50,6 +50,11 @@ _COLUMN_MIN: Final = 128
 _WAITING: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 
 
+def unique_property(unique: bytes, string: bytes) -> bytes:
+    """Return the property STRING of a message with its id, UNIQUE."""
+    return _UNIQ_KEY % (unique, string)
+
+
 class Origin(NamedTuple):
     """What records say of the client that made them."""
 

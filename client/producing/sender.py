@@ -18,7 +18,7 @@ import os
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import (
     ClientClosed,
@@ -37,6 +37,7 @@ from ..queue import Queue
 from ..routes import Route, master_addresses
 from ..session import Session, local_host
 from .accumulator import Accumulator, Budget
+from .atomic_commit import AsyncAtomicCommit
 from .bodies import PLACE, parts_of
 from .checking import Checker, Transacting
 from .delivery import Delivery
@@ -55,6 +56,9 @@ from .receipt import (
 )
 from .run import MessageRow, Origin, Parcel
 from .transaction import AsyncTransaction
+
+if TYPE_CHECKING:
+    from ..consuming.atomic_reading import AtomicReading
 
 #: A route that is younger is not asked for again because a message names a queue that it does not have.
 _ASKED_MS: Final = 200
@@ -82,6 +86,7 @@ class Sender:
         self._bringing: set[asyncio.Task[object]] = set()
         self._accumulator = Accumulator(config, self.budget)
         self._delivery: Delivery | None = None
+        self._origin: Origin | None = None
         self._transacting = Transacting(config, session, checker)
         self._closed = False
         self._disconnected = False
@@ -94,12 +99,13 @@ class Sender:
         host = await local_host(session.name_servers.addresses[0])
         ids = UniqueIds(session.clock.unix_ms, os.getpid(), session.random)
         producer_id = session.random.getrandbits(63) or 1
+        self._origin = Origin(host, ids, session.clock, producer_id)
         self._delivery = Delivery(
             self.config,
             session,
             self._accumulator,
             self._counters,
-            Origin(host, ids, session.clock, producer_id),
+            self._origin,
             getattr(self._choice, "on_result", None),
             self._end,
         )
@@ -211,6 +217,14 @@ class Sender:
         with self.intake.telling(sending):
             taken = self.intake.message(sending)
             return self._transacting.transaction(taken, partial(self._send_half, sending))
+
+    def atomic_commit(self, reading: AtomicReading) -> AsyncAtomicCommit:
+        """Return an atomic commit of what READING reads, which has not begun."""
+        self.check_open()
+        assert self._origin is not None, "it was started"
+        return AsyncAtomicCommit(
+            self.config, self._session, self.intake, self._choice, self._origin, reading
+        )
 
     async def _send_half(self, sending: Sending, half: Message) -> Receipt:
         with self.intake.telling(sending):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, TypeVar
 
 from ...proto.errors import (
     ClientClosed,
@@ -55,6 +55,8 @@ class Resolution(enum.Enum):
 
 #: What a local transaction or a checker may say; True is COMMIT, False ROLLBACK, None UNKNOWN.
 Verdict: TypeAlias = Resolution | bool | None
+
+Answer = TypeVar("Answer")
 
 #: Sends a message; returns its receipt once it is acknowledged.
 Send: TypeAlias = Callable[[Message], Awaitable[Receipt]]
@@ -129,37 +131,56 @@ class Ending:
 
         Raises the broker's error, or SendFailed when the time is over: then the broker asks.
         """
-        clock = self._session.clock
-        begun_ms = clock.now_ms()
-        pause_ms = _PAUSE_MS
-        while True:
+
+        async def tell(address: str) -> pb.EndTransactionReply:
             request = pb.EndTransactionRequest(
                 topic=half.topic,
                 transaction_id=half.message_id,
                 resolution=_WIRE[resolution],
                 half_log_offset=half.log_offset,
             )
-            try:
-                address = await self._address(half)
-                return await self.tell(address, request)
-            except PocketMQError as error:
-                if not error.retriable:
-                    raise
-                elapsed_ms = clock.now_ms() - begun_ms
-                if elapsed_ms + pause_ms >= timeout_ms:
-                    raise SendFailed(
-                        f"the outcome of transaction {half.message_id} ({resolution.value}) was not acknowledged by"
-                        f" {half.broker} within {elapsed_ms} ms; it will ask for it. The last: {error.message}",
-                        transaction_id=half.message_id,
-                        last_error=type(error).__name__,
-                    ) from error
-            self._session.routes.forget(half.topic)
-            await clock.sleep_until(clock.now_ms() + pause_ms)
-            pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
+            return await self.tell(address, request)
 
-    async def _address(self, half: Receipt) -> str:
-        await self._session.routes.find(half.topic, provisional=True)
-        return self._session.routes.address(half.broker)
+        def late(elapsed_ms: int, error: PocketMQError) -> SendFailed:
+            return SendFailed(
+                f"the outcome of transaction {half.message_id} ({resolution.value}) was not acknowledged by"
+                f" {half.broker} within {elapsed_ms} ms; it will ask for it. The last: {error.message}",
+                transaction_id=half.message_id,
+                last_error=type(error).__name__,
+            )
+
+        place = half.topic, half.broker
+        return await until_answered(self._session, place, tell, timeout_ms, late)
+
+
+async def until_answered(
+    session: Session,
+    place: tuple[str, str],
+    ask: Callable[[str], Awaitable[Answer]],
+    timeout_ms: int,
+    late: Callable[[int, PocketMQError], PocketMQError],
+) -> Answer:
+    """Return what ASK(address) of the broker at PLACE, topic and broker, returns; ask again for TIMEOUT_MS.
+
+    Raises what no repetition heals, or what LATE makes of the time that is over and the last error.
+    """
+    topic, broker = place
+    clock = session.clock
+    begun_ms = clock.now_ms()
+    pause_ms = _PAUSE_MS
+    while True:
+        try:
+            await session.routes.find(topic, provisional=True)
+            return await ask(session.routes.address(broker))
+        except PocketMQError as error:
+            if not error.retriable:
+                raise
+            elapsed_ms = clock.now_ms() - begun_ms
+            if elapsed_ms + pause_ms >= timeout_ms:
+                raise late(elapsed_ms, error) from error
+        session.routes.forget(topic)
+        await clock.sleep_until(clock.now_ms() + pause_ms)
+        pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
 
 class AsyncTransaction(AsyncBlock):

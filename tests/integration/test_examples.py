@@ -21,6 +21,8 @@ SAID = {
     "ordered_events": r"10 of 10 accounts have their 50 events in order, 30 after a failure\n",
     "reminders": r"look at the oven: \d{1,4} ms late\ntea is ready: \d{1,4} ms late\nthe bus leaves: \d{1,4} ms late\n",
     "outbox": r"10 orders, 11 messages, 10 shipments of 10 orders\n",
+    "exactly_once": r"crashed amid the second commit\nstarted again, 7 orders were left\n"
+    r"12 orders, 12 invoices of 12 orders\n",
     "peak_shaving": r"1500 requests accepted in [\d.]+ s, 1500 handled in [\d.]+ s\nat most 500 a second\n",
 }
 

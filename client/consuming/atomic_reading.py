@@ -1,0 +1,137 @@
+"""What an atomic commit says of its consumer: how far it has read, by which right, where it goes on if nothing came.
+
+From its beginning on it is noted from which queues the application is handed messages. All of these must be held when
+it is committed: of one that went to another member the messages come again there, so nothing that was made of them may
+be stored. Not thread-safe: the consumer's event loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQError
+from ..queue import Queue
+from .held_queue import HeldQueue
+from .offsets import Batch, Cursor, Position, Stretch
+from .reading import Reading
+from .unshared_queues import committed_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What was read of a queue: from what the group has committed, −1 for nothing, to END."""
+
+    held: HeldQueue
+    begin: int
+    end: int
+
+
+class AtomicReading:
+    """What is read, by READING, for one atomic commit. The face writes CURSOR."""
+
+    def __init__(self, reading: Reading, cursor: Cursor) -> None:
+        self._reading = reading
+        self._cursor = cursor
+        #: What the application was handed messages of, and the first of them, by queue.
+        self._seen: dict[Queue, tuple[set[Stretch], int]] = {}
+
+    @property
+    def group(self) -> str:
+        """The group whose offsets are committed."""
+        return self._reading.parts.group
+
+    def begin(self) -> None:
+        """Note what the application is handed from now on; what it stands at counts.
+
+        Raises ConfigError for a consumer that commits by itself, InvalidArgument for one in another atomic commit.
+        """
+        reading, config = self._reading, self._reading.config
+        reading.check_open()
+        if config.auto_commit or config.broadcasting or config.delivery != "at_least_once":
+            raise ConfigError(
+                "an atomic commit needs a consumer that commits nothing by itself, and that shares a group: write"
+                " PullConsumer(…, auto_commit=False), without broadcasting and at_most_once",
+                field="auto_commit",
+                value=config.auto_commit,
+            )
+        if reading.is_watched:
+            raise InvalidArgument(
+                "the consumer is in another atomic commit, which has to end first", field="consumer"
+            )
+        batch, cursor = self._cursor.batch, self._cursor
+        if batch is not None and cursor.begin < cursor.end and not batch.stretch.void:
+            self._see(batch, batch.offset_at(cursor.begin))
+        reading.watch(self._handed)
+
+    def _handed(self, batch: Batch) -> None:
+        self._see(batch, batch.offset_at(0))
+
+    def _see(self, batch: Batch, offset: int) -> None:
+        stretches, first = self._seen.get(batch.stretch.queue, (set(), offset))
+        self._seen[batch.stretch.queue] = stretches | {batch.stretch}, first
+
+    def ranges(self) -> list[ReadRange]:
+        """Have all that was handed out be finished; return what is not committed of it. Raises LeaseLost."""
+        reading = self._reading
+        reading.check_open()
+        assert reading.supply is not None, "it was begun"
+        reading.positions.finish(self._cursor.finish())
+        source, keeper = reading.supply.source, reading.supply.keeper
+        for queue, (stretches, _) in self._seen.items():
+            if any(one.void or source.held(queue) != one.held for one in stretches):
+                raise LeaseLost(
+                    f"queue {queue} went to somebody else, or elsewhere, since its messages were read: what was made of"
+                    " them is not committed, they come again",
+                    topic=queue.topic,
+                    queue=queue.number,
+                    group=self.group,
+                )
+        found = []
+        for queue, end in reading.positions.finished().items():
+            committed = keeper.committed(queue)
+            begin = -1 if committed is None else committed
+            held = source.held(queue)
+            if end != begin and held is not None:
+                found.append(ReadRange(held, begin, end))
+        return found
+
+    def committed(self, ranges: Iterable[ReadRange]) -> None:
+        """End it: the broker has committed RANGES."""
+        assert self._reading.supply is not None, "it was begun"
+        for one in ranges:
+            self._reading.supply.keeper.learn(one.held.queue, one.end)
+            self._reading.counts.commits += 1
+        self._end()
+
+    async def give_up(self, *, ask: bool) -> None:
+        """End it: nothing came of it, and what was read comes again; with ASK from where the brokers say."""
+        queues = list(self._seen)
+        known: dict[Queue, int] = {}
+        if ask and queues:
+            try:
+                known = await committed_offsets(self._reading.parts, queues)
+            except PocketMQError:
+                known = {}  # The next commit is refused if it does not fit.
+        for queue, (stretches, first) in self._seen.items():
+            for stretch in stretches:
+                stretch.annul()
+            self._go_back(queue, first, known.get(queue, -1))
+        self._end()
+
+    def _go_back(self, queue: Queue, first: int, committed: int) -> None:
+        reading = self._reading
+        offset = first if committed < 0 else committed
+        reading.positions.go_back(queue, offset)
+        active = reading.active.get(queue)
+        if active is None:
+            return
+        if committed >= 0 and reading.supply is not None:
+            reading.supply.keeper.learn(queue, committed)
+        reading.go(active, offset)
+        reading.positions.finish(Position(active.stretch, offset))
+
+    def _end(self) -> None:
+        self._reading.watch(None)
+        self._seen = {}
+        self._reading.let_go_of_ended()

@@ -1,0 +1,341 @@
+"""Atomic commits: what was read is finished and what was made of it is sent, both or neither, to one broker.
+
+    with PullConsumer("billing", "orders", auto_commit=False) as consumer, Producer() as producer:
+        while True:
+            with producer.atomic_commit(consumer) as commit:
+                for order in consumer.poll():
+                    commit.send("invoices", invoice_of(order))
+
+Leaving the block commits: everything that the consumer has handed out is finished, and the messages become visible, in
+one step, which neither a kill nor a power cut can divide. An exception in the block forgets the messages, and the
+consumer goes back to where it was; so it does where the commit fails. Each message that was read has then had its
+effect once, among the messages that are sent so, however often it was handed out.
+
+The step is of one broker: the messages go to queues of the broker from which was read. A member whose queue went to
+another meanwhile is refused (LeaseLost), and whoever finds that the group stands elsewhere (OffsetMoved). If the answer
+is lost the commit is asked for again, for delivery_timeout_ms, and made once.
+
+Bounds: 10,000 messages and 4 MiB a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
+
+from ...proto.errors import (
+    InvalidArgument,
+    MessageTooLarge,
+    NotWritable,
+    PocketMQError,
+    SendFailed,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.record import encode_run
+from ...proto.topics import MESSAGE_SIZE_MAX
+from ..config import ProducerConfig
+from ..connections import BROKER
+from ..faces import AsyncBlock, Block
+from ..message import NO_VALUE, Message, MessageParts, record_size
+from ..portal import Portal
+from ..queue import Queue
+from ..routes import Route
+from ..session import Session
+from .intake import Intake
+from .queue_choice import QueueChoice, queue_for
+from .receipt import Receipt
+from .run import Origin, unique_property
+from .transaction import until_answered
+
+if TYPE_CHECKING:
+    from ..consuming.atomic_reading import AtomicReading, ReadRange
+
+MESSAGES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitRun:
+    """Messages for QUEUE: where they stand among all of the commit, and their ids."""
+
+    queue: Queue
+    rows: list[int]
+    ids: list[bytes]
+
+
+class AsyncAtomicCommit(AsyncBlock):
+    """One atomic commit, for coroutines: `async with producer.atomic_commit(consumer) as commit`."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        session: Session,
+        intake: Intake,
+        choice: QueueChoice,
+        origin: Origin,
+        reading: AtomicReading,
+    ) -> None:
+        """Producers make it."""
+        self._config = config
+        self._session = session
+        self._intake = intake
+        self._choice = choice
+        self._origin = origin
+        self._reading = reading
+        self._messages: list[Message] = []
+        self._bytes = 0
+        self._receipts: list[Receipt] | None = None
+        self._is_open = False
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Where each message lies, in the order of `send`. Raises InvalidArgument before the commit."""
+        if self._receipts is None:
+            raise InvalidArgument("nothing is committed: leave the block first", field="receipts")
+        return self._receipts
+
+    @overload
+    def send(self, message: Message, /) -> None: ...
+    @overload
+    def send(self, topic: str, value: Any, /, **parts: Unpack[MessageParts]) -> None: ...
+    def send(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> None:
+        """Have MESSAGE, or VALUE for a topic, be sent with the commit. Raises what the producer's `send` does at once.
+
+        Nothing leaves before the commit. Raises InvalidArgument for a message with a delay, MessageTooLarge for one
+        message, or byte, more than a commit takes.
+        """
+        if not self._is_open:
+            raise InvalidArgument(
+                "the commit has not begun, or has ended: send in its `with` block", field="commit"
+            )
+        sending = self._intake.offered(message, value, parts)
+        with self._intake.telling(sending):
+            taken = self._intake.message(sending)
+            self._check(taken)
+        self._messages.append(taken)
+        self._bytes += record_size(taken)
+
+    def _check(self, message: Message) -> None:
+        if message.timed or message.delay_level:
+            raise InvalidArgument(
+                "a message of an atomic commit is delivered when it is committed, and cannot be delayed as well: send"
+                " it without delay=…, deliver_at=… and delay_level=…",
+                field="delay",
+            )
+        if len(self._messages) == MESSAGES_MAX:
+            raise MessageTooLarge(
+                f"the commit has {MESSAGES_MAX} messages, which is the limit: read less for each commit",
+                field="messages",
+                limit=MESSAGES_MAX,
+            )
+        size = self._bytes + record_size(message)
+        if size > MESSAGE_SIZE_MAX:
+            raise MessageTooLarge(
+                f"the messages of the commit take {size} bytes, the limit is {MESSAGE_SIZE_MAX}: read less for each"
+                " commit",
+                field="messages",
+                limit=MESSAGE_SIZE_MAX,
+                value=size,
+            )
+
+    # --- begin, end
+
+    async def begin(self) -> None:
+        """Have the consumer note what it hands out; `async with` does so."""
+        self._reading.begin()
+        self._is_open = True
+
+    async def finish(self, error: BaseException | None) -> None:
+        """End the block: commit, or forget everything because of ERROR."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if error is not None:
+            await self._reading.give_up(ask=False)
+            return
+        try:
+            ranges = self._reading.ranges()
+            self._receipts = await self._commit(ranges)
+        except BaseException:
+            # It may be made all the same: the brokers know.
+            await self._reading.give_up(ask=True)
+            raise
+        self._reading.committed(ranges)
+
+    async def _commit(self, ranges: Sequence[ReadRange]) -> list[Receipt]:
+        if not ranges:
+            if self._messages:
+                raise InvalidArgument(
+                    "nothing was read that is not committed, so there is nothing to send messages with: use"
+                    " producer.send for those",
+                    field="consumer",
+                )
+            return []
+        broker = _only_broker(ranges)
+        runs = await self._runs(broker)
+        request = pb.AtomicCommitRequest(
+            commit_id=self._origin.ids.next(), group=self._reading.group
+        )
+        for one in ranges:
+            request.offsets.add(
+                topic=one.held.queue.topic,
+                queue=one.held.queue.number,
+                begin=one.begin,
+                end=one.end,
+                lease=one.held.token,
+            )
+        born_ms = self._session.clock.unix_ms()
+        for run in runs:
+            messages = [self._messages[row] for row in run.rows]
+            strings = (
+                unique_property(unique, message.property_string)
+                for unique, message in zip(run.ids, messages, strict=True)
+            )
+            records, sizes = encode_run(
+                run.queue.topic,
+                run.queue.number,
+                zip((message.body for message in messages), strings, strict=True),
+                born_timestamp_ms=born_ms,
+                born_host=self._origin.host,
+                sys_flag=[message.sys_flag for message in messages],
+            )
+            request.runs.add(
+                topic=run.queue.topic, queue=run.queue.number, records=records, sizes=sizes
+            )
+        reply = await self._ask(request, ranges[0].held.queue)
+        return self._receipts_of(runs, reply)
+
+    async def _runs(self, broker: str) -> list[_CommitRun]:
+        """Return for which queues of BROKER the messages are."""
+        timeout_ms = min(self._config.route_timeout_ms, self._config.max_block_ms)
+        routes: dict[str, Route] = {}
+        chosen: dict[str, Queue] = {}
+        runs: dict[Queue, _CommitRun] = {}
+        for row, message in enumerate(self._messages):
+            topic = message.topic
+            if topic not in routes:
+                routes[topic] = _of_broker(
+                    await self._session.find_route(topic, timeout_ms), broker
+                )
+            if message.placed or not self._choice.for_a_run:
+                queue = queue_for(message, routes[topic], self._choice)
+            elif topic in chosen:
+                queue = chosen[topic]
+            else:
+                queue = chosen[topic] = queue_for(message, routes[topic], self._choice)
+            run = runs.setdefault(queue, _CommitRun(queue, [], []))
+            run.rows.append(row)
+            run.ids.append(self._origin.ids.many(1)[0])
+        return list(runs.values())
+
+    async def _ask(self, request: pb.AtomicCommitRequest, queue: Queue) -> pb.AtomicCommitReply:
+        async def ask(address: str) -> pb.AtomicCommitReply:
+            return await self._session.connections.to(address).call(
+                BROKER + "CommitAtomically",
+                request,
+                pb.AtomicCommitReply,
+                self._config.request_timeout_ms,
+            )
+
+        def late(elapsed_ms: int, error: PocketMQError) -> SendFailed:
+            return SendFailed(
+                f"the atomic commit {request.commit_id} of group {request.group!r} was not acknowledged by"
+                f" {queue.broker} within {elapsed_ms} ms: it may have been made. The last: {error.message}",
+                group=request.group,
+                commit_id=request.commit_id,
+                last_error=type(error).__name__,
+            )
+
+        place = queue.topic, queue.broker
+        timeout_ms = self._config.delivery_timeout_ms
+        return await until_answered(self._session, place, ask, timeout_ms, late)
+
+    def _receipts_of(
+        self, runs: Sequence[_CommitRun], reply: pb.AtomicCommitReply
+    ) -> list[Receipt]:
+        found: dict[int, Receipt] = {}
+        for run, place in zip(runs, reply.places, strict=True):
+            for row, unique, queue_offset, log_offset in zip(
+                run.rows, run.ids, place.queue_offsets, place.log_offsets, strict=True
+            ):
+                found[row] = Receipt(
+                    topic=run.queue.topic,
+                    broker=run.queue.broker,
+                    queue=run.queue.number,
+                    queue_offset=queue_offset,
+                    log_offset=log_offset,
+                    message_id=unique.decode(),
+                    durability="disk",
+                    store_timestamp_ms=reply.store_timestamp_ms,
+                    store_host=reply.store_host,
+                    repeated=reply.repeated,
+                )
+        return [found[row] for row in range(len(self._messages))]
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def _leave(self, error: BaseException | None) -> None:
+        await self.finish(error)
+
+
+class AtomicCommit(Block):
+    """One atomic commit, for ordinary threads: `with producer.atomic_commit(consumer) as commit`."""
+
+    def __init__(self, commit: AsyncAtomicCommit, portal: Portal) -> None:
+        """Producers make it."""
+        self._commit = commit
+        self._portal = portal
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Where each message lies, in the order of `send`. Raises InvalidArgument before the commit."""
+        return self._commit.receipts
+
+    @overload
+    def send(self, message: Message, /) -> None: ...
+    @overload
+    def send(self, topic: str, value: Any, /, **parts: Unpack[MessageParts]) -> None: ...
+    def send(
+        self, message: Message | str, value: Any = NO_VALUE, /, **parts: Unpack[MessageParts]
+    ) -> None:
+        """Have MESSAGE, or VALUE for a topic, be sent with the commit. Raises as AsyncAtomicCommit.send does."""
+        self._commit.send(message, value, **parts)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._commit.begin())
+        return self
+
+    def _leave(self, error: BaseException | None) -> None:
+        self._portal.run(self._commit.finish(error))
+
+
+def _only_broker(ranges: Sequence[ReadRange]) -> str:
+    brokers = sorted({one.held.queue.broker for one in ranges})
+    if len(brokers) > 1:
+        raise InvalidArgument(
+            f"what was read lies on several brokers ({', '.join(brokers)}), and a commit is of one: poll once for each"
+            " commit, a poll brings messages of one queue",
+            field="consumer",
+            value=", ".join(brokers),
+        )
+    return brokers[0]
+
+
+def _of_broker(route: Route, broker: str) -> Route:
+    """Return the part of ROUTE that is at BROKER."""
+    queues = tuple(queue for queue in route.writable if queue.broker == broker)
+    if not queues:
+        there = ", ".join(sorted({queue.broker for queue in route.writable})) or "none"
+        raise NotWritable(
+            f"topic {route.topic!r} has no queue to write on broker {broker!r}, where was read (it has some on"
+            f" {there}): create it there",
+            topic=route.topic,
+            broker=broker,
+        )
+    return Route(
+        route.topic, queues, route.readable, route.addresses, route.fetched_ms, route.provisional
+    )
