@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from ..proto.errors import StoreRefused
-from .batch_consume_queue import BatchConsumeQueue
 from .config import StoreConfig
-from .consume_queue import ConsumeQueue
+from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .disk import Disk
 from .entry_row import Sum
 from .files import FolderSync, Syncable, SyncTogether

@@ -25,24 +25,24 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from ..proto.errors import DiskFailure, InvalidRecord, StoreFull
 from ..proto.record import (
-    BORN_HOST_AT,
     CRC_AT,
-    CRC_MASK,
-    MAGIC_V1,
+    FIXED_SIZE_V4,
     SYS_FLAG_AT,
     SYS_ROLLBACK,
     Record,
+    body_crc,
     decode_record,
-    hosts_extra,
+    encode_record,
 )
+from ..proto.record_run import HEAD_SIZE, parse_run
 from ..proto.run_check import is_sound
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
@@ -54,12 +54,7 @@ from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
 
-
-VOID_TOPIC: Final = b"VOID"
-_HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
-#: Of a void, but for body and topic: head, topic length, properties length.
-_FIXED_SIZE: Final = 91
-_INT = struct.Struct(">i")
+VOID_TOPIC: Final = "VOID"
 #: No reader should have to hold a void of a gigabyte.
 _VOID_SIZE_MAX: Final = 1 << 20
 #: More than this is not copied aside; it stays readable in the log.
@@ -102,45 +97,34 @@ class LogRepair:
                 self._disk.write_file(path, data)
 
     def _roll_back(self, file: MappedFile, at: int) -> None:
-        (flags,) = _INT.unpack_from(file.view, at + SYS_FLAG_AT)
-        place = at + BORN_HOST_AT + 8 + 8 + 8 + 4 + 8
-        place += hosts_extra(flags)
-        (size,) = _INT.unpack_from(file.view, place)
-        crc = zlib.crc32(file.view[place + 4 : place + 4 + size]) & CRC_MASK
-        file.put(at + SYS_FLAG_AT, _INT.pack(flags | SYS_ROLLBACK))
-        file.put(at + CRC_AT, _INT.pack(crc))
+        head = parse_run(file.view, np.array([at], np.int64))
+        body_at, flags = int(head.body_start[0]), int(head.sys_flag[0]) | SYS_ROLLBACK
+        crc = body_crc(file.view[body_at : body_at + int(head.body_size[0])])
+        file.put(at + SYS_FLAG_AT, flags.to_bytes(4, "big", signed=True))
+        file.put(at + CRC_AT, crc.to_bytes(4, "big"))
 
     def _cover(self, file: MappedFile, start: int, end: int, store_ms: int) -> None:
-        topic = VOID_TOPIC[: end - start - _FIXED_SIZE]
-        tail = bytes((len(topic),)) + topic + b"\0\0"
-        body_start, body_end = start + _HEAD.size, end - len(tail)
-        crc = zlib.crc32(file.view[body_start:body_end]) & CRC_MASK if body_end > body_start else 0
-        host = bytes(8)
-        head = _HEAD.pack(
-            end - start,
-            MAGIC_V1,
-            crc,
-            0,
-            0,
-            0,
-            file.start + start,
-            SYS_ROLLBACK,
-            store_ms,
-            host,
-            store_ms,
-            host,
-            0,
-            0,
-            body_end - body_start,
+        """Make a void of [START, END): its tail is put first, its head last, the body is there."""
+        topic = VOID_TOPIC[: end - start - FIXED_SIZE_V4]
+        body_start, body_end = start + HEAD_SIZE, end - len(topic) - (FIXED_SIZE_V4 - HEAD_SIZE)
+        record = encode_record(
+            Record(
+                topic=topic,
+                body=bytes(file.view[body_start:body_end]),
+                sys_flag=SYS_ROLLBACK,
+                log_offset=file.start + start,
+                born_timestamp_ms=store_ms,
+                store_timestamp_ms=store_ms,
+            )
         )
-        file.put(body_end, tail)
-        file.put(start, head)
+        file.put(body_end, record[body_end - start :])
+        file.put(start, record[:HEAD_SIZE])
 
 
 def _unmake_heads(file: MappedFile, start: int, end: int) -> None:
     """Overwrite every magic of a record in [START, END) of FILE."""
     for match in list(MAGIC_PATTERN.finditer(file.view, start, end)):
-        file.put(match.start(), VOID_TOPIC)
+        file.put(match.start(), VOID_TOPIC.encode())
 
 
 def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -29,8 +29,7 @@ from ..proto.record_run import Longs, RunColumns
 from .disk import Disk, Entry
 from .files import FolderSync, Syncable
 from .format.index import IndexHeader
-from .index_check import LogPlaces, check_index_file
-from .index_file import IndexFile
+from .index_file import IndexFile, LogPlaces, check_index_file
 from .message_keys import MessageKeys, key_hashes, keys_of
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .disk import Buffer, Disk
 from .open_files import OPEN_FILES, OpenFiles
-from .os_mapping import data_extents
+from .os_disk import data_extents
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ is read once: where it says that it stands, or at the first of them if none is t
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import lru_cache
@@ -23,8 +22,7 @@ from ..proto.message_id import decode_offset_message_id
 from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
 from ..proto.record_run import Longs
 from ..proto.run_check import is_sound
-from .batch_consume_queue import BatchConsumeQueue
-from .consume_queue import ConsumeQueue
+from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages
 from .format.queue_entries import PRE_BLANK_SIZE
@@ -36,7 +34,6 @@ from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 #: Tells for tags codes of queue entries which are to be read.
 Choose: TypeAlias = Callable[[Longs], NDArray[np.bool_]]
 
-_LONG = struct.Struct(">q")
 _LONG_MAX: Final = (1 << 63) - 1
 #: Entries looked at a time, when a read asks for more messages than that.
 ENTRIES_MAX: Final = 10_000
@@ -314,8 +311,8 @@ class Reader:
 
     def _number_at(self, log_offset: int) -> int | None:
         """Return the queue offset that the record at LOG_OFFSET says; None if none can be there."""
-        data = self.log.read(log_offset + QUEUE_OFFSET_AT, _LONG.size)
-        return None if data is None else int(_LONG.unpack(data)[0])
+        data = self.log.read(log_offset + QUEUE_OFFSET_AT, 8)
+        return None if data is None else int.from_bytes(data, signed=True)
 
     def _read_batches(
         self,

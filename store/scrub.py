@@ -36,8 +36,8 @@ from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SYS_PREPARED, decode
 from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, as_bytes, parse_run, walk
 from ..proto.run_check import crc_mismatches
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
-from .batch_consume_queue import BatchConsumeQueue
 from .commit_log import CommitLog
+from .consume_queue import BatchConsumeQueue
 from .damage import Damages
 from .disk import Disk
 from .dispatch import by_queue

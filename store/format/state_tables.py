@@ -270,6 +270,42 @@ def render_delay_offsets(table: DelayOffsets) -> str:
     return render({"dataVersion": table.version.to_json(), "offsetTable": offsets})
 
 
+@dataclass(slots=True)
+class TimedCount:
+    """How many timed messages of one topic wait, and when that changed."""
+
+    count: int
+    changed_ms: int
+
+
+def parse_timer_metrics(text: str) -> tuple[DataVersion, dict[str, TimedCount]]:
+    """Return version and counts by topic in TEXT, of config/timermetrics; ValueError for something else."""
+    document = _document(text)
+    counts = {
+        str(topic): TimedCount(
+            _int(_bean(bean, topic), "count", 0), _int(_bean(bean, topic), "timeStamp", 0)
+        )
+        for topic, bean in _object(document, "timingCount").items()
+    }
+    return DataVersion.of(document), counts
+
+
+def render_timer_metrics(version: DataVersion, counts: dict[str, TimedCount]) -> str:
+    """Return the one line of config/timermetrics, everything but ASCII as \\uXXXX:
+
+    {"dataVersion":{"counter":39,"stateVersion":0,"timestamp":…},"timingCount":{"T":{"count":9,"timeStamp":…}}}
+
+    Less than 0 is what a kill makes of a count that lost the last second's changes: it is written as 0, as Apache keeps
+    for a topic that has none left.
+    """
+    beans: Object = {
+        topic: {"count": min(max(found.count, 0), COUNTER_MAX), "timeStamp": found.changed_ms}
+        for topic, found in counts.items()
+    }
+    document: Json = {"dataVersion": version.to_json(), "timingCount": beans}
+    return render(document, pretty=False, ascii_only=True)
+
+
 # ---- reading beans: a missing or null field has its default, a field of another kind is a ValueError
 
 

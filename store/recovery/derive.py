@@ -28,14 +28,13 @@ from ...proto.errors import CorruptIndex
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Record
 from ...proto.record_run import Longs, RunColumns
-from ..batch_consume_queue import BatchConsumeQueue
 from ..commit_log import CommitLog
-from ..consume_queue import ConsumeQueue
+from ..consume_queue import BatchConsumeQueue, ConsumeQueue
 from ..consume_queues import LIGHT_PREFIX, Queue
 from ..dispatch import by_queue
 from ..format.queue_entries import PRE_BLANK_SIZE
 from ..format.rows import Rows as Entries
-from ..index_check import LogPlaces
+from ..index_file import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
 from .report import Finding, Kind, RecoveryReport

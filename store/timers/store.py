@@ -22,26 +22,97 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.errors import DiskFailure, StoreFull
+from ...proto.errors import CorruptState, DiskFailure, StoreFull
 from ...proto.record_run import Longs
 from ...proto.topics import TIMER_TOPIC
 from ..checkpoints import TimerCheckpointFile
+from ..disk import Disk
 from ..files import Syncable
 from ..format.checkpoints import TimerCheckpoint
 from ..format.rows import bytes_of
+from ..format.state_tables import (
+    DataVersion,
+    TimedCount,
+    parse_timer_metrics,
+    render_timer_metrics,
+)
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
 from ..parts import Health, StoreParts
+from ..state_files import StateFile
 from .entry import Filing, TimerBatch, chain, signs_of
 from .files import TimerLog, TimerRing
-from .metrics import TimerMetrics
 from .slot import TimerSlot
 
 logger = logging.getLogger(__name__)
 
+FILE_NAME: Final = "timermetrics"
 #: Time that passed without anything to hand on is written down that often.
 _IDLE_MS: Final = 60_000
 #: Up to so many records, plain Python is faster than numpy.
 _FEW: Final = 24
+
+
+class TimerMetrics:
+    """How many timed messages of each topic of the store at ROOT wait: config/timermetrics. NOW_MS stamps changes.
+
+    Counts are for people: nothing is delivered by them, and what changed in the last second before a kill may be
+    missing.
+    """
+
+    def __init__(self, disk: Disk, root: str, now_ms: Callable[[], int]) -> None:
+        """Read the file; one that does not parse, with its backup, counts as empty."""
+        self._now_ms = now_ms
+        self._file = StateFile(disk, root, FILE_NAME)
+        self._counts: dict[str, TimedCount] = {}
+        self._version = DataVersion()
+        self._changed = False
+        try:
+            loaded = self._file.load(parse_timer_metrics)
+        except CorruptState as error:
+            logger.warning("timer metrics begin anew", extra={"reason": error.message})
+            return
+        if loaded.problem:
+            logger.warning("timer metrics", extra={"reason": loaded.problem})
+        if loaded.value is not None:
+            self._version, self._counts = loaded.value
+
+    def add(self, topic: str, count: int) -> int:
+        """Count COUNT (less than 0: delivered or recalled) messages of TOPIC; return how many wait now.
+
+        Costs less than a microsecond; the file follows within about a second.
+        """
+        now_ms = self._now_ms()
+        found = self._counts.setdefault(topic, TimedCount(0, now_ms))
+        found.count += count
+        found.changed_ms = now_ms
+        self._version = self._version.next(now_ms)
+        self._changed = True
+        return found.count
+
+    def count(self, topic: str) -> int:
+        """Return how many messages of TOPIC wait."""
+        found = self._counts.get(topic)
+        return 0 if found is None else found.count
+
+    def remove(self, topic: str) -> None:
+        """Forget TOPIC, which was deleted."""
+        self._changed |= self._counts.pop(topic, None) is not None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return what waits, by topic."""
+        return {topic: found.count for topic, found in self._counts.items()}
+
+    def take_text(self) -> str | None:
+        """Return what the file should hold, if that changed since the last call."""
+        if not self._changed:
+            return None
+        self._changed = False
+        return render_timer_metrics(self._version, self._counts)
+
+    def save(self, text: str) -> None:
+        """Bring TEXT to the device; StoreFull or DiskFailure. The flushing thread may call it."""
+        self._file.save(text)
 
 
 @dataclass(frozen=True, slots=True)

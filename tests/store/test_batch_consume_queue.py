@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketmq.store.batch_consume_queue import BatchConsumeQueue
-from pocketmq.store.consume_queue import Placed
+from pocketmq.store.consume_queue import BatchConsumeQueue, Placed
 from pocketmq.store.os_disk import OsDisk
 
 FILE_SIZE = 46 * 4

@@ -11,7 +11,7 @@ from pocketmq.store.checkpoints import TimerCheckpointFile, read_timer_checkpoin
 from pocketmq.store.format.checkpoints import TimerCheckpoint
 from pocketmq.store.format.state_tables import COUNTER_MAX, DataVersion
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.store.timers.metrics import TimerMetrics
+from pocketmq.store.timers.store import TimerMetrics
 
 from ..recorded import expected, recorded_store
 from ..runs import Hand

@@ -25,8 +25,7 @@ from ...proto.errors import PocketMQError
 from ...proto.record import SYS_PREPARED, Record, decode_record
 from ...proto.record_run import Longs
 from ...store.apache.settings import ApacheSettings
-from ...store.batch_consume_queue import BatchConsumeQueue
-from ...store.consume_queue import ConsumeQueue
+from ...store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from ...store.disk import Disk
 from ...store.dispatch import by_queue
 from ...store.entry_row import EntryRow

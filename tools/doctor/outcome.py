@@ -18,7 +18,7 @@ from ...proto.record_run import Longs
 from ...store.apache.files import Refused
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
-from ...store.batch_consume_queue import BatchConsumeQueue
+from ...store.consume_queue import BatchConsumeQueue
 from ...store.consume_queues import Queue
 from ...store.disk import Disk
 from ...store.format.index import TAG_TYPE, index_key

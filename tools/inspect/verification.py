@@ -32,8 +32,7 @@ from ...proto.run_check import crc_mismatches
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.dispatch import by_queue
 from ...store.format.queue_entries import ADDRESS_MAX
-from ...store.index_check import LogPlaces, check_index_file
-from ...store.index_file import IndexFile
+from ...store.index_file import IndexFile, LogPlaces, check_index_file
 from ...store.index_view import IndexEntries, IndexName, index_names, open_index
 from ...store.message_keys import keys_of
 from ...store.overlay_disk import OverlayDisk

@@ -14,8 +14,7 @@ from ....store.format.checkpoints import CHECKPOINT_SIZE
 from ....store.format.index import index_file_size
 from ....store.format.log_file import is_blank
 from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
-from ....store.index_check import check_index_file
-from ....store.index_file import IndexFile
+from ....store.index_file import IndexFile, check_index_file
 from ....store.listing import missing_between, queue_folders, row_files, zeros_from
 from ....store.overlay_disk import OverlayDisk
 from ....store.sizes import settings_of
