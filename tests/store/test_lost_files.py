@@ -175,7 +175,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[5:]
 from pocketmq.proto.errors import DiskFailure
-from pocketmq.store.os_mapping import OsMapping
+from pocketmq.store.os_disk import OsMapping
 from tests.store.test_lost_files import bodies, by_key, files_of, opened, put
 path = Path(sys.argv[1])
 store = opened(path)
