@@ -8,7 +8,7 @@ has entries is sound, and only the others are looked at entry by entry. Memory: 
 
 Has every index entry its record, and the record that key? Index entries stand in the order of the log. So what a
 stretch of records should have and what the files have for its range are two short arrays; where they are equal, all is
-well. Every file is also held against itself: header, slots, links (store/index_check.py).
+well. Every file is also held against itself: header, slots, links (store/index_file.py).
 
 Cost: some 2 µs a record with three keys, and what the CRC of the bodies takes. A live broker may append meanwhile: what
 comes after the beginning is not looked at.
