@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+#: Messages that have the same may travel in one run.
 PLACE: Final = attrgetter("topic", "queue", "sharding_key")
 #: The property KEYS, but for the key.
 _KEYS_SIZE: Final = len("KEYS") + 2

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pocketmq.client import Message, Queue
+from pocketmq.client.message import record_size
+from pocketmq.client.producing.receipt import SendFuture
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
     InvalidArgument,
@@ -195,6 +197,29 @@ async def test_a_choice_that_fails_is_told_to_the_sender() -> None:
                 await sending.send(Message("orders", b"x"))
         with pytest.raises(LookupError, match="no idea"):
             await sending.send_many(messages(3))
+
+
+@pytest.mark.parametrize("for_a_run", [False, True])
+async def test_messages_in_a_row_for_which_a_choice_fails_count_as_failed(for_a_run: bool) -> None:
+    class Broken:
+        def __init__(self) -> None:
+            self.for_a_run = for_a_run
+
+        def choose(self, message: Message, queues: Sequence[Queue]) -> Queue:
+            raise LookupError("no idea")
+
+    async with producer(FakeCluster.of_one("orders"), queue_choice=Broken()) as sending:
+        sender = sending._sender
+        futures = [SendFuture() for _ in range(3)]
+        for future, message in zip(futures, messages(3), strict=True):
+            future.message, future.size_bytes = message, record_size(message)
+            assert sender.budget.take(future.size_bytes)
+        sender.accept_row(futures)
+        await sending.flush()
+
+        assert all(isinstance(future.exception(), LookupError) for future in futures)
+        assert sending.metrics().messages_failed == 3
+        assert sender.budget.taken_bytes == 0
 
 
 async def test_something_else_than_a_message_is_refused() -> None:
