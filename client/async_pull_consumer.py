@@ -20,7 +20,7 @@ from .consuming.counts import Counts
 from .consuming.offsets import Batch, Cursor, OffsetAndMetadata
 from .consuming.prefetch import ASSIGNED, REVOKED, Rebalanced
 from .consuming.queue_reader import Pulled, pull_once
-from .consuming.reading import Reading
+from .consuming.reading import PullReading
 from .consuming.sending_back import Retrying, SentBack
 from .consuming.steering import Steering
 from .faces import AsyncSignalledFace
@@ -76,7 +76,7 @@ class AsyncPullConsumer(AsyncSignalledFace):
         self._subscriptions = subscriptions_of(topics)
         self._listener = listener
         self._cursor = Cursor()
-        self._reading = Reading(check_group(group), self.config, self._session, self._cursor)
+        self._reading = PullReading(check_group(group), self.config, self._session, self._cursor)
         self._steering = Steering(self._reading)
         self._retrying = Retrying(self._reading)
         self._signals = Signals(self._finish)

@@ -33,7 +33,7 @@ from .portal import Portal
 from .producing.atomic_commit import AtomicCommit
 from .producing.checking import Checker, check_checker
 from .producing.metrics import ProducerMetrics
-from .producing.receipt import Outcome, Receipt, Receipts, SendFuture
+from .producing.receipt import Receipt, Receipts, SendFuture, SendOutcome
 from .producing.sender import Sender
 from .producing.transaction import Transaction, Verdict
 from .session import Session
@@ -269,7 +269,7 @@ class _Handover:
         self._take_bytes = sender.budget.take
         self._largest_bytes = sender.config.max_request_size
         #: Futures that have their messages, or messages, their bytes, and what else waits for their receipts.
-        self._row: list[SendFuture | tuple[Message, int, Outcome]] = []
+        self._row: list[SendFuture | tuple[Message, int, SendOutcome]] = []
         #: Something else than a SendFuture may stand in the row; it never ends, for threads put meanwhile.
         self._mixed = False
         self._awake = False
@@ -298,7 +298,7 @@ class _Handover:
             self._portal.run(budget.take_within(size_bytes, config.max_block_ms))
         return size_bytes
 
-    def put_watched(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
+    def put_watched(self, message: Message, size_bytes: int, outcome: SendOutcome) -> None:
         """Take MESSAGE, whose SIZE_BYTES were taken; OUTCOME gets its receipt."""
         self._mixed = True
         self._row.append((message, size_bytes, outcome))
@@ -323,4 +323,4 @@ class _Handover:
                 self._sender.accept_row(cast("list[SendFuture]", list(entries)))
             else:
                 for entry in entries:
-                    self._sender.accept(*cast("tuple[Message, int, Outcome]", entry))
+                    self._sender.accept(*cast("tuple[Message, int, SendOutcome]", entry))

@@ -27,7 +27,7 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
 
 
-class Stretch:
+class ReadStretch:
     """Reading HELD in one go. The loop writes it, faces look."""
 
     __slots__ = ("ended", "held", "void")
@@ -48,17 +48,17 @@ class Stretch:
         self.ended = self.void = True
 
 
-class Position(NamedTuple):
+class ReadPosition(NamedTuple):
     """The next message of a stretch."""
 
-    stretch: Stretch
+    stretch: ReadStretch
     offset: int
 
 
 class Batch(NamedTuple):
     """Messages of one queue, and the queue offset behind them."""
 
-    stretch: Stretch
+    stretch: ReadStretch
     messages: MessageBatch
     next_offset: int
 
@@ -122,22 +122,22 @@ class Cursor:
             self.end += 1
             yield message
 
-    def finish(self) -> Position | None:
+    def finish(self) -> ReadPosition | None:
         """Have all that is handed out be finished; return the position behind it."""
         self.begin = self.end
         return self.behind()
 
-    def behind(self) -> Position | None:
+    def behind(self) -> ReadPosition | None:
         """Return the position behind what is handed out; None: nothing is."""
         if self.batch is None or not self.end:
             return None
-        return Position(self.batch.stretch, self.batch.offset_behind(self.end))
+        return ReadPosition(self.batch.stretch, self.batch.offset_behind(self.end))
 
-    def before(self) -> Position | None:
+    def before(self) -> ReadPosition | None:
         """Return the position of what is handed out and not finished, from where it comes again after a failure."""
         if self.batch is None or not self.end:
             return None
-        return Position(self.batch.stretch, self.batch.offset_at(self.begin))
+        return ReadPosition(self.batch.stretch, self.batch.offset_at(self.begin))
 
 
 class Positions:
@@ -148,7 +148,7 @@ class Positions:
         #: Of queues that went: what was committed then, and up to where they were finished.
         self._left: dict[Queue, tuple[int, int]] = {}
 
-    def finish(self, position: Position | None) -> None:
+    def finish(self, position: ReadPosition | None) -> None:
         """Note that the application is done with what stands before POSITION."""
         if position is not None and not position.stretch.void:
             self._finished[position.stretch.queue] = position.offset

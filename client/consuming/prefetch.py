@@ -19,7 +19,7 @@ from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue
 from ..received_message import FetchedRun
 from ..tasks import Alarm, Tasks
-from .offsets import Batch, Stretch
+from .offsets import Batch, ReadStretch
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ LOST: Final = "lost"
 
 @dataclass(slots=True)
 class _Entry:
-    stretch: Stretch
+    stretch: ReadStretch
     messages: MessageBatch
     next_offset: int
     size_bytes: int
@@ -53,7 +53,7 @@ class Prefetch:
         self._held_bytes = 0
         self._entries: deque[_Entry] = deque()
         self._latest: dict[Queue, _Entry] = {}
-        self._errors: deque[tuple[PocketMQError, Stretch | None]] = deque()
+        self._errors: deque[tuple[PocketMQError, ReadStretch | None]] = deque()
         self._news: deque[Rebalanced] = deque()
         self._ready = Alarm(clock, tasks)
         self._room = asyncio.Event()
@@ -64,11 +64,11 @@ class Prefetch:
         """Return once another run may be put in."""
         await self._room.wait()
 
-    def put(self, stretch: Stretch, run: FetchedRun, begin: int, next_offset: int) -> None:
+    def put(self, stretch: ReadStretch, run: FetchedRun, begin: int, next_offset: int) -> None:
         """Take in the messages of RUN from index BEGIN; NEXT_OFFSET is behind them."""
         self._append(_Entry(stretch, MessageBatch(run, begin), next_offset, len(run.data)))
 
-    def skip(self, stretch: Stretch, next_offset: int) -> None:
+    def skip(self, stretch: ReadStretch, next_offset: int) -> None:
         """Note that nothing more is wanted before NEXT_OFFSET."""
         latest = self._latest.get(stretch.queue)
         if latest is not None and latest.stretch is stretch:
@@ -89,7 +89,7 @@ class Prefetch:
         else:
             self._room.clear()
 
-    def drop(self, stretch: Stretch) -> None:
+    def drop(self, stretch: ReadStretch) -> None:
         """Take out what is here of STRETCH."""
         self._errors = deque(one for one in self._errors if one[1] is not stretch)
         kept = deque(entry for entry in self._entries if entry.stretch is not stretch)
@@ -104,7 +104,7 @@ class Prefetch:
         self._entries.appendleft(_Entry(*batch, 0))
         self._ready.ring()
 
-    def fail(self, error: PocketMQError, stretch: Stretch | None = None) -> None:
+    def fail(self, error: PocketMQError, stretch: ReadStretch | None = None) -> None:
         """Have the application meet ERROR, once, after the runs that are here, unless STRETCH, which met it, ends."""
         if not self._errors:
             self._errors.append((error, stretch))
@@ -154,7 +154,7 @@ class PrefetchSink:
     """What the reader of STRETCH puts its runs into; STARTED hears where it began."""
 
     def __init__(
-        self, prefetch: Prefetch, stretch: Stretch, started: Callable[[Stretch, int], None]
+        self, prefetch: Prefetch, stretch: ReadStretch, started: Callable[[ReadStretch, int], None]
     ) -> None:
         self._prefetch = prefetch
         self._stretch = stretch

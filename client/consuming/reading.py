@@ -26,7 +26,7 @@ from ..session import Session
 from ..subscriptions import Subscriptions
 from .commits import RegularCommits
 from .held_queue import HeldQueue
-from .offsets import Batch, Cursor, Position, Positions, Stretch
+from .offsets import Batch, Cursor, Positions, ReadPosition, ReadStretch
 from .parts import ConsumerParts, reach_name_server
 from .prefetch import ASSIGNED, LOST, REVOKED, Prefetch, PrefetchSink, Rebalanced
 from .queue_reader import QueueReader
@@ -45,14 +45,14 @@ class Active:
     """A queue that is read."""
 
     held: HeldQueue
-    stretch: Stretch
+    stretch: ReadStretch
     reader: QueueReader
     #: Behind what was given to the face; None: where reading began is not known yet.
     offset: int | None = None
     is_paused: bool = False
 
 
-class Reading:
+class PullReading:
     """Reads for the group what its supply gives it."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Reading:
         """Read a queue from now on."""
         assert self.supply is not None, "a supply gives queues"
         self.supply.keeper.begin(held)
-        stretch = Stretch(held)
+        stretch = ReadStretch(held)
         active = Active(held, stretch, self._reader(stretch))
         self.active[held.queue] = active
         active.offset = self.positions.resume(held)
@@ -138,20 +138,20 @@ class Reading:
         if self.has_listener:
             self._prefetch.tell(ASSIGNED, held.queue)
 
-    def _reader(self, stretch: Stretch) -> QueueReader:
+    def _reader(self, stretch: ReadStretch) -> QueueReader:
         assert self.supply is not None
         sink = PrefetchSink(self._prefetch, stretch, self._note_start)
         wanted = self.subscriptions.get(stretch.queue.topic)
         return QueueReader(stretch.held, wanted, sink, self.supply, self.parts)
 
-    def _note_start(self, stretch: Stretch, offset: int) -> None:
+    def _note_start(self, stretch: ReadStretch, offset: int) -> None:
         active = self.active.get(stretch.queue)
         if active is None or active.stretch is not stretch:
             return
         active.offset = offset
         if stretch.held.committed >= 0 and offset != stretch.held.committed:
             # The settings passed over what was committed: from now on the group stands here.
-            self.positions.finish(Position(stretch, offset))
+            self.positions.finish(ReadPosition(stretch, offset))
 
     async def end(self, queue: Queue, *, lost: bool) -> None:
         """Read QUEUE no more; have what was handed out finished and committed, unless it is LOST."""
@@ -226,7 +226,7 @@ class Reading:
     # ------------------------------------------------------------ as the application's
 
     async def next(
-        self, finished: Position | None, timeout_ms: int | None
+        self, finished: ReadPosition | None, timeout_ms: int | None
     ) -> Batch | Rebalanced | None:
         """Return the next batch, or None if none comes in TIMEOUT_MS (None: wait on); news of queues come first.
 
@@ -258,7 +258,7 @@ class Reading:
         if batch.stretch.ended:
             return False
         if not batch.messages:
-            self.positions.finish(Position(batch.stretch, batch.next_offset))
+            self.positions.finish(ReadPosition(batch.stretch, batch.next_offset))
         elif self.config.delivery == "at_most_once" and not await self._commit_first(batch):
             return False
         if batch.stretch.ended or not batch.messages:
@@ -279,7 +279,7 @@ class Reading:
         except PocketMQError:
             self._prefetch.put_back(batch)
             raise
-        self.positions.finish(Position(batch.stretch, batch.next_offset))
+        self.positions.finish(ReadPosition(batch.stretch, batch.next_offset))
         return keeper.committed(queue) == batch.next_offset
 
     def give_up_handed(self) -> None:
@@ -290,7 +290,7 @@ class Reading:
             self._handed = None
             self._returned.set()
 
-    def come_back(self, finished: Position | None) -> None:
+    def come_back(self, finished: ReadPosition | None) -> None:
         """Note that the application has come for more, and how far it is: what it was handed is FINISHED."""
         self.calls += 1
         self.positions.finish(finished)
@@ -303,10 +303,10 @@ class Reading:
         cursor = self._cursor
         batch, begin = cursor.batch, cursor.begin
         if batch is not None and batch is self._handed and self.config.delivery != "at_most_once":
-            self.positions.finish(Position(batch.stretch, batch.offset_at(begin)))
+            self.positions.finish(ReadPosition(batch.stretch, batch.offset_at(begin)))
         return self.positions.finished()
 
-    async def commit(self, finished: Position | None) -> None:
+    async def commit(self, finished: ReadPosition | None) -> None:
         """Have the brokers keep how far the group is; FINISHED as in `next`."""
         self.calls += 1
         if self.config.delivery != "at_most_once" or (finished and finished.stretch.ended):
@@ -362,7 +362,7 @@ class Reading:
     def go(self, active: Active, offset: int | None) -> None:
         """Read on at OFFSET, None: where the settings say; what lies ahead is dropped, what is handed out counts."""
         self.halt(active)
-        active.stretch = Stretch(active.held)
+        active.stretch = ReadStretch(active.held)
         active.reader = self._reader(active.stretch)
         active.offset = offset
         if not active.is_paused:
@@ -387,7 +387,7 @@ class Reading:
         if not self._started:
             raise ClientClosed("the consumer was not started: use it in a `with` block")
 
-    async def close(self, finished: Position | None, *, failing: bool = False) -> None:
+    async def close(self, finished: ReadPosition | None, *, failing: bool = False) -> None:
         """Commit, unless auto_commit is off, and disconnect; FINISHED as in `next`.
 
         FAILING: the application is leaving with an error of its own, which one of the commit must not hide.

@@ -17,7 +17,7 @@ from ..session import Session
 from .unshared_queues import WATCH_UNKNOWN_MS
 
 if TYPE_CHECKING:  # A push consumer has no use for it.
-    from .reading import Reading
+    from .reading import PullReading
 
 #: How often a retry queue that a broker has just made is looked for, before it is left to the regular look.
 _LOOKS: Final = 60
@@ -97,7 +97,7 @@ class Retrying:
     Not thread-safe: the event loop owns it.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: PullReading) -> None:
         self._reading = reading
         self._parts = reading.parts
         self._session = reading.parts.session

@@ -15,9 +15,9 @@ from ...proto.errors import InvalidArgument
 from ...proto.topics import check_topic
 from ..queue import Queue
 from ..subscriptions import Subscriptions
-from .offsets import OffsetAndMetadata, Position
+from .offsets import OffsetAndMetadata, ReadPosition
 from .queue_reader import start_ms
-from .reading import Active, Reading
+from .reading import Active, PullReading
 from .sharing import Sharing
 from .supply import broadcast_supply, chosen_supply, group_supply, with_retries
 from .unshared_queues import AssignedQueues, committed_positions
@@ -26,14 +26,14 @@ from .unshared_queues import AssignedQueues, committed_positions
 class Steering:
     """Steers READING."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: PullReading) -> None:
         self._reading = reading
         self._parts = reading.parts
         self._chosen: AssignedQueues | None = None
 
     # ------------------------------------------------------------ what is read
 
-    def subscribe(self, subscriptions: Subscriptions, position: Position | None) -> None:
+    def subscribe(self, subscriptions: Subscriptions, position: ReadPosition | None) -> None:
         """Read SUBSCRIPTIONS from now on, and nothing else."""
         reading = self._reading
         reading.check_open()
@@ -68,7 +68,7 @@ class Steering:
         else:
             reading.use(group_supply(subscriptions, reading, self._parts, "pull"))
 
-    async def assign(self, queues: Collection[Queue], position: Position | None) -> None:
+    async def assign(self, queues: Collection[Queue], position: ReadPosition | None) -> None:
         """Read QUEUES from now on, and no others, whatever the group's members do; what is before POSITION is done."""
         reading = self._reading
         reading.check_open()
@@ -97,13 +97,13 @@ class Steering:
 
     # ------------------------------------------------------------ where
 
-    def _offset(self, active: Active, position: Position | None) -> int | None:
+    def _offset(self, active: Active, position: ReadPosition | None) -> int | None:
         """Return the offset of the next message of ACTIVE for the application; None: not known yet."""
         if position is not None and position.stretch is active.stretch:
             return position.offset
         return active.offset
 
-    async def position(self, queue: Queue, position: Position | None) -> int:
+    async def position(self, queue: Queue, position: ReadPosition | None) -> int:
         """Return the offset of the next message of QUEUE."""
         active = self._reading.active_queue(queue)
         offset = self._offset(active, position)
@@ -131,7 +131,7 @@ class Steering:
         active = reading.active_queue(queue)
         active.stretch.annul()
         reading.go(active, offset)
-        reading.positions.finish(Position(active.stretch, offset))
+        reading.positions.finish(ReadPosition(active.stretch, offset))
 
     async def seek_to(
         self, queues: Collection[Queue] | None, where: datetime | int | None, *, last: bool = False
@@ -154,7 +154,7 @@ class Steering:
 
     # ------------------------------------------------------------ when not
 
-    def pause(self, queues: Collection[Queue], position: Position | None) -> None:
+    def pause(self, queues: Collection[Queue], position: ReadPosition | None) -> None:
         """Hand out nothing more of QUEUES until they are resumed."""
         reading = self._reading
         for active in [reading.active_queue(queue) for queue in queues]:
@@ -192,7 +192,7 @@ class Steering:
         if reading.supply is not None and not reading.supply.keeper.keeps_metadata:
             _check_none(metadata)
         for queue, offset in plain.items():
-            reading.positions.finish(Position(reading.active[queue].stretch, offset))
+            reading.positions.finish(ReadPosition(reading.active[queue].stretch, offset))
         if reading.supply is not None:
             await reading.supply.keeper.commit(plain, metadata)
 

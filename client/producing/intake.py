@@ -21,7 +21,7 @@ from ..session import Session
 from .bodies import Bodies, check_count, checked_bodies
 from .compression import Compressor
 from .interceptors import Interceptors, Sending
-from .receipt import Outcome, Watch
+from .receipt import SendOutcome, Watch
 
 
 class Intake:
@@ -160,7 +160,7 @@ class Intake:
             self.interceptors.on_acknowledgement(None, error, sending)
             raise
 
-    def watched(self, sending: Sending, outcome: Outcome) -> Outcome:
+    def watched(self, sending: Sending, outcome: SendOutcome) -> SendOutcome:
         """Return an outcome that tells the interceptors, then OUTCOME, what became of SENDING."""
         return self.interceptors.watched((sending,), outcome)
 

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 from ...proto.errors import ConfigError
 from ...proto.facts import Facts
 from ..message import Draft, Message
-from .receipt import Outcome, Receipt, Receipts, Watch
+from .receipt import Receipt, Receipts, SendOutcome, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Interceptors:
             logger.exception("interceptor failed %s", facts)
             return _FAILED
 
-    def watched(self, messages: Sequence[Sending], outcome: Outcome) -> Outcome:
+    def watched(self, messages: Sequence[Sending], outcome: SendOutcome) -> SendOutcome:
         """Return an outcome that tells the chain of MESSAGES, then OUTCOME."""
         return _Watched(self, messages, outcome) if self._on_acknowledgement else outcome
 
@@ -139,7 +139,9 @@ class _Watched:
 
     __slots__ = ("_chain", "_messages", "_outcome", "_settled")
 
-    def __init__(self, chain: Interceptors, messages: Sequence[Sending], outcome: Outcome) -> None:
+    def __init__(
+        self, chain: Interceptors, messages: Sequence[Sending], outcome: SendOutcome
+    ) -> None:
         self._chain = chain
         self._messages = messages
         self._outcome = outcome

@@ -381,7 +381,7 @@ def acknowledge_all(futures: Sequence[SendFuture], receipts: RunReceipts, first:
             future._tell(future._watch)
 
 
-class Outcome(Protocol):
+class SendOutcome(Protocol):
     """Where an acknowledgement or an error goes: an asyncio or a concurrent future, or a part of a larger one."""
 
     def done(self) -> bool: ...
@@ -390,13 +390,13 @@ class Outcome(Protocol):
 
 
 #: Returns an outcome for the messages from FIRST up to END of a sending that tells others before the given one.
-Watch: TypeAlias = Callable[[int, int, Outcome], Outcome]
+Watch: TypeAlias = Callable[[int, int, SendOutcome], SendOutcome]
 
 
 class Gathered:
     """One outcome for messages that travel in several runs: their receipts in order, or the first error at the end."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: SendOutcome) -> None:
         self._outcome = outcome
         #: Which messages each part has (None: those that follow the part before), and their receipts.
         self._parts: list[tuple[Sequence[int] | None, Receipts | None]] = []
@@ -404,7 +404,7 @@ class Gathered:
         self._complete = False
         self._error: BaseException | None = None
 
-    def part(self, indexes: Sequence[int] | None = None) -> Outcome:
+    def part(self, indexes: Sequence[int] | None = None) -> SendOutcome:
         """Return the outcome for the next run; INDEXES, of its messages in the whole: of all parts, or of none."""
         self._parts.append((indexes, None))
         self._missing += 1

@@ -34,10 +34,10 @@ from ..queue import Queue
 from .bodies import Bodies, records_size
 from .receipt import (
     Gathered,
-    Outcome,
     Receipts,
     RunReceipts,
     SendFuture,
+    SendOutcome,
     acknowledge_all,
     message_of,
 )
@@ -118,7 +118,7 @@ class Parcel:
         self,
         messages: Sequence[Message],
         size_bytes: int,
-        outcome: Outcome,
+        outcome: SendOutcome,
         *,
         single: bool = False,
     ) -> None:

@@ -47,9 +47,9 @@ from .metrics import ProducerCounters, ProducerMetrics
 from .queue_choice import queue_choice, queue_for
 from .receipt import (
     Gathered,
-    Outcome,
     Receipt,
     SendFuture,
+    SendOutcome,
     Watch,
     message_of,
     recall_handle_of,
@@ -234,7 +234,7 @@ class Sender:
 
     # --- what is sent, in parcels
 
-    def accept(self, message: Message, size_bytes: int, outcome: Outcome) -> None:
+    def accept(self, message: Message, size_bytes: int, outcome: SendOutcome) -> None:
         """Send MESSAGE, for which SIZE_BYTES were taken from the budget; OUTCOME gets its Receipt."""
         self._take_in(Parcel((message,), size_bytes, outcome, single=True))
 
@@ -253,7 +253,7 @@ class Sender:
                 self._take_in(MessageRow.of(list(group)))
 
     def accept_many(
-        self, messages: Sequence[Message], outcome: Outcome, watch: Watch | None = None
+        self, messages: Sequence[Message], outcome: SendOutcome, watch: Watch | None = None
     ) -> None:
         """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH hears of each part before."""
         gathered = Gathered(outcome)
