@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQError
 from ..queue import Queue
 from .held_queue import HeldQueue
-from .offsets import Batch, Cursor, Position, Stretch
-from .reading import Reading
+from .offsets import Batch, Cursor, ReadPosition, ReadStretch
+from .reading import PullReading
 from .unshared_queues import committed_offsets
 
 
@@ -30,11 +30,11 @@ class ReadRange:
 class AtomicReading:
     """What is read, by READING, for one atomic commit. The face writes CURSOR."""
 
-    def __init__(self, reading: Reading, cursor: Cursor) -> None:
+    def __init__(self, reading: PullReading, cursor: Cursor) -> None:
         self._reading = reading
         self._cursor = cursor
         #: What the application was handed messages of, and the first of them, by queue.
-        self._seen: dict[Queue, tuple[set[Stretch], int]] = {}
+        self._seen: dict[Queue, tuple[set[ReadStretch], int]] = {}
 
     @property
     def group(self) -> str:
@@ -129,7 +129,7 @@ class AtomicReading:
         if committed >= 0 and reading.supply is not None:
             reading.supply.keeper.learn(queue, committed)
         reading.go(active, offset)
-        reading.positions.finish(Position(active.stretch, offset))
+        reading.positions.finish(ReadPosition(active.stretch, offset))
 
     def _end(self) -> None:
         self._reading.watch(None)

@@ -341,7 +341,7 @@ class PullReading:
         """Have WITNESS hear of each batch that is handed out from now on; None: nobody."""
         self._witness = witness
 
-    def let_go_of_ended(self, finished: Position | None = None) -> None:
+    def let_go_of_ended(self, finished: ReadPosition | None = None) -> None:
         """If the queue is to go that the application stands at, have it come back from there; FINISHED as in `next`."""
         if self._handed is not None and self._handed.stretch.ended:
             self.come_back(finished)
