@@ -19,7 +19,7 @@ from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ..proto.duration import parse_duration
 from ..proto.errors import Disconnected, InvalidArgument
 from ..proto.rpc.connection import ClientConnection
-from ..proto.rpc.events import (
+from ..proto.rpc.incoming import (
     ConnectionEnded,
     DataReceived,
     GoAwayReceived,

@@ -18,7 +18,8 @@ from typing import Any, Final
 from .channels import StatusCode
 from .client_calls import CLOSED, ClientCall, Status
 from .connection import ClientConnection
-from .events import (
+from .frames import ErrorCode
+from .incoming import (
     ClientEvent,
     ConnectionEnded,
     DataReceived,
@@ -28,7 +29,6 @@ from .events import (
     StreamReset,
     TrailersReceived,
 )
-from .frames import ErrorCode
 from .limits import ChannelLimits
 from .listening import PORT_MAX
 

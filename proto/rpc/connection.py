@@ -30,17 +30,6 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from . import floods
-from .events import (
-    CallsReset,
-    ClientEvent,
-    ConnectionEnded,
-    DataReceived,
-    Drained,
-    Event,
-    ResponseReceived,
-    StreamReset,
-    TrailersReceived,
-)
 from .frames import (
     DEFAULT_WINDOW,
     ENABLE_PUSH,
@@ -60,7 +49,19 @@ from .frames import (
     window_update,
 )
 from .hpack import Field, FieldEncoder
-from .incoming import ClientIncoming, Incoming
+from .incoming import (
+    CallsReset,
+    ClientEvent,
+    ClientIncoming,
+    ConnectionEnded,
+    DataReceived,
+    Drained,
+    Event,
+    Incoming,
+    ResponseReceived,
+    StreamReset,
+    TrailersReceived,
+)
 from .limits import ConnectionLimits
 from .streams import ClientStream, Http2Stream, Outgoing, StreamTable
 

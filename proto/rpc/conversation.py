@@ -1,6 +1,6 @@
 """The gRPC side of one connection: its calls by stream, fed by the connection's events.
 
-    conversation = Conversation(connection, served, peer, touch)
+    conversation = ServerConversation(connection, served, peer, touch)
     conversation.handle(connection.receive(data, now_ms))
     conversation.check(now_ms)                  # now and then, while `needs_check`
     conversation.lost()                         # the connection is gone
@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from .connection import ServerConnection
 from .errors import DeadlineExceeded, ResourceExhausted, RpcError, Unimplemented
-from .events import (
+from .frames import ErrorCode
+from .incoming import (
     CallsReset,
     ConnectionEnded,
     DataReceived,
@@ -34,7 +35,6 @@ from .events import (
     RequestTooLarge,
     StreamReset,
 )
-from .frames import ErrorCode
 from .methods import MethodKind
 from .protocol import HEAD, MessageReader, http_only, http_refusal, is_compressed, timeout_ms
 from .served import HeldAnswers, Served

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from .connection import ServerConnection
-from .events import Request
 from .frames import ErrorCode
 from .hpack import literal
+from .incoming import Request
 
 logger = logging.getLogger(__name__)
 

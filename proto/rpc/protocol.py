@@ -29,8 +29,8 @@ from urllib.parse import quote
 
 from .channels import StatusCode
 from .errors import BadRequest, Describe, RpcError, TooLarge, Unimplemented
-from .events import Request
 from .hpack import literal
+from .incoming import Request
 
 # ---------------------------------------------------------------- heads and trailers
 

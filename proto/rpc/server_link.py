@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 from .connection import ServerConnection
 from .conversation import NO_CALLS, ServerConversation
-from .events import PingAnswered
+from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
 from .methods import Certificate, ConnectionFigures

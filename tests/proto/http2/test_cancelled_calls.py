@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.proto.rpc import floods
 from pocketmq.proto.rpc.connection import ServerConnection
-from pocketmq.proto.rpc.events import (
+from pocketmq.proto.rpc.incoming import (
     CallsReset,
     ConnectionEnded,
     DataReceived,

@@ -10,7 +10,8 @@ import hpack
 import pytest
 
 from pocketmq.proto.rpc.connection import ClientConnection
-from pocketmq.proto.rpc.events import (
+from pocketmq.proto.rpc.frames import ErrorCode
+from pocketmq.proto.rpc.incoming import (
     ClientEvent,
     ConnectionEnded,
     DataReceived,
@@ -20,7 +21,6 @@ from pocketmq.proto.rpc.events import (
     StreamReset,
     TrailersReceived,
 )
-from pocketmq.proto.rpc.frames import ErrorCode
 from pocketmq.proto.rpc.limits import ConnectionLimits
 
 from . import frames

@@ -18,7 +18,7 @@ async def test_a_flood_is_told_to_calm_down_and_nothing_is_left(flood: Flood) ->
                 await flood.sent(peer, stage)
                 end = await peer.ended_at_once()
             # The connection itself may linger, so that its last words are heard.
-            assert stage.owned().keys() <= {"ServerConnection", "Conversation"}
+            assert stage.owned().keys() <= {"ServerConnection", "ServerConversation"}
         assert end is not None
         assert end.code == flood.code
         assert end.payload[8:], "GOAWAY gives the reason"

@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from pocketmq.proto.rpc.connection import ServerConnection
-from pocketmq.proto.rpc.events import (
+from pocketmq.proto.rpc.hpack import literal
+from pocketmq.proto.rpc.incoming import (
     ConnectionEnded,
     DataReceived,
     Event,
     RequestReceived,
     RequestTooLarge,
 )
-from pocketmq.proto.rpc.hpack import literal
 from pocketmq.proto.rpc.limits import ConnectionLimits
 
 _HEAD: Final = literal(":status", "200") + literal("content-type", "text/plain")
