@@ -272,9 +272,11 @@ class LogWriter:
     def roll_by_age(self) -> None:
         """Close the newest log file if it is old enough, so that retention can take it though nothing is appended.
 
-        Not as long as something of it is missing in its queue, nor in a store that takes no change.
+        Not as long as something of it is missing in its queue, nor in a store that takes no change, or follows a
+        master, which closes files.
         """
-        changeable = self._health.failure is None and not self._health.read_only
+        health = self._health
+        changeable = not (health.failure or health.read_only or health.following)
         if changeable and self.dispatched_offset == self._log.max_offset:
             try:
                 self._roll_by_age()

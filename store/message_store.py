@@ -32,8 +32,9 @@ from ..proto.run import Run
 from .background import Background
 from .cleaning import Cleaned, Cleaner
 from .config import StoreConfig
-from .disk import Disk, Lock
+from .disk import Buffer, Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
+from .following import Following
 from .log_writer import Appended, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import Health, StoreParts
@@ -59,6 +60,8 @@ class MessageStore(Reader):
         lock: Lock,
         now_ms: Callable[[], int],
         health: Health,
+        *,
+        replica: bool = False,
     ) -> None:
         """Load and recover the files; `open` is the way in."""
         self.parts = parts = StoreParts.load(config, disk, now_ms)
@@ -67,11 +70,12 @@ class MessageStore(Reader):
         self._lock = lock
         self._now_ms = now_ms
         clean = not disk.exists(config.abort_path)
-        self.recovery: RecoveryReport = recover(parts, clean=clean)
+        self.recovery: RecoveryReport = recover(parts, clean=clean, replica=replica)
         self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean)
         self._forget_pages()
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
+        self._following = Following(parts, health, self._writer) if replica else None
         self._warned_of_next_file = False
         self._cleaner = Cleaner(parts, health, self.timers)
         self.scrubber = Scrubber(parts, health, self.damages, self.lost_entries, now_ms)
@@ -101,11 +105,13 @@ class MessageStore(Reader):
         disk: Disk,
         now_ms: Callable[[], int],
         read_only: bool = False,
+        replica: bool = False,
     ) -> Self:
         """Open the store at `config.path`, making an empty one if there is nothing.
 
         READ_ONLY shows the store as it would be after recovery, live, stopped, copied or damaged, without writing a
-        byte or taking the lock. Raises StoreLocked, StoreRefused, StoreFull, DiskFailure.
+        byte or taking the lock. REPLICA: the store is one of a replica set; what its recovery keeps of a damaged log is
+        what the others have as well, and it can `follow`. Raises StoreLocked, StoreRefused, StoreFull, DiskFailure.
         """
         if read_only:
             if not disk.is_folder(config.path):
@@ -117,7 +123,7 @@ class MessageStore(Reader):
         disk.make_folders(config.path)
         lock = _locked(disk, config)
         try:
-            store = cls(config, disk, lock, now_ms, health)
+            store = cls(config, disk, lock, now_ms, health, replica=replica)
             store._mark_running()
         except BaseException:
             lock.release()
@@ -255,6 +261,40 @@ class MessageStore(Reader):
     def append_record(self, record: Record) -> Appended:
         """Append one RECORD that the broker itself made; its fields that the store owns are overwritten."""
         return self.append(Run.of(record.topic, record.queue_id, [encode_record(record)]))
+
+    # --- following a master
+
+    def follow(self) -> None:
+        """From now on take the bytes of a master's log, `append_raw`, and no other records (StoreRefused)."""
+        self._replica.start()
+
+    def lead(self) -> None:
+        """Take records again; what came of one that is not whole yet is forgotten."""
+        self._replica.stop()
+
+    @property
+    def raw_end(self) -> int:
+        """The log offset of the next byte that `append_raw` takes; behind `max_log_offset` amid a record."""
+        return self._replica.end
+
+    def append_raw(self, data: Buffer, offset: int, crc32: int) -> None:
+        """Take DATA, bytes of a master's log from OFFSET on, as they are: they may end amid a record.
+
+        What is whole is in the log, its queues and the index when this returns. OFFSET must be `raw_end`, or where any
+        file begins if the log is empty; CRC32 is that of DATA, which lies in one file.
+        Raises InvalidArgument, CorruptRecord (damaged on the way, or no records), StoreClosed: nothing was taken;
+        StoreFull, DiskFailure: `raw_end` tells whether DATA was; then no bytes at `raw_end` try again.
+        """
+        self._replica.append(data, offset, crc32)
+
+    @property
+    def _replica(self) -> Following:
+        if self._following is None:
+            raise StoreRefused(
+                f"the store {self.config.path} was not opened as one of a replica set",
+                path=self.config.path,
+            )
+        return self._following
 
     # --- how far it is -------------------------------------------------------------------------------------------
 

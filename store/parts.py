@@ -33,6 +33,8 @@ class Health:
         self.full: str | None = None
         self.read_only = False
         self.closed = False
+        #: Does the log take the bytes of a master's, and nothing else?
+        self.following = False
 
     @property
     def state(self) -> str:
@@ -52,9 +54,18 @@ class Health:
 
     def check_writable(self) -> None:
         """Raise what a writer of messages has to be told, if anything."""
-        if self.closed or self.failure or self.read_only or self.full:
-            self.check_changeable()
-            raise StoreFull(self.full or "", path=self._path)
+        if self.closed or self.failure or self.read_only or self.full or self.following:
+            self.check_followable()
+            raise StoreRefused(
+                f"the store {self._path} follows a master's log: messages are sent to the master",
+                path=self._path,
+            )
+
+    def check_followable(self) -> None:
+        """Raise what stands in the way of taking what a master has."""
+        self.check_changeable()
+        if self.full is not None:
+            raise StoreFull(self.full, path=self._path)
 
     def check_changeable(self) -> None:
         """Raise what stands in the way of any change; a full disk does not: deleting makes room."""

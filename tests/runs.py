@@ -79,12 +79,17 @@ def small_config(path: Path, **changes: Any) -> StoreConfig:
 
 
 def open_store(
-    path: Path, *, disk: Disk | None = None, now_ms: Hand | None = None, **changes: Any
+    path: Path,
+    *,
+    disk: Disk | None = None,
+    now_ms: Hand | None = None,
+    replica: bool = False,
+    **changes: Any,
 ) -> MessageStore:
     """Open a small store at PATH."""
-    return MessageStore.open(
-        small_config(path, **changes), disk=disk or OsDisk(), now_ms=now_ms or Hand()
-    )
+    config = small_config(path, **changes)
+    clock = now_ms or Hand()
+    return MessageStore.open(config, disk=disk or OsDisk(), now_ms=clock, replica=replica)
 
 
 def records_of(store: MessageStore, topic: str, queue: int) -> list[Record]:

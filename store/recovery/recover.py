@@ -10,6 +10,10 @@ Policy OURS, in this order:
 
 Doing it again changes nothing.
 
+Of a replica's log nothing is kept behind the first damage, or a missing file: a power cut may take any of what was not
+on the device yet, and the other replicas have it, at the same place. A replica that kept what lies behind would have a
+hole where others have messages, and yet the end of one that has all.
+
 Stale records are bytes of an earlier life of the file that join the new end by chance: a broker that cuts its log
 without zeroing (Apache) and writes on leaves them behind the new end, and they even say that they stand where they
 stand. They are taken for stale if nothing from the first of them on is as young as the record in front of it, and their
@@ -40,18 +44,20 @@ from .verified import Verified
 _COLUMNS_KEPT_MAX: Final = 1_500_000
 
 
-def recover(parts: StoreParts, *, clean: bool) -> RecoveryReport:
+def recover(parts: StoreParts, *, clean: bool, replica: bool = False) -> RecoveryReport:
     """Recover the store of PARTS, which were just loaded; return what was found and done.
 
-    CLEAN: its last owner left no `abort` behind. Raises StoreFull and DiskFailure; then the next opening goes on.
+    CLEAN: its last owner left no `abort` behind; REPLICA: it is one of a replica set.
+    Raises StoreFull and DiskFailure; then the next opening goes on.
     """
-    return _Recovery(parts, RecoveryReport(clean=clean)).run()
+    return _Recovery(parts, RecoveryReport(clean=clean), replica=replica).run()
 
 
 class _Recovery:
     """One recovery."""
 
-    def __init__(self, parts: StoreParts, report: RecoveryReport) -> None:
+    def __init__(self, parts: StoreParts, report: RecoveryReport, *, replica: bool) -> None:
+        self._replica = replica
         self._config = parts.config
         self._disk = parts.disk
         self._parts = parts
@@ -80,6 +86,8 @@ class _Recovery:
         if known is None:
             Verified.forget(self._disk, self._config.own_folder)
         files = self._scan(known)
+        if self._replica:
+            _keep_whole(files)
         self._end_log(files, known)
         self._note_log_holes()
         voided = self._repair_damage(files)
@@ -119,7 +127,7 @@ class _Recovery:
         before_ms = max((one.newest_ms for one in files[:last]), default=0)
         stale = stale_begin(newest, before_ms, self._parts.queues)
         if stale is not None:
-            newest.cut(stale)
+            newest.cut_to(int(newest.log_offsets[stale]) - newest.file.start)
         end = newest.file.start + newest.end
         if newest.has_blank:
             end = newest.file.end
@@ -234,6 +242,18 @@ class _Recovery:
             kind=kind, path=path, why=why, offset=offset, records=records, size_bytes=size_bytes
         )
         self._report.add(finding)
+
+
+def _keep_whole(files: list[ScannedFile]) -> None:
+    """Leave of FILES what lies in front of the first damage, or of a file that is missing."""
+    for number, scanned in enumerate(files):
+        if scanned.damages:
+            scanned.cut_to(scanned.damages[0].start)
+        elif number + 1 == len(files) or (
+            scanned.has_blank and scanned.file.end == files[number + 1].file.start
+        ):
+            continue
+        del files[number + 1 :]
 
 
 def _used_behind(file: MappedFile, end: int) -> int:

@@ -94,10 +94,10 @@ class ScannedFile:
         """Keep no more of the columns than where the records are."""
         self._columns = None
 
-    def cut(self, row: int) -> None:
-        """Let the file end in front of the record ROW."""
-        self.end = int(self._starts[row])
-        self._keep(self.columns.take(slice(0, row)))
+    def cut_to(self, end: int) -> None:
+        """Let the file end at END, where a record or damage begins."""
+        self.end = end
+        self._keep(self.columns.take(slice(0, int(np.searchsorted(self._starts, end)))))
         self.has_blank = False
         self.damages = [damage for damage in self.damages if damage.end <= self.end]
 

@@ -1,0 +1,179 @@
+"""The log of a follower: bytes of its master's log as they are, and queues and index derived from them.
+
+A frame of such bytes may end anywhere, but never goes across the end of a file. What it holds of a record that is not
+whole yet waits in memory for the next frame, and so does the blank that closes a file, until all that lies behind it
+has come. So the log itself ends with a record or a file at any moment, and is recovered, led, or opened by Apache's
+broker as any other; what waited is asked for again after a stop: nobody was told that it is stored.
+
+What lies behind a blank means nothing, and is zeros but for stale bytes of an Apache master: zeros are not written, so
+that a hole there stays one.
+
+Not thread-safe: the store's owner calls it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import numpy as np
+
+from ..proto.errors import CorruptRecord, DiskFailure, InvalidArgument, StoreRefused
+from ..proto.record import MAGIC_V1, MAGIC_V2
+from ..proto.record_run import LEAST_SIZE, RunColumns, as_bytes, parse_run, walk
+from .commit_log import CommitLog
+from .disk import Buffer
+from .format.log_file import BLANK_SIZE, is_blank, no_record, size_and_magic
+from .log_writer import LogWriter
+from .parts import Health, StoreParts
+
+_HEAD: Final = 8  # size and magic
+
+
+class Following:
+    """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them."""
+
+    def __init__(self, parts: StoreParts, health: Health, writer: LogWriter) -> None:
+        self._log: CommitLog = parts.log
+        self._health = health
+        self._writer = writer
+        #: The beginning of a record, or of the blank: what came and is not in the log.
+        self._waiting = b""
+        #: How much has come of what lies behind the blank, which waits.
+        self._behind_blank = 0
+
+    @property
+    def end(self) -> int:
+        """The offset of the next byte that is taken; what lies between the log's end and it waits in memory."""
+        return self._log.max_offset + len(self._waiting) + self._behind_blank
+
+    def start(self) -> None:
+        """Take the bytes of a master from now on, and no other records."""
+        self._health.check_changeable()
+        self._health.following = True
+
+    def stop(self) -> None:
+        """Let go of what waits; from now on the store takes records again."""
+        self._waiting = b""
+        self._behind_blank = 0
+        self._health.following = False
+
+    def append(self, data: Buffer, offset: int, crc32: int) -> None:
+        """Take DATA, which stands at OFFSET of the master's log and has CRC32."""
+        self._health.check_followable()
+        if not self._health.following:
+            raise StoreRefused(
+                "the store does not follow a master: its own records are appended to it"
+            )
+        self._check_frame(data, offset, crc32)
+        try:
+            self._take_in()  # What a full disk kept from it.
+            if offset != self.end:  # The first of an empty log.
+                self._log.files.start_at(offset)
+                self._writer.dispatched_offset = offset
+            self._waiting = self._checked(data)
+            self._take_in()
+        except DiskFailure as error:
+            self._health.fail(error)
+            raise
+
+    # --- what is taken
+
+    def _check_frame(self, data: Buffer, offset: int, crc32: int) -> None:
+        size, end = len(data), self.end
+        file_size = self._log.files.file_size
+        begins_log = not self._log.files.files and not end and offset % file_size == 0
+        if offset != end and not begins_log:
+            raise InvalidArgument(
+                f"offset {offset:,} is not the end of the log, {end:,}: send what follows it",
+                field="offset",
+                limit=end,
+                value=offset,
+            )
+        if offset % file_size + size > file_size:
+            raise InvalidArgument(
+                f"{size:,} bytes at {offset:,} go across the end of a log file of {file_size:,}: send them in two",
+                field="data",
+                limit=file_size - offset % file_size,
+                value=size,
+            )
+        found = zlib.crc32(data)
+        if found != crc32:
+            raise CorruptRecord(
+                f"the CRC of {size:,} bytes at {offset:,} is {found:08x}, not {crc32:08x}: they were damaged on the"
+                " way, send them again",
+                offset=offset,
+            )
+
+    def _checked(self, data: Buffer) -> bytes:
+        """Return what waits with DATA behind it.
+
+        Raises CorruptRecord unless that is records, and perhaps a blank, which stand where they say.
+        """
+        view = self._waiting + data
+        if self._behind_blank:
+            return view
+        starts, end = walk(view)
+        begin = self._log.max_offset
+        columns = parse_run(view, starts)
+        placed = columns.well_formed & (columns.log_offset == starts + begin)
+        if not placed.all():
+            end = int(starts[int(placed.argmin())])
+            raise self._corrupt(
+                begin + end, "the record there is not well formed, or says another place"
+            )
+        room = self._room - end
+        if len(view) - end < _HEAD or is_blank(view, end, room):
+            return view
+        size, magic = size_and_magic(view, end)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not LEAST_SIZE <= size <= room - BLANK_SIZE:
+            raise self._corrupt(begin + end, no_record(size, magic))
+        return view
+
+    @property
+    def _room(self) -> int:
+        """Return how many bytes the file has behind the log's end; there, the next one begins."""
+        last = self._log.files.last
+        return last.room if last is not None and last.room else self._log.files.file_size
+
+    @staticmethod
+    def _corrupt(offset: int, why: str) -> CorruptRecord:
+        return CorruptRecord(
+            f"the master's log cannot be followed at {offset:,}: {why}: see `pocketmq inspect STORE verify` there",
+            offset=offset,
+        )
+
+    # --- into the log
+
+    def _take_in(self) -> None:
+        """Append what waits as far as it is whole, and derive what follows from it."""
+        if len(self._waiting) >= _HEAD and not self._behind_blank:
+            starts, end = walk(self._waiting)
+            if end:
+                columns = parse_run(self._waiting, starts)
+                self._log.append(memoryview(self._waiting)[:end])
+                self._note(columns)
+                self._waiting = self._waiting[end:]
+        if len(self._waiting) >= BLANK_SIZE and is_blank(self._waiting, 0, self._room):
+            self._close_file()
+        self._writer.catch_up()
+
+    def _note(self, columns: RunColumns) -> None:
+        """COLUMNS are those of the newest records: nothing is ever stamped as older."""
+        self._writer.last_log_offset = int(columns.log_offset[-1])
+        self._writer.last_store_ms = max(self._writer.last_store_ms, int(columns.store_ms.max()))
+
+    def _close_file(self) -> None:
+        """Take what came of what lies behind the blank; with all of it the file is full."""
+        self._log.place(0)  # There is a file with room.
+        file = self._log.files.files[-1]
+        behind = self._waiting[BLANK_SIZE:]
+        if np.any(as_bytes(behind)):
+            file.put(file.position + BLANK_SIZE + self._behind_blank, behind)
+        self._behind_blank += len(behind)
+        self._waiting = self._waiting[:BLANK_SIZE]
+        if BLANK_SIZE + self._behind_blank == file.room:
+            file.append(self._waiting)
+            file.position = file.size
+            self._waiting = b""
+            self._behind_blank = 0
