@@ -33,8 +33,7 @@ from ...proto.topics import (
 from ...store.commit_log import CommitLog
 from ...store.files import MappedFile
 from .numbers import COUNT_MAX, RunNumbers
-from .sequence import StoredRun
-from .sequences import Key
+from .sequences import Key, StoredRun
 
 _PROPERTY: Final = re.compile(rb"PRODUCER_SEQUENCE\x01([0-9a-f:]{7,50})")
 _HINT: Final = b"PRODUCER_SEQUENCE\x01"

@@ -49,8 +49,7 @@ from ..appends import synced
 from ..delay.roads import Part
 from .found_runs import found_runs
 from .numbers import RunNumbers, each_has_its_own
-from .sequence import StoredRun
-from .sequences import Numbered, ProducerSequences
+from .sequences import Numbered, ProducerSequences, StoredRun
 from .snapshot import ProducerSnapshot, decoded, encoded, log_tail, rows_of
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...store.commit_log import CommitLog
-from .sequence import Sequence, StoredRun
-from .sequences import Key
+from .sequences import Key, Sequence, StoredRun
 
 TAIL_BYTES: Final = 4096
 _VERSION: Final = 1

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pocketmq.broker.producers.numbers import RunNumbers
-from pocketmq.broker.producers.sequence import GAPS_MAX, StoredRun
-from pocketmq.broker.producers.sequences import RUNS_KEPT, Key, Numbered, ProducerSequences
+from pocketmq.broker.producers.sequences import (
+    GAPS_MAX,
+    RUNS_KEPT,
+    Key,
+    Numbered,
+    ProducerSequences,
+    StoredRun,
+)
 from pocketmq.proto.errors import (
     PocketMQError,
     ProducerFenced,
