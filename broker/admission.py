@@ -34,7 +34,7 @@ from ..proto.record import (
 from ..proto.record_run import Longs, RunColumns
 from ..proto.run import Run, check_run
 from ..proto.topics import TOPIC_LENGTH_MAX
-from .delay.roads import DelayRules, Part, Past, divide, taken, whole
+from .delay.roads import DelayRules, Part, Past, divide, taken
 
 T = TypeVar("T")
 Flags = NDArray[np.bool_]
@@ -135,7 +135,7 @@ def ways(
     """
     run, halves = admitted.run, admitted.halves
     if admitted.plain:
-        return [whole(run)]
+        return [Part(run, np.arange(len(run)), None)]
     if halves is None:
         return divide(run, rules, now_ms, past=past)
     if halves.all():

@@ -36,8 +36,7 @@ from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import Placed
 from .consume_queues import ConsumeQueues
 from .flush import CallOwner
-from .message_index import MessageIndex
-from .message_keys import has_keys, keys_of_few
+from .message_index import MessageIndex, has_keys, keys_of_few
 
 #: Records worked off at a time: what is looked at more than once stays in the processor's cache.
 ROWS_MAX: Final = 1 << 13

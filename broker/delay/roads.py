@@ -44,10 +44,6 @@ _REPLACED: Final = (names.REAL_TOPIC, names.REAL_QUEUE_ID, names.PROPERTY_CRC)
 _DIGITS_MAX: Final = 18
 _SHOWN_MAX: Final = 40  # characters of a bad value
 
-#: The rows of a run of one record; nobody writes into it.
-_ONE_ROW: Final[Longs] = np.zeros(1, np.int64)
-_ONE_ROW.flags.writeable = False
-
 _Flags = NDArray[np.bool_]
 _Rows = NDArray[np.intp]
 
@@ -95,14 +91,13 @@ def divide(
     properties that outgrow their limit.
     """
     if not (run.may_have(_HINTS) and any(run.properties.has(name) for name in names.ASKING_NAMES)):
-        return [whole(run)]
+        return [_whole(run)]
     return _Division(run, rules, now_ms, past).parts()
 
 
-def whole(run: Run) -> Part:
+def _whole(run: Run) -> Part:
     """Return all of RUN as one part that is prompt."""
-    count = len(run)
-    return Part(run, _ONE_ROW if count == 1 else np.arange(count), None)
+    return Part(run, np.arange(len(run)), None)
 
 
 def taken(run: Run, rows: Longs | NDArray[np.intp]) -> Run:
@@ -252,7 +247,7 @@ class _Division:
     def parts(self) -> list[Part]:
         levels, due_ms = self._levels, self._due_ms
         if not levels.any() and not due_ms.any():
-            return [whole(self._run)]
+            return [_whole(self._run)]
         parts = []
         prompt = np.flatnonzero((levels == 0) & (due_ms == 0))
         if len(prompt):

@@ -191,14 +191,12 @@ import sys
 from itertools import dropwhile
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.properties import encode_properties
-from pocketmq.proto.record import Host
-from pocketmq.proto.run_check import check_run
-from pocketmq.proto.record_run import encode_run
+from pocketmq.proto.record import Host, encode_run
+from pocketmq.proto.run import check_run
 from pocketmq.store.apache.settings import ApacheSettings
 from pocketmq.store.format.queue_entries import PRE_BLANK_SIZE
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
-from pocketmq.proto.run import Run
 
 path, *settings = sys.argv[1:]
 config = ApacheSettings.of(dict(word.split("=") for word in settings)).store_config(path)

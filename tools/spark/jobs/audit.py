@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ....proto.errors import ConfigError
 from ....proto.hash_ranges import java_hashes
-from ....store.message_keys import key_hashes
+from ....store.message_index import key_hashes
 from ...stores.locations import StoreLocation, locate
 from .file_faults import Fault, file_faults
 from .reading import Reading
