@@ -24,14 +24,13 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.byte_ranges import bytes_at
+from ..proto.byte_ranges import bytes_at, java_hashes
 from ..proto.clock import Clock
 from ..proto.errors import InvalidFilter
 from ..proto.filters.sql.evaluation import CACHED_MAX, compiled
 from ..proto.filters.tags import parse_tags, tag_expression
 from ..proto.filters.wire import canonical_sql, normalised
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.hash_ranges import java_hashes
 from ..proto.properties import TAGS
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record_run import Longs, as_bytes, parse_run, starts_of

@@ -32,8 +32,7 @@ from ..proto.properties import (
     decode_properties,
 )
 from ..proto.record import BODY_BYTES_MAX, SYS_COMPRESSED, Record, decode_record, decompress_body
-from ..proto.record_run import parse_run, walk
-from ..proto.run_check import crc_mismatches
+from ..proto.record_run import crc_mismatches, parse_run, walk
 from .delays import INSTANT_MAX_MS
 
 #: Of Apache's timer wheel, at its coarsest, which is the default.

@@ -2,7 +2,7 @@
 
 h = 0; for each UTF-16 code unit u: h = 31·h + u (mod 2³²), read as a signed 32-bit number. RocketMQ uses it for tag
 codes (consume queue) and for keys (index file). Source: the Java language API; store-format.md §3.2, §4.2.
-A hash continues from a prefix: h(p + s) = h(p)·31^len(s) + h(s). Of many at once: `hash_ranges.py`.
+A hash continues from a prefix: h(p + s) = h(p)·31^len(s) + h(s). Of many at once: `byte_ranges.py`.
 """
 
 from __future__ import annotations

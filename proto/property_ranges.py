@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .byte_ranges import CELLS_MAX, Parts, bytes_at, left_aligned, split, windows
-from .hash_ranges import hash_ranges
+from .byte_ranges import CELLS_MAX, Parts, bytes_at, hash_ranges, left_aligned, split, windows
 
 if TYPE_CHECKING:
     from .record import Buffer

@@ -43,8 +43,16 @@ from .record import (
     Host,
     topic_field,
 )
-from .record_run import LEAST_SIZE, Ints, Longs, RunColumns, parse_run, starts_of
-from .run_check import crc_mismatches, topic_is
+from .record_run import (
+    LEAST_SIZE,
+    Ints,
+    Longs,
+    RunColumns,
+    crc_mismatches,
+    parse_run,
+    starts_of,
+    topic_is,
+)
 from .topics import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, TOPIC_LENGTH_MAX
 
 #: More records are cheaper to read all at once.

@@ -42,8 +42,7 @@ from ..proto.record import (
     decode_record,
     encode_record,
 )
-from ..proto.record_run import HEAD_SIZE, parse_run
-from ..proto.run_check import is_sound
+from ..proto.record_run import HEAD_SIZE, is_sound, parse_run
 from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
 from .files import MappedFile

@@ -25,9 +25,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.byte_ranges import left_aligned
+from ..proto.byte_ranges import hash_ranges, left_aligned
 from ..proto.errors import DiskFailure, StoreFull
-from ..proto.hash_ranges import hash_ranges
 from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Buffer
 from ..proto.record_run import Longs, RunColumns, as_bytes

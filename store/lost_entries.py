@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from ..proto.errors import DiskFailure, StoreFull
 from ..proto.record import SYS_PREPARED
-from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, parse_run
-from ..proto.run_check import topic_is
+from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, parse_run, topic_is
 from ..proto.topics import SCHEDULE_TOPIC
 from .consume_queue import ConsumeQueue
 from .consume_queues import LIGHT_PREFIX

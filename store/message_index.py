@@ -25,9 +25,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proto.byte_ranges import CELLS_MAX, left_aligned, split
+from ..proto.byte_ranges import CELLS_MAX, hash_ranges, left_aligned, split
 from ..proto.errors import CorruptIndex, StoreRefused
-from ..proto.hash_ranges import hash_ranges
 from ..proto.java_hash import java_hash
 from ..proto.property_ranges import PropertyRanges
 from ..proto.record import SYS_ROLLBACK, SYS_TRANSACTION, Buffer

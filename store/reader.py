@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from ..proto.errors import OffsetOutOfRange, QueueNotFound
 from ..proto.message_id import decode_offset_message_id
 from ..proto.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_ROLLBACK, SYS_TRANSACTION
-from ..proto.record_run import Longs
-from ..proto.run_check import is_sound
+from ..proto.record_run import Longs, is_sound
 from .consume_queue import BatchConsumeQueue, ConsumeQueue
 from .consume_queues import Queue
 from .damage import Damages

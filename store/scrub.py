@@ -33,8 +33,15 @@ from numpy.typing import NDArray
 from ..proto.errors import StoreError
 from ..proto.property_ranges import PropertyRanges, tags_codes
 from ..proto.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SYS_PREPARED, decode_record
-from ..proto.record_run import LEAST_SIZE, Longs, RunColumns, as_bytes, parse_run, walk
-from ..proto.run_check import crc_mismatches
+from ..proto.record_run import (
+    LEAST_SIZE,
+    Longs,
+    RunColumns,
+    as_bytes,
+    crc_mismatches,
+    parse_run,
+    walk,
+)
 from ..proto.topics import RECORD_SIZE_MAX, SCHEDULE_TOPIC
 from .commit_log import CommitLog
 from .consume_queue import BatchConsumeQueue

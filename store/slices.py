@@ -33,11 +33,11 @@ from ..proto.record_run import (
     Ints,
     Longs,
     as_bytes,
+    body_crcs,
     heads_at,
     parse_run,
     starts_of,
 )
-from ..proto.run_check import body_crcs
 from ..proto.topics import RECORD_SIZE_MAX
 from .commit_log import CommitLog
 from .consume_queues import LIGHT_PREFIX

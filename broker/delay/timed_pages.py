@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto import properties as names
-from ...proto.byte_ranges import Bytes, bytes_at, right_aligned
-from ...proto.hash_ranges import hash_ranges
+from ...proto.byte_ranges import Bytes, bytes_at, hash_ranges, right_aligned
 from ...proto.java_hash import java_hash
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import Buffer

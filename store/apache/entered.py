@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.byte_ranges import left_aligned
-from ...proto.hash_ranges import hash_ranges
+from ...proto.byte_ranges import hash_ranges, left_aligned
 from ...proto.record import SYS_COMMIT, SYS_TRANSACTION
 from ...proto.record_run import Longs, RunColumns
 from .queue import JavaQueue, SimpleQueue

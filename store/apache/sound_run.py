@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import MAGIC_V1
-from ...proto.record_run import RunColumns, as_bytes, parse_run, walk
-from ...proto.run_check import crc_mismatches, topic_is
+from ...proto.record_run import RunColumns, as_bytes, crc_mismatches, parse_run, topic_is, walk
 from ...proto.topics import SCHEDULE_TOPIC
 from .settings import ApacheSettings
 

@@ -16,8 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from ...proto.record_run import Longs, RunColumns, parse_run, walk
-from ...proto.run_check import crc_mismatches, torn
+from ...proto.record_run import Longs, RunColumns, crc_mismatches, parse_run, torn, walk
 from ..files import MappedFile
 from ..format.log_file import (
     MAGIC_AT,

@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.hash_ranges import hash_ranges
+from ...proto.byte_ranges import hash_ranges
 from ...proto.properties import (
     REAL_TOPIC,
     TIMER_DELETE_KEY,

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto import byte_ranges
-from pocketmq.proto.byte_ranges import left_aligned, right_aligned, split
-from pocketmq.proto.hash_ranges import hash_ranges
+from pocketmq.proto.byte_ranges import hash_ranges, left_aligned, right_aligned, split
 from pocketmq.proto.java_hash import java_hash
 
 #: Few different bytes, so that separators are frequent.

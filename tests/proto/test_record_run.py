@@ -19,8 +19,7 @@ from pocketmq.proto.record import (
     encode_record,
     encode_run,
 )
-from pocketmq.proto.record_run import parse_run, starts_of, walk
-from pocketmq.proto.run_check import crc_mismatches
+from pocketmq.proto.record_run import crc_mismatches, parse_run, starts_of, walk
 
 _GOLDEN = json.loads((Path(__file__).parent.parent / "formats" / "records.json").read_text("utf-8"))
 _HOST = Host.parse("127.0.0.1", 8081)

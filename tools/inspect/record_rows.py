@@ -24,8 +24,7 @@ from ...proto.instant import format_instant
 from ...proto.properties import decode_properties
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import BORN_HOST_AT, SYS_BORN_V6, SYS_STORE_V6, Host, decompress_body
-from ...proto.record_run import as_bytes
-from ...proto.run_check import crc_mismatches, topic_is
+from ...proto.record_run import as_bytes, crc_mismatches, topic_is
 from ...store.view import StoreView
 from ..output import body_fields
 from .log_walk import Gap, LogWalk, Stretch

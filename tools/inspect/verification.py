@@ -27,14 +27,13 @@ from numpy.typing import NDArray
 from ...proto.errors import CorruptIndex
 from ...proto.property_ranges import PropertyRanges, tags_codes
 from ...proto.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
-from ...proto.record_run import Bytes, Longs, RunColumns, as_bytes
-from ...proto.run_check import crc_mismatches
+from ...proto.record_run import Bytes, Longs, RunColumns, as_bytes, crc_mismatches
 from ...proto.topics import SCHEDULE_TOPIC
 from ...store.dispatch import by_queue
 from ...store.format.queue_entries import ADDRESS_MAX
 from ...store.index_file import IndexFile, LogPlaces, check_index_file
 from ...store.index_view import IndexEntries, IndexName, index_names, open_index
-from ...store.message_keys import keys_of
+from ...store.message_index import keys_of
 from ...store.overlay_disk import OverlayDisk
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.view import QueueFolder, StoreView

@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ....proto.byte_ranges import java_hashes
 from ....proto.errors import ConfigError
-from ....proto.hash_ranges import java_hashes
 from ....store.message_index import key_hashes
 from ...stores.locations import StoreLocation, locate
 from .file_faults import Fault, file_faults

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ....proto.record_run import RunColumns, parse_run
-from ....proto.run_check import crc_mismatches
+from ....proto.record_run import RunColumns, crc_mismatches, parse_run
 from ....store.disk import Disk
 from ....store.format.index import HEADER_SIZE, IndexHeader
 from ....store.listing import RowFile, hole_from, require_joined, row_files
