@@ -40,6 +40,7 @@
     │   ├── TopicInUse               queues that were to go hold messages
     │   ├── InvalidReceiptHandle     no delivery that lasts: it is over, finished otherwise, or never was
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
+    │   ├── NotEnoughReplicas        too few replicas are in sync for acks="replicas": nothing was stored
     │   ├── CellChanged              somebody else has changed what the registry says of the replica set
     │   ├── RegistryUnavailable      the registry did not answer: what was asked for may have been done
     │   ├── SessionExpired           the registry has ended the session, and with it the live node
@@ -323,6 +324,13 @@ class TopicInUse(BrokerError):
     """Queues of the topic that were to go hold messages: nobody could read them."""
 
     status = "FAILED_PRECONDITION"
+
+
+class NotEnoughReplicas(BrokerError):
+    """Fewer replicas than `min_in_sync` have all that was acknowledged: nothing was stored."""
+
+    status = "UNAVAILABLE"
+    retriable = True
 
 
 class CellChanged(BrokerError):

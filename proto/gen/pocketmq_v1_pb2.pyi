@@ -1243,6 +1243,135 @@ class ClockReply(_message.Message):
     virtual: bool
     def __init__(self, now_ms: _Optional[int] = ..., virtual: _Optional[bool] = ...) -> None: ...
 
+class EpochStart(_message.Message):
+    __slots__ = ("epoch", "start")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    start: int
+    def __init__(self, epoch: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+
+class FollowHello(_message.Message):
+    __slots__ = ("cluster", "set", "replica_id", "epoch_seen", "epochs", "end", "synced", "file_size", "state_versions")
+    class StateVersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_SEEN_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
+    FILE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STATE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    set: str
+    replica_id: int
+    epoch_seen: int
+    epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    end: int
+    synced: int
+    file_size: int
+    state_versions: _containers.ScalarMap[str, int]
+    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., replica_id: _Optional[int] = ..., epoch_seen: _Optional[int] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., end: _Optional[int] = ..., synced: _Optional[int] = ..., file_size: _Optional[int] = ..., state_versions: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class FollowBegin(_message.Message):
+    __slots__ = ("epoch", "epochs", "end", "min_offset", "truncate_to")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_TO_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    end: int
+    min_offset: int
+    truncate_to: int
+    def __init__(self, epoch: _Optional[int] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., end: _Optional[int] = ..., min_offset: _Optional[int] = ..., truncate_to: _Optional[int] = ...) -> None: ...
+
+class FollowCut(_message.Message):
+    __slots__ = ("end", "synced")
+    END_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
+    end: int
+    synced: int
+    def __init__(self, end: _Optional[int] = ..., synced: _Optional[int] = ...) -> None: ...
+
+class FollowBytes(_message.Message):
+    __slots__ = ("epoch", "offset", "data", "crc32", "confirm")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    offset: int
+    data: bytes
+    crc32: int
+    confirm: int
+    def __init__(self, epoch: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm: _Optional[int] = ...) -> None: ...
+
+class FollowAck(_message.Message):
+    __slots__ = ("epoch", "written", "synced")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    written: int
+    synced: int
+    def __init__(self, epoch: _Optional[int] = ..., written: _Optional[int] = ..., synced: _Optional[int] = ...) -> None: ...
+
+class FollowState(_message.Message):
+    __slots__ = ("epoch", "log_offset", "file", "version", "whole", "diff")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    log_offset: int
+    file: str
+    version: int
+    whole: bytes
+    diff: bytes
+    def __init__(self, epoch: _Optional[int] = ..., log_offset: _Optional[int] = ..., file: _Optional[str] = ..., version: _Optional[int] = ..., whole: _Optional[bytes] = ..., diff: _Optional[bytes] = ...) -> None: ...
+
+class FollowStateAck(_message.Message):
+    __slots__ = ("file", "version")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    version: int
+    def __init__(self, file: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("hello", "cut", "ack", "state_ack")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    STATE_ACK_FIELD_NUMBER: _ClassVar[int]
+    hello: FollowHello
+    cut: FollowCut
+    ack: FollowAck
+    state_ack: FollowStateAck
+    def __init__(self, hello: _Optional[_Union[FollowHello, _Mapping]] = ..., cut: _Optional[_Union[FollowCut, _Mapping]] = ..., ack: _Optional[_Union[FollowAck, _Mapping]] = ..., state_ack: _Optional[_Union[FollowStateAck, _Mapping]] = ...) -> None: ...
+
+class FollowReply(_message.Message):
+    __slots__ = ("begin", "bytes", "state")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    begin: FollowBegin
+    bytes: FollowBytes
+    state: FollowState
+    def __init__(self, begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., bytes: _Optional[_Union[FollowBytes, _Mapping]] = ..., state: _Optional[_Union[FollowState, _Mapping]] = ...) -> None: ...
+
 class ConnectionListRequest(_message.Message):
     __slots__ = ("first_id", "max_connections")
     FIRST_ID_FIELD_NUMBER: _ClassVar[int]

@@ -43,9 +43,9 @@ class Ensemble:
     """The cell with every value that it had, and the live nodes by session."""
 
     def __init__(self) -> None:
-        #: The bytes of each version.
-        self.history: list[bytes] = []
-        self._live: dict[int, tuple[int, bytes]] = {}
+        #: The cell of each version, as its bytes say.
+        self.history: list[Cell] = []
+        self._live: dict[int, tuple[int, LiveNode]] = {}
         self.sessions: set[int] = set()
         self._last_session = 0
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -55,7 +55,7 @@ class Ensemble:
         version = len(self.history) - 1 - behind
         if version < 0:
             return None
-        return VersionedCell(parse_cell(self.history[version], NODE), version)
+        return VersionedCell(self.history[version], version)
 
     def create(self, cell: Cell) -> int | None:
         """Make the cell; None: there is one."""
@@ -87,18 +87,18 @@ class Ensemble:
         """Set a live node; False: the session is over."""
         if session not in self.sessions:
             return False
-        self._live[replica_id] = (session, render_live(node))
+        self._live[replica_id] = (session, parse_live(render_live(node), NODE))
         self._tell()
         return True
 
     def live(self) -> dict[int, LiveNode]:
-        return {one: parse_live(data, NODE) for one, (_, data) in self._live.items()}
+        return {one: node for one, (_, node) in self._live.items()}
 
     def watch(self, session: int, changed: Callable[[], None]) -> None:
         self._watchers[session] = changed
 
     def _append(self, cell: Cell) -> int:
-        self.history.append(render_cell(cell))
+        self.history.append(parse_cell(render_cell(cell), NODE))
         self._tell()
         return len(self.history) - 1
 

@@ -1,0 +1,131 @@
+"""Frames of the stream between a follower and its master: what is checked before anything is believed.
+
+The messages `Follow…` of pocketmq.v1; the proto file tells their order. Each check raises InvalidArgument, which names
+the field, its value and its bound; the connection is then of no use any more. What depends on the state of a replica,
+such as its epoch, is checked in replica.py.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from ...proto.errors import InvalidArgument
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from .epochs import EPOCHS_MAX
+from .registry import EPOCH_MAX, REPLICA_ID_MAX
+
+#: Bytes of the log in one frame.
+DATA_SIZE_MAX: Final = 1_048_576
+_STATE_FILES_MAX: Final = 64
+_STATE_FILE_NAME_MAX: Final = 128
+_STATE_SIZE_MAX: Final = 64 * 1_048_576
+
+
+def bytes_frame(epoch: int, offset: int, data: bytes, confirm: int) -> pb.FollowBytes:
+    """Return the frame of DATA, which stands at OFFSET of the log; without data it is a heartbeat."""
+    return pb.FollowBytes(
+        epoch=epoch, offset=offset, data=data, crc32=zlib.crc32(data), confirm=confirm
+    )
+
+
+def check_hello(hello: pb.FollowHello) -> None:
+    """Raise InvalidArgument if HELLO contradicts itself or its bounds."""
+    _within("replica_id", hello.replica_id, 1, REPLICA_ID_MAX)
+    _within("epoch_seen", hello.epoch_seen, 0, EPOCH_MAX)
+    _check_epochs(hello.epochs)
+    _within("end", hello.end, 0)
+    _within("synced", hello.synced, 0, hello.end)
+    _within("file_size", hello.file_size, 1)
+    if len(hello.state_versions) > _STATE_FILES_MAX:
+        raise InvalidArgument(
+            f"state_versions has {len(hello.state_versions)} files, and {_STATE_FILES_MAX} are the limit"
+        )
+    for file in hello.state_versions:
+        _check_file(file)
+
+
+def check_begin(begin: pb.FollowBegin) -> None:
+    """Raise InvalidArgument if BEGIN contradicts itself or its bounds."""
+    _within("epoch", begin.epoch, 1, EPOCH_MAX)
+    _check_epochs(begin.epochs)
+    if not begin.epochs or begin.epochs[-1].epoch != begin.epoch:
+        newest = begin.epochs[-1].epoch if begin.epochs else "none"
+        raise InvalidArgument(
+            f"epochs must end with epoch {begin.epoch}, the master's, not {newest}"
+        )
+    _within("end", begin.end, begin.epochs[-1].start)
+    _within("min_offset", begin.min_offset, 0, begin.end)
+    _within("truncate_to", begin.truncate_to, -1, begin.end)
+
+
+def check_cut(cut: pb.FollowCut) -> None:
+    """Raise InvalidArgument if CUT contradicts itself."""
+    _within("end", cut.end, 0)
+    _within("synced", cut.synced, 0, cut.end)
+
+
+def check_bytes(frame: pb.FollowBytes) -> None:
+    """Raise InvalidArgument if FRAME breaks its bounds, or its bytes are not what was sent."""
+    _within("epoch", frame.epoch, 1, EPOCH_MAX)
+    _within("offset", frame.offset, 0)
+    _within("confirm", frame.confirm, 0)
+    if len(frame.data) > DATA_SIZE_MAX:
+        raise InvalidArgument(
+            f"data has {len(frame.data)} bytes, and {DATA_SIZE_MAX} are the limit"
+        )
+    if (found := zlib.crc32(frame.data)) != frame.crc32:
+        raise InvalidArgument(
+            f"data of offset {frame.offset} has the CRC-32 {found:#010x}, and {frame.crc32:#010x} was sent: "
+            "its bytes changed on the way"
+        )
+
+
+def check_ack(ack: pb.FollowAck) -> None:
+    """Raise InvalidArgument if ACK contradicts itself or its bounds."""
+    _within("epoch", ack.epoch, 1, EPOCH_MAX)
+    _within("written", ack.written, 0)
+    _within("synced", ack.synced, 0, ack.written)
+
+
+def check_state(state: pb.FollowState) -> None:
+    """Raise InvalidArgument if STATE breaks its bounds."""
+    _within("epoch", state.epoch, 1, EPOCH_MAX)
+    _within("log_offset", state.log_offset, 0)
+    _within("version", state.version, 0)
+    _check_file(state.file)
+    if (content := state.WhichOneof("content")) is None:
+        raise InvalidArgument(f"content of {state.file!r} is missing: neither whole nor a diff")
+    if (size := len(getattr(state, content))) > _STATE_SIZE_MAX:
+        raise InvalidArgument(f"{content} has {size} bytes, and {_STATE_SIZE_MAX} are the limit")
+
+
+def check_state_ack(ack: pb.FollowStateAck) -> None:
+    """Raise InvalidArgument if ACK breaks its bounds."""
+    _check_file(ack.file)
+    _within("version", ack.version, 0)
+
+
+def _check_epochs(entries: Sequence[pb.EpochStart]) -> None:
+    if len(entries) > EPOCHS_MAX:
+        raise InvalidArgument(f"epochs has {len(entries)} entries, and {EPOCHS_MAX} are the limit")
+    epoch, start = 0, -1
+    for one in entries:
+        _within("epochs: epoch", one.epoch, epoch + 1, EPOCH_MAX)
+        _within(f"epochs: start of epoch {one.epoch}", one.start, start + 1)
+        epoch, start = one.epoch, one.start
+
+
+def _check_file(name: str) -> None:
+    """A file of the store's root or below: no path leads out of it."""
+    parts = name.split("/")
+    if not 0 < len(name) <= _STATE_FILE_NAME_MAX or not all(
+        part.strip(".") and part.isprintable() and "\\" not in part for part in parts
+    ):
+        raise InvalidArgument(f"file must be a relative path without dots alone, not {name[:80]!r}")
+
+
+def _within(field: str, value: int, least: int, most: int = 2**63 - 1) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(f"{field} is {value}, not from {least} to {most}", field=field)

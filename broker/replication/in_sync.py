@@ -1,0 +1,256 @@
+"""The in-sync set of a master in one epoch: what its followers have, what that acknowledges, who leaves or enters.
+
+What is acknowledged to producers, and what consumers may see (the confirm offset), is what every member of the
+*maximal set* has: the set that the cell is known to have, together with the one that was proposed for it. A proposal
+counts until the cell is seen at a greater version than the one it was made for, whatever is read or answered until
+then: it may have been applied, or may yet be. With that, whoever the cell allows to be elected has all that was
+acknowledged.
+
+A follower is heard only over its latest connection, and only in this epoch. What it has *on its device* counts for
+acks, unless the setting `replicas_need` is "written"; the confirm offset goes by what is written, unless the store
+syncs before it acknowledges (`flush_sync`).
+
+    leaves   not caught up for `replica_lag_ms`, its live node gone, or unclean; a lost connection alone is no reason
+    enters   over a connection of this epoch, live and clean, once it has all below the confirm offset and below the
+             start of the epoch: old masters may have acknowledged up to there. What counts for acks counts here: what
+             is only in its memory is gone with its power, and then it may be elected all the same.
+
+Caught up is a follower that has reached what was the end of the log at its last ack but one, as Kafka's are: under
+steady load none ever has all. Bounds: `RUNS_MAX` ends of runs that are not confirmed; beyond it the confirm offset
+moves in larger steps. Times are CLOCK_BOOTTIME, in ms. Pure; not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ...proto.errors import ConfigError
+from .registry import Cell, LiveNode, VersionedCell
+
+RUNS_MAX: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """Who a replica is, and what its set promises."""
+
+    cluster: str
+    set_name: str
+    replica_id: int
+    #: "host:port" at which the others reach it.
+    address: str
+    #: Of a log file, in bytes: it has to be the same on all replicas.
+    file_size: int
+    #: How many replicas must have what acks="replicas" acknowledges, the master among them.
+    min_in_sync: int = 1
+    replicas_need: Literal["synced", "written"] = "synced"
+    #: The store syncs before it acknowledges anything.
+    flush_sync: bool = False
+    #: A follower that has not caught up for so long leaves the set.
+    replica_lag_ms: int = 10_000
+    #: The registry ends a session of which it has not heard for so long.
+    session_ms: int = 2_000
+    #: Each candidate waits so long for each better one.
+    election_delay_ms: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("replica_id", "file_size", "min_in_sync", "replica_lag_ms", "session_ms"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {value}: it must be 1 or more")
+        if self.replicas_need not in ("synced", "written"):
+            raise ConfigError(
+                f'replicas_need is {self.replicas_need!r}: it must be "synced" or "written"'
+            )
+
+    @property
+    def acks_need_sync(self) -> bool:
+        return self.flush_sync or self.replicas_need == "synced"
+
+
+@dataclass(slots=True)
+class _Follower:
+    """What a follower has said over connection LINK."""
+
+    link: int
+    written: int
+    synced: int
+    #: When it had all that there was then.
+    caught_up_ms: int
+    #: The end of the log at its last ack, and when that was.
+    mark_end: int
+    mark_ms: int
+
+
+class InSync:
+    """The set of the master SETTINGS.replica_id, who began EPOCH at START with the log synced up to SYNCED.
+
+    CELL is the one that made it master, CONFIRM the confirm offset that it knew as a follower.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        cell: VersionedCell,
+        start: int,
+        synced: int,
+        confirm: int,
+        now_ms: int,
+    ) -> None:
+        self._settings = settings
+        self._me = settings.replica_id
+        self.epoch = cell.cell.epoch
+        self.start = start
+        self.end = start
+        self.synced = synced
+        self.confirm = confirm
+        #: Everything below is acknowledged to those who asked for acks="replicas".
+        self.acknowledged = 0
+        self.confirmed_set = cell.cell.in_sync
+        #: The set that the cell may have, or get, after `version`; None: none was proposed.
+        self.proposed_set: frozenset[int] | None = None
+        self.version = cell.version
+        self._cell = cell.cell
+        self._followers: dict[int, _Follower] = {}
+        #: Ends of what was appended and is not confirmed: the confirm offset never cuts a record.
+        self._runs: deque[int] = deque([start])
+        self._began_ms = now_ms
+
+    @property
+    def maximal_set(self) -> frozenset[int]:
+        """Whoever may be in the cell's set, as far as this master can know."""
+        return self.confirmed_set | (self.proposed_set or frozenset())
+
+    @property
+    def suffices(self) -> bool:
+        """Are there replicas enough for acks="replicas"?"""
+        least = self._settings.min_in_sync
+        return len(self.confirmed_set) >= least and len(self.maximal_set) >= least
+
+    # --- what replicas have
+
+    def appended(self, end: int, now_ms: int) -> None:
+        """Take note of a run of whole records that ends at END of the log."""
+        for follower in self._followers.values():
+            if follower.written >= self.end:
+                follower.caught_up_ms = now_ms
+        self.end = end
+        if len(self._runs) == RUNS_MAX:
+            self._runs.pop()
+        self._runs.append(end)
+
+    def attach(self, follower: int, link: int, written: int, synced: int, now_ms: int) -> None:
+        """FOLLOWER follows over LINK from WRITTEN on. What it said over other connections counts no more."""
+        known = self._followers.get(follower)
+        caught_up_ms = known.caught_up_ms if known else self._began_ms
+        self._followers[follower] = _Follower(
+            link, written, synced, caught_up_ms, mark_end=self.end, mark_ms=now_ms
+        )
+        self._note_caught_up(self._followers[follower], now_ms)
+
+    def detach(self, link: int) -> None:
+        """LINK is lost: what its follower has stays true, but it may not enter."""
+        for follower in self._followers.values():
+            if follower.link == link:
+                follower.link = 0
+
+    def ack(
+        self, follower_id: int, link: int, epoch: int, written: int, synced: int, now_ms: int
+    ) -> None:
+        """Take note of an ack; one of another connection or epoch says nothing of this log."""
+        follower = self._followers.get(follower_id)
+        if follower is None or not self.counts(follower, link, epoch):
+            return
+        follower.written = max(follower.written, written)
+        follower.synced = max(follower.synced, synced)
+        self._note_caught_up(follower, now_ms)
+
+    def counts(self, follower: _Follower, link: int, epoch: int) -> bool:
+        """Is an ack over LINK in EPOCH one of this FOLLOWER for this master?"""
+        return epoch == self.epoch and link == follower.link
+
+    def _note_caught_up(self, follower: _Follower, now_ms: int) -> None:
+        if follower.written >= self.end:
+            follower.caught_up_ms = now_ms
+        elif follower.written >= follower.mark_end:
+            follower.caught_up_ms = max(follower.caught_up_ms, follower.mark_ms)
+        else:
+            return
+        follower.mark_end, follower.mark_ms = self.end, now_ms
+
+    def has(self, replica: int, *, on_device: bool) -> int:
+        """Return up to where REPLICA is known to have the log in this epoch."""
+        if replica == self._me:
+            return self.synced if on_device else self.end
+        follower = self._followers.get(replica)
+        if follower is None:
+            return 0
+        return follower.synced if on_device else follower.written
+
+    # --- what follows from it
+
+    def advance(self) -> None:
+        """Move `acknowledged` and `confirm` to where the maximal set has come; neither ever falls."""
+        everywhere = min(
+            self.has(one, on_device=self._settings.acks_need_sync) for one in self.maximal_set
+        )
+        if self.suffices and everywhere > self.start:
+            self.acknowledged = max(self.acknowledged, everywhere)
+        shown = min(self.has(one, on_device=self._settings.flush_sync) for one in self.maximal_set)
+        # Below the start nothing is known to be the log's for good until all have it in this epoch.
+        while self._runs and self._runs[0] <= shown:
+            self.confirm = max(self.confirm, self._runs.popleft())
+
+    # --- who is in the set
+
+    def wanted(self, live: Mapping[int, LiveNode], now_ms: int) -> frozenset[int]:
+        """Return what the set should be, going by who is LIVE."""
+        staying = {one for one in self.confirmed_set if not self._leaves(one, live, now_ms)}
+        others = self._followers.keys() - self.confirmed_set
+        entering = {one for one in others if self.may_enter(one, live)}
+        return frozenset({self._me, *staying, *entering})
+
+    def _leaves(self, replica: int, live: Mapping[int, LiveNode], now_ms: int) -> bool:
+        if replica == self._me:
+            return False
+        node = live.get(replica)
+        if node is None or node.unclean:
+            return True
+        follower = self._followers.get(replica)
+        caught_up_ms = follower.caught_up_ms if follower else self._began_ms
+        behind = self.has(replica, on_device=False) < self.end or follower is None
+        return behind and now_ms - caught_up_ms > self._settings.replica_lag_ms
+
+    def may_enter(self, replica: int, live: Mapping[int, LiveNode]) -> bool:
+        """Has REPLICA all that may have been acknowledged, and is it there?"""
+        node = live.get(replica)
+        if node is None or node.unclean or not self._followers[replica].link:
+            return False
+        return self.has_enough(replica)
+
+    def has_enough(self, replica: int) -> bool:
+        """Has REPLICA all below the confirm offset, and below the start of this epoch?"""
+        least = max(self.confirm, self.start, self.acknowledged)
+        return self.has(replica, on_device=self._settings.acks_need_sync) >= least
+
+    def propose(self, wanted: frozenset[int]) -> Cell:
+        """Return the cell with WANTED as its set. From now on it counts, besides the one that is confirmed."""
+        assert self.proposed_set is None, "one proposal at a time"
+        self.proposed_set = wanted
+        return self.cell_with(wanted)
+
+    def cell_with(self, in_sync: frozenset[int]) -> Cell:
+        return Cell(
+            epoch=self.epoch, master=self._me, in_sync=in_sync, replicas=self._cell.replicas
+        )
+
+    def resolve(self, seen: VersionedCell) -> None:
+        """The cell, still of this epoch and master, was seen as SEEN: a greater version ends the proposal."""
+        if seen.version <= self.version:
+            return
+        self.version = seen.version
+        self._cell = seen.cell
+        self.confirmed_set = seen.cell.in_sync
+        self.proposed_set = None

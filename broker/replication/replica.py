@@ -1,0 +1,791 @@
+"""One replica of a set: follower, candidate or master, by what the cell, the other replicas and the clock say.
+
+    FOLLOWER --its master is gone--> STANDING --the cell names it--> STARTING --its log is ready--> MASTER
+        ^                                |                               |                            |
+        +-------- a higher epoch, or the cell is somebody else's, or was changed by somebody else ----+
+
+Inputs are methods: frames, answers of the registry, what became of the log, ticks. Each returns the effects to carry
+out, in order (effects.py). There is no clock, no disk and no socket here; times are CLOCK_BOOTTIME, in ms.
+
+**Epochs fence.** The highest epoch seen is kept, synced, before anything else is done in it; a lower one is refused
+from then on, over restarts too. A candidate keeps the epoch that it stands for before it asks for it, and no longer
+follows: what its old master acknowledges later, it acknowledges without this replica. Each stand is for an epoch that
+this replica never saw. So a cell that names it in an epoch which it did not just stand for, as after a restart, is no
+office: it stands anew, because bytes that it lost may be with its followers in that epoch.
+
+**The clock is a courtesy.** Past two thirds of a session without an answer of the registry a master refuses what only
+it answers for, since another may have been elected. acks="replicas" does not rest on that, but on in_sync.py.
+
+**Unclean** is a replica that may lack what it once said it had: its machine lost power while parts of the log were not
+on the device, its store was set aside, or its state is missing though the set has a cell. It does not stand, and says
+so in its live node, until it has all that its master confirmed, and all below the start of the master's epoch.
+
+Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from . import frames
+from .effects import (
+    Announce,
+    AnswerAcks,
+    AppendRaw,
+    BecomeMaster,
+    BeginAnew,
+    CloseLink,
+    CompareAndSet,
+    Confirm,
+    CutLog,
+    Effect,
+    FailAcks,
+    Follow,
+    KeepEpochs,
+    KeepState,
+    ReadRegistry,
+    SendFrame,
+    StepDown,
+    StreamFrom,
+)
+from .epochs import Epochs, consistent_end
+from .in_sync import InSync, ReplicaSettings
+from .registry import Cell, LiveNode, VersionedCell
+
+#: How long after a question to the registry, or a dial, that came to nothing it is tried again.
+RETRY_MS: Final = 100
+#: A master sends a heartbeat every half second: a link that brings nothing for so long is of no use.
+SILENT_MS: Final = 5_000
+#: Followers that a master hears of at a time, those that are refused left out.
+LINKS_MAX: Final = 64
+
+
+class ReplicaRole(Enum):
+    """What a replica is."""
+
+    FOLLOWER = "follower"
+    STANDING = "standing"
+    STARTING = "starting"
+    MASTER = "master"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """What a replica finds on its device when it starts."""
+
+    epoch_seen: int = 0
+    unclean: bool = False
+    epochs: Epochs = field(default_factory=Epochs)
+    #: The ends of the log: what there is, and what is on the device.
+    end: int = 0
+    synced: int = 0
+    confirm: int = 0
+    min_offset: int = 0
+
+
+@dataclass(slots=True)
+class _Upstream:
+    """The link over which a master is followed."""
+
+    master: int
+    link: int = 0
+    begin: pb.FollowBegin | None = None
+    #: Its log was cut as BEGIN wants it: bytes may come.
+    cut: bool = False
+    #: The master's confirm offset, which may be above the end here; None: it has not said.
+    confirm: int | None = None
+    dialled_ms: int = 0
+    heard_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Set:
+    """A compare-and-set that is not known to have been applied or refused."""
+
+    cell: Cell
+    version: int
+    in_flight: bool = True
+    #: One like it, or another on the same version, was not answered: a refusal may be the doing of that one.
+    doubtful: bool = False
+    asked_ms: int = 0
+
+
+class ReplicaCore:
+    """The replica SETTINGS.replica_id, which begins with STATE."""
+
+    def __init__(self, settings: ReplicaSettings, state: ReplicaState) -> None:
+        self._settings = settings
+        self._me = settings.replica_id
+        self.role = ReplicaRole.FOLLOWER
+        self.epoch_seen = max(state.epoch_seen, state.epochs.last)
+        self.unclean = state.unclean
+        self.epochs = state.epochs.cut(state.end)
+        self.end = state.end
+        self.synced = state.synced
+        self.confirm = min(state.confirm, state.end)
+        self.min_offset = state.min_offset
+        self.seen: VersionedCell | None = None
+        self.live: Mapping[int, LiveNode] = {}
+        #: Only of a master.
+        self.in_sync: InSync | None = None
+        self._has_session = False
+        self._answered_ms: int | None = None
+        self._read_ms: int | None = None
+        #: Since when the master is not among the live.
+        self._gone_ms: int | None = None
+        self._set: _Set | None = None
+        self._stand: Cell | None = None
+        self._accepts_loss = False
+        self._upstream: _Upstream | None = None
+        #: A CutLog or BeginAnew has not been answered.
+        self._cutting = False
+        #: Of a master: who follows over which link, and up to where its log may reach after the cut; None: it did.
+        self._links: dict[int, tuple[int, int | None]] = {}
+        self._out: list[Effect] = []
+
+    # ---------------------------------------------------------------- what may be asked
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the master that this replica is, else the highest seen."""
+        return self.in_sync.epoch if self.in_sync else self.epoch_seen
+
+    @property
+    def _last_epoch(self) -> int:
+        """The newest epoch that the log has come to."""
+        return self.epochs.cut(self.end).last
+
+    @property
+    def master(self) -> int:
+        """The master as far as is known; 0: none is."""
+        if self.role is ReplicaRole.MASTER:
+            return self._me
+        current = self.seen and self.seen.cell.epoch >= self.epoch_seen
+        return self.seen.cell.master if self.seen and current and not self._is_me(self.seen) else 0
+
+    def lease_holds(self, now_ms: int) -> bool:
+        """Has the registry answered what was asked less than two thirds of a session ago?"""
+        return (
+            self._answered_ms is not None
+            and (now_ms - self._answered_ms) * 3 < self._settings.session_ms * 2
+        )
+
+    def check_master(self, now_ms: int) -> None:
+        """Raise MasterFenced unless this replica may answer as master at NOW_MS, in the very turn that answers."""
+        if self.role is not ReplicaRole.MASTER:
+            address = self.seen.cell.replicas.get(self.master, "") if self.seen else ""
+            where = (
+                f"ask {address}, the master" if address else "no master is known: ask again later"
+            )
+            raise MasterFenced(
+                f"replica {self._me} of {self._settings.set_name!r} is no master; {where}",
+                address=address,
+                epoch=str(self.epoch_seen),
+            )
+        if not self.lease_holds(now_ms):
+            raise MasterFenced(
+                f"replica {self._me} of {self._settings.set_name!r} has not heard of the registry for "
+                f"{self._settings.session_ms * 2 // 3} ms, two thirds of session_ms: another may be master",
+                epoch=str(self.epoch_seen),
+            )
+
+    def check_acks(self) -> None:
+        """Raise NotEnoughReplicas if acks="replicas" cannot be had now; to be asked before the append."""
+        assert self.in_sync is not None, "check_master comes first"
+        if not self.in_sync.suffices:
+            raise NotEnoughReplicas(
+                f'acks="replicas" needs min_in_sync={self._settings.min_in_sync} replicas, and '
+                f"{len(self.in_sync.confirmed_set)} are in sync: wait until others have caught up",
+                in_sync=str(len(self.in_sync.confirmed_set)),
+            )
+
+    # ---------------------------------------------------------------- the registry
+
+    def session_began(self, now_ms: int) -> list[Effect]:
+        """A session with the registry was opened."""
+        self._has_session = True
+        self._announce()
+        self._read(now_ms)
+        return self._take()
+
+    def session_ended(self) -> list[Effect]:
+        """The registry says that the session is over, and the live node gone with it: others stand already.
+
+        A master steps down, and may stand anew with the next session: the lease of that one would say nothing about who
+        was elected against the last.
+        """
+        self._has_session = False
+        if self.role is not ReplicaRole.FOLLOWER:
+            self._step_down("the session with the registry is over")
+        return self._take()
+
+    def registry_answered(self, sent_ms: int) -> None:
+        """The registry answered what was sent at SENT_MS: the session lives at least a session's time from then."""
+        self._answered_ms = max(self._answered_ms or 0, sent_ms)
+
+    def registry_seen(
+        self, found: VersionedCell | None, live: Mapping[int, LiveNode], now_ms: int
+    ) -> list[Effect]:
+        """The cell was read, maybe as it was some time ago, and after it the live nodes. None: there is no cell.
+
+        In this order, and together: a master has announced itself before the cell names it, so that one that is not
+        among the nodes that were read later is gone.
+        """
+        self.live = live
+        if found is not None:
+            self._see_cell(found, now_ms)
+        mine = live.get(self._me)
+        if mine is None or (mine.unclean, mine.epoch) != (self.unclean, self._last_epoch):
+            self._announce()
+        self._go_on(now_ms)
+        return self._take()
+
+    def _see_cell(self, found: VersionedCell, now_ms: int) -> None:
+        if self.seen and found.version < self.seen.version:
+            return
+        is_new = self.seen is None or found.version > self.seen.version
+        self.seen = found
+        if found.cell.epoch > self.epoch_seen:
+            self._see_epoch(found.cell.epoch, "the cell has it")
+        if is_new:
+            self._resolve(found, now_ms)
+        elif self._set and not self._set.in_flight:
+            self._ask_again(now_ms)
+
+    def set_done(self, version: int, now_ms: int) -> list[Effect]:
+        """The compare-and-set was applied, and the cell has VERSION now."""
+        done = self._set
+        assert done is not None, "nothing was asked for"
+        done.in_flight = False
+        if self.seen is None or version > self.seen.version:
+            self._see_cell(VersionedCell(done.cell, version), now_ms)
+        else:
+            self._set = None
+        self._go_on(now_ms)
+        return self._take()
+
+    def set_refused(self, now_ms: int) -> list[Effect]:
+        """The cell has another version than the one that was to be replaced."""
+        refused = self._set
+        assert refused is not None, "nothing was asked for"
+        refused.in_flight = False
+        if self.seen and self.seen.version > refused.version:
+            self._set = None
+        elif self.role is ReplicaRole.MASTER and not refused.doubtful:
+            self._set = None
+            self._step_down("the cell was changed by somebody else")
+        self._read(now_ms)
+        return self._take()
+
+    def set_unknown(self, now_ms: int) -> list[Effect]:
+        """No answer came: it may have been applied, or may yet be."""
+        assert self._set is not None, "nothing was asked for"
+        self._set.in_flight = False
+        self._set.doubtful = True
+        self._read(now_ms)
+        return self._take()
+
+    def _resolve(self, found: VersionedCell, now_ms: int) -> None:
+        """The cell has a version that is new: whatever was asked for on an older one is decided."""
+        if self._set and not self._set.in_flight:
+            self._set = None
+        stand, self._stand = self._stand, None
+        if self.role is ReplicaRole.STANDING:
+            if found.cell == stand:
+                self._take_office()
+            else:
+                self.role = ReplicaRole.FOLLOWER
+        elif found.cell.master != self._me:
+            self._step_down("the cell has another master")
+        elif self.in_sync:
+            sufficed = self.in_sync.suffices
+            self.in_sync.resolve(found)
+            if sufficed and not self.in_sync.suffices:
+                self._out.append(FailAcks(len(self.in_sync.confirmed_set)))
+            self._advance(now_ms)
+
+    def _ask_again(self, now_ms: int) -> None:
+        """The cell still has the version on which something was asked for without an answer: ask anew.
+
+        A proposal that is not wanted any more is given up by asking for the old set: that takes the version.
+        """
+        asked = self._set
+        assert asked is not None
+        if now_ms - asked.asked_ms < RETRY_MS:
+            return
+        cell = asked.cell
+        if self.role is ReplicaRole.STANDING and self._stand:
+            cell = self._stand
+        elif self.role is ReplicaRole.MASTER and self.in_sync:
+            wanted = self.in_sync.wanted(self.live, now_ms)
+            if wanted != self.in_sync.proposed_set:
+                cell = self.in_sync.cell_with(self.in_sync.confirmed_set)
+        else:
+            # What was asked for in another role may yet be applied: the next change is refused then.
+            self._set = None
+            return
+        asked.cell, asked.in_flight, asked.asked_ms = cell, True, now_ms
+        self._out.append(CompareAndSet(cell, asked.version))
+
+    def _ask_for(self, cell: Cell, now_ms: int) -> None:
+        assert self.seen is not None
+        self._set = _Set(cell, self.seen.version, asked_ms=now_ms)
+        self._out.append(CompareAndSet(cell, self.seen.version))
+
+    def _read(self, now_ms: int) -> None:
+        self._read_ms = now_ms
+        self._out.append(ReadRegistry())
+
+    def _announce(self) -> None:
+        if self._has_session:
+            self._out.append(
+                Announce(
+                    LiveNode(
+                        address=self._settings.address,
+                        epoch=self._last_epoch,
+                        end=self.end,
+                        unclean=self.unclean,
+                    )
+                )
+            )
+
+    # ---------------------------------------------------------------- roles
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Time has passed; to be called every 100 ms or so."""
+        unanswered = self._set and not self._set.in_flight
+        if (unanswered or self.master == 0) and now_ms - (self._read_ms or 0) >= RETRY_MS:
+            self._read(now_ms)
+        self._go_on(now_ms)
+        return self._take()
+
+    def accept_loss(self, now_ms: int) -> list[Effect]:
+        """Stand even if unclean, or not in the set: a person decided to give up what only others have of the log."""
+        self._accepts_loss = True
+        self._go_on(now_ms)
+        return self._take()
+
+    def _go_on(self, now_ms: int) -> None:
+        """Do what is due in this role: propose, stand, or follow."""
+        if self.role is ReplicaRole.MASTER:
+            self._propose(now_ms)
+        elif self.role is ReplicaRole.FOLLOWER and self.seen is not None:
+            cell = self.seen.cell
+            if self._is_gone(cell):
+                if self._gone_ms is None:
+                    self._gone_ms = now_ms
+                    self._announce()
+                if self.may_stand(cell) and now_ms >= self._gone_ms + self._delay_ms(cell):
+                    self._stand_for(cell, now_ms)
+                    return
+            else:
+                self._gone_ms = None
+            # A master of an epoch below the highest seen as well: it learns from the hello that it is over.
+            if cell.master not in (0, self._me):
+                self._dial(cell, now_ms)
+
+    def _is_gone(self, cell: Cell) -> bool:
+        """Is the master of CELL dead, or back and unable to stand again? In office it is never unclean."""
+        node = self.live.get(cell.master)
+        return node is None or node.unclean or cell.master == self._me
+
+    def may_stand(self, cell: Cell) -> bool:
+        """May this replica ask to be the master after the one of CELL?"""
+        if not self._has_session or self._me not in self.live or self._set or self._cutting:
+            return False
+        return self._accepts_loss or (self._me in cell.in_sync and not self.unclean)
+
+    def _delay_ms(self, cell: Cell) -> int:
+        """Return how long to wait for better candidates: those of a newer epoch, or with more of the log."""
+        if cell.master == self._me or self._accepts_loss:
+            return 0
+        mine = (-self._last_epoch, -self.end, self._me)
+        better = (
+            (-node.epoch, -node.end, one) < mine
+            for one, node in self.live.items()
+            if one in cell.in_sync and one not in (self._me, cell.master) and not node.unclean
+        )
+        return sum(better) * self._settings.election_delay_ms
+
+    def _stand_for(self, cell: Cell, now_ms: int) -> None:
+        """Stop following, for good in all epochs below the one that is stood for; then ask for it."""
+        epoch = max(cell.epoch, self.epoch_seen) + 1
+        kept = {
+            one
+            for one in cell.in_sync - {cell.master, self._me}
+            if one in self.live and not self.live[one].unclean
+        }
+        if self._accepts_loss:
+            kept.clear()
+            self.unclean = self._accepts_loss = False
+        self._unfollow("this replica stands for election")
+        self.epoch_seen = epoch
+        self._keep_state()
+        self.role = ReplicaRole.STANDING
+        self._stand = Cell(
+            epoch=epoch,
+            master=self._me,
+            in_sync=frozenset({self._me, *kept}),
+            replicas=cell.replicas,
+        )
+        self._ask_for(self._stand, now_ms)
+
+    def _take_office(self) -> None:
+        self.role = ReplicaRole.STARTING
+        self._cutting = True
+        self._out.append(CutLog(None))
+
+    def _start(self, now_ms: int) -> None:
+        """The log ends with a whole record: begin the epoch there, on the device before the first append."""
+        assert self.seen is not None
+        self.confirm = min(self.confirm, self.end)
+        self.epochs = self.epochs.begin(self.seen.cell.epoch, self.end)
+        self._out.append(KeepEpochs(self.epochs))
+        self.in_sync = InSync(
+            self._settings, self.seen, self.end, self.synced, self.confirm, now_ms
+        )
+        self.role = ReplicaRole.MASTER
+        self._gone_ms = None
+        self._announce()
+        self._out.append(BecomeMaster(self.in_sync.epoch, self.end))
+        self._advance(now_ms)
+        self._propose(now_ms)
+
+    def _see_epoch(self, epoch: int, why: str) -> None:
+        """EPOCH is the highest ever seen: keep it before anything else, and be nothing any more in a lower one."""
+        self.epoch_seen = epoch
+        self._keep_state()
+        self._step_down(f"epoch {epoch}: {why}")
+        self._unfollow(f"epoch {epoch}: {why}")
+
+    def _step_down(self, reason: str) -> None:
+        was, self.role = self.role, ReplicaRole.FOLLOWER
+        if was in (ReplicaRole.STARTING, ReplicaRole.MASTER):
+            self._out.append(StepDown(self.epoch_seen, reason))
+        for link in self._links:
+            self._out.append(CloseLink(link, reason))
+        self._links.clear()
+        self.in_sync = None
+        self._stand = None
+
+    def _keep_state(self) -> None:
+        self._out.append(KeepState(self.epoch_seen, self.unclean))
+
+    def _is_me(self, seen: VersionedCell) -> bool:
+        return seen.cell.master == self._me
+
+    # ---------------------------------------------------------------- the log
+
+    def log_cut(self, end: int, synced: int, now_ms: int) -> list[Effect]:
+        """The log was cut, or begun anew: it ends at END, and is on the device up to SYNCED."""
+        self._cutting = False
+        self.end, self.synced = end, synced
+        self.epochs = self.epochs.cut(end)
+        upstream = self._upstream
+        if self.role is ReplicaRole.STARTING:
+            self._start(now_ms)
+        elif upstream and upstream.begin and not upstream.cut:
+            self._begin_at_end(upstream, upstream.begin)
+        self._go_on(now_ms)
+        return self._take()
+
+    def appended(self, end: int, now_ms: int) -> list[Effect]:
+        """The master appended a run of whole records, which ends at END."""
+        assert self.in_sync is not None, "check_master comes first"
+        self.end = end
+        self.in_sync.appended(end, now_ms)
+        self._advance(now_ms)
+        return self._take()
+
+    def log_synced(self, synced: int, now_ms: int) -> list[Effect]:
+        """The log is on the device up to SYNCED."""
+        self.synced = max(self.synced, min(synced, self.end))
+        if self.in_sync:
+            self.in_sync.synced = self.synced
+            self._advance(now_ms)
+        elif self._upstream and self._upstream.cut:
+            self._acknowledge(self._upstream)
+            self._become_clean(self._upstream)
+        return self._take()
+
+    def _advance(self, now_ms: int) -> None:
+        """Tell what is acknowledged and confirmed now."""
+        assert self.in_sync is not None
+        acknowledged = self.in_sync.acknowledged
+        self.in_sync.advance()
+        self._raise_confirm(self.in_sync.confirm)
+        if self.in_sync.acknowledged > acknowledged:
+            self._out.append(AnswerAcks(self.in_sync.acknowledged, len(self.in_sync.maximal_set)))
+
+    def _raise_confirm(self, offset: int) -> None:
+        if offset > self.confirm:
+            self.confirm = offset
+            self._out.append(Confirm(offset))
+
+    def _propose(self, now_ms: int) -> None:
+        """Propose another set if another is wanted; one proposal at a time, and none while one may still be applied."""
+        assert self.in_sync is not None
+        if self._set or self.in_sync.proposed_set is not None:
+            return
+        wanted = self.in_sync.wanted(self.live, now_ms)
+        if wanted != self.in_sync.confirmed_set:
+            self._ask_for(self.in_sync.propose(wanted), now_ms)
+
+    # ---------------------------------------------------------------- following
+
+    def _dial(self, cell: Cell, now_ms: int) -> None:
+        upstream = self._upstream
+        if upstream and upstream.master != cell.master:
+            self._unfollow("another replica is master")
+            upstream = None
+        if upstream is None:
+            upstream = self._upstream = _Upstream(cell.master, dialled_ms=now_ms - RETRY_MS)
+        if upstream.link and not self._cutting and now_ms - upstream.heard_ms > SILENT_MS:
+            upstream = self._refuse_upstream(f"nothing was heard for {SILENT_MS} ms")
+        if not upstream.link and now_ms - upstream.dialled_ms >= RETRY_MS:
+            upstream.dialled_ms = now_ms
+            self._out.append(Follow(cell.master, cell.replicas[cell.master]))
+
+    def _unfollow(self, reason: str) -> None:
+        if self._upstream and self._upstream.link:
+            self._out.append(CloseLink(self._upstream.link, reason))
+        self._upstream = None
+
+    def connected(self, master: int, link: int, now_ms: int) -> list[Effect]:
+        """MASTER, who was dialled, is connected by LINK; numbers of links are from 1 on and never used again."""
+        upstream = self._upstream
+        if upstream is None or upstream.master != master or upstream.link or self._cutting:
+            self._out.append(CloseLink(link, "this replica does not follow any more"))
+            return self._take()
+        upstream.link, upstream.heard_ms = link, now_ms
+        hello = pb.FollowHello(
+            cluster=self._settings.cluster,
+            set=self._settings.set_name,
+            replica_id=self._me,
+            epoch_seen=self.epoch_seen,
+            epochs=self.epochs.cut(self.end).to_wire(),
+            end=self.end,
+            synced=self.synced,
+            file_size=self._settings.file_size,
+        )
+        self._out.append(SendFrame(link, pb.FollowRequest(hello=hello)))
+        return self._take()
+
+    def link_closed(self, link: int) -> list[Effect]:
+        """LINK is lost, on either side of it."""
+        self._links.pop(link, None)
+        if self.in_sync:
+            self.in_sync.detach(link)
+        if self._upstream and self._upstream.link == link:
+            self._upstream = _Upstream(self._upstream.master, dialled_ms=self._upstream.dialled_ms)
+        return self._take()
+
+    def reply(self, link: int, frame: pb.FollowReply, now_ms: int) -> list[Effect]:
+        """The master sent FRAME over LINK. FollowState is not for this part."""
+        upstream = self._upstream
+        if upstream is None or upstream.link != link:
+            return self._take()
+        upstream.heard_ms = now_ms
+        try:
+            if frame.WhichOneof("frame") == "begin":
+                self._begin(upstream, frame.begin)
+            elif frame.WhichOneof("frame") == "bytes":
+                self._receive(upstream, frame.bytes)
+        except InvalidArgument as error:
+            self._refuse_upstream(str(error))
+        self._go_on(now_ms)
+        return self._take()
+
+    def _begin(self, upstream: _Upstream, begin: pb.FollowBegin) -> None:
+        """What the master has: cut the log to what is common, or give it up if that is not all that was confirmed."""
+        frames.check_begin(begin)
+        if upstream.begin is not None:
+            raise InvalidArgument("begin came twice")
+        if self.is_fenced(begin.epoch):
+            raise InvalidArgument(f"epoch is {begin.epoch}, and {self.epoch_seen} was seen")
+        if begin.epoch > self.epoch_seen:
+            self.epoch_seen = begin.epoch
+            self._keep_state()
+        theirs = Epochs.of_wire(begin.epochs)
+        common = consistent_end(theirs, begin.end, self.epochs, self.end)
+        if begin.truncate_to != (-1 if common is None else common):
+            raise InvalidArgument(
+                f"truncate_to is {begin.truncate_to}, and the logs part at {common}"
+            )
+        upstream.begin = begin
+        if common is None or common < max(begin.min_offset, self.confirm):
+            why = f"its log has {common} bytes in common with the master's, which begins at {begin.min_offset}"
+            self._set_aside(begin.min_offset, f"{why}; {self.confirm} were confirmed")
+        elif common < self.end:
+            self._cutting = True
+            self._out.append(CutLog(common))
+        else:
+            self._begin_at_end(upstream, begin)
+
+    def _set_aside(self, begin: int, reason: str) -> None:
+        if self.end and not self.unclean:
+            self.unclean = True
+            self._keep_state()
+            self._announce()
+        self.confirm = 0
+        self.epochs = Epochs()
+        self.min_offset = begin
+        self._cutting = True
+        self._out.append(BeginAnew(begin, reason))
+
+    def _begin_at_end(self, upstream: _Upstream, begin: pb.FollowBegin) -> None:
+        """The log is a beginning of the master's: its epochs are the master's, as far as it goes."""
+        # All of them, before the first byte: bytes whose epoch is not on record would pass for an older one's.
+        theirs = Epochs.of_wire(begin.epochs)
+        if theirs != self.epochs:
+            self._out.append(KeepEpochs(theirs))
+        self.epochs = theirs
+        upstream.cut = True
+        cut = pb.FollowCut(end=self.end, synced=self.synced)
+        self._out.append(SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
+
+    def _receive(self, upstream: _Upstream, frame: pb.FollowBytes) -> None:
+        frames.check_bytes(frame)
+        if not upstream.cut or upstream.begin is None:
+            raise InvalidArgument("bytes came before the log was cut")
+        if frame.epoch != upstream.begin.epoch:
+            raise InvalidArgument(f"epoch is {frame.epoch}, and {upstream.begin.epoch} is followed")
+        if frame.offset != self.end:
+            raise InvalidArgument(f"offset is {frame.offset}, and the log ends at {self.end}")
+        if frame.data:
+            self._out.append(AppendRaw(frame.offset, frame.data))
+            self.end += len(frame.data)
+        self._raise_confirm(min(frame.confirm, self.end))
+        upstream.confirm = max(upstream.confirm or 0, frame.confirm)
+        self._acknowledge(upstream)
+        self._become_clean(upstream)
+
+    def _acknowledge(self, upstream: _Upstream) -> None:
+        assert upstream.begin is not None
+        ack = pb.FollowAck(epoch=upstream.begin.epoch, written=self.end, synced=self.synced)
+        self._out.append(SendFrame(upstream.link, pb.FollowRequest(ack=ack)))
+
+    def _become_clean(self, upstream: _Upstream) -> None:
+        """Nothing is lacking once all is here that the master confirmed, and all from before its epoch."""
+        if not self.unclean or upstream.begin is None or upstream.confirm is None:
+            return
+        has = self.synced if self._settings.acks_need_sync else self.end
+        if has >= max(upstream.confirm, upstream.begin.epochs[-1].start):
+            self.unclean = False
+            self._keep_state()
+            self._announce()
+
+    def is_fenced(self, epoch: int) -> bool:
+        """Is EPOCH one that is over?"""
+        return epoch < self.epoch_seen
+
+    def _refuse_upstream(self, reason: str) -> _Upstream:
+        upstream = self._upstream
+        assert upstream is not None
+        self._unfollow(reason)
+        self._upstream = _Upstream(upstream.master, dialled_ms=upstream.dialled_ms)
+        return self._upstream
+
+    # ---------------------------------------------------------------- being followed
+
+    def log_begins(self, min_offset: int) -> None:
+        """Files were deleted: the log begins at MIN_OFFSET."""
+        self.min_offset = min_offset
+
+    def request(self, link: int, frame: pb.FollowRequest, now_ms: int) -> list[Effect]:
+        """Another replica sent FRAME over LINK, which it dialled. FollowStateAck is not for this part."""
+        kind = frame.WhichOneof("frame")
+        try:
+            if kind == "hello":
+                self._hear_hello(link, frame.hello)
+            elif kind == "cut":
+                self._hear_cut(link, frame.cut, now_ms)
+            elif kind == "ack":
+                self._hear_ack(link, frame.ack, now_ms)
+        except InvalidArgument as error:
+            self._drop(link, str(error))
+        self._go_on(now_ms)
+        return self._take()
+
+    def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
+        """Somebody wants to follow: tell it what the log has here, and where its own has to be cut."""
+        frames.check_hello(hello)
+        self._check_belongs(hello)
+        if hello.epoch_seen > self.epoch_seen:
+            self._see_epoch(hello.epoch_seen, f"replica {hello.replica_id} has seen it")
+        if self.in_sync is None:
+            self._out.append(
+                CloseLink(link, f"replica {self._me} is no master: read the cell again")
+            )
+            return
+        for other in [other for other, (one, _) in self._links.items() if one == hello.replica_id]:
+            self._drop(other, "the replica has connected anew")
+        if len(self._links) >= LINKS_MAX:
+            raise InvalidArgument(f"{LINKS_MAX} replicas follow already, which is the limit")
+        theirs = Epochs.of_wire(hello.epochs)
+        common = consistent_end(self.epochs, self.end, theirs, hello.end)
+        self._links[link] = (hello.replica_id, max(self.min_offset, common or 0))
+        begin = pb.FollowBegin(
+            epoch=self.in_sync.epoch,
+            epochs=self.epochs.to_wire(),
+            end=self.end,
+            min_offset=self.min_offset,
+            truncate_to=-1 if common is None else common,
+        )
+        self._out.append(SendFrame(link, pb.FollowReply(begin=begin)))
+
+    def _check_belongs(self, hello: pb.FollowHello) -> None:
+        """Raise InvalidArgument if who says HELLO is no other replica of this set."""
+        mine = self._settings
+        for name, theirs, ours in (
+            ("cluster", hello.cluster, mine.cluster),
+            ("set", hello.set, mine.set_name),
+            ("file_size", hello.file_size, mine.file_size),
+        ):
+            if theirs != ours:
+                raise InvalidArgument(
+                    f"{name} is {theirs!r:.80}, and this replica's is {ours!r:.80}"
+                )
+        if hello.replica_id == self._me:
+            raise InvalidArgument(f"replica_id {self._me} is taken by the replica that was dialled")
+        if self.seen and hello.replica_id not in self.seen.cell.replicas:
+            raise InvalidArgument(f"replica_id {hello.replica_id} is none of the set: add it first")
+
+    def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
+        frames.check_cut(cut)
+        follower, most = self._links.get(link, (0, None))
+        if self.in_sync is None or most is None:
+            raise InvalidArgument("a cut without a hello before it")
+        if not self.min_offset <= cut.end <= most:
+            raise InvalidArgument(f"end is {cut.end}, not from {self.min_offset} to {most}")
+        self._links[link] = (follower, None)
+        self.in_sync.attach(follower, link, cut.end, cut.synced, now_ms)
+        self._out.append(StreamFrom(link, cut.end))
+        self._advance(now_ms)
+
+    def _hear_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
+        frames.check_ack(ack)
+        if ack.epoch > self.epoch_seen:
+            self._see_epoch(ack.epoch, "an ack has it")
+        follower, _ = self._links.get(link, (0, None))
+        if self.in_sync is None or not follower:
+            return
+        if ack.epoch == self.in_sync.epoch and ack.written > self.end:
+            raise InvalidArgument(f"written is {ack.written}, and the log ends at {self.end}")
+        self.in_sync.ack(follower, link, ack.epoch, ack.written, ack.synced, now_ms)
+        self._advance(now_ms)
+
+    def _drop(self, link: int, reason: str) -> None:
+        self._links.pop(link, None)
+        if self.in_sync:
+            self.in_sync.detach(link)
+        self._out.append(CloseLink(link, reason))
+
+    def _take(self) -> list[Effect]:
+        out, self._out = self._out, []
+        return out

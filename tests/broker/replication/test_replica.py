@@ -1,0 +1,639 @@
+"""One replica, input by input: elections, epochs, acks, fences, truncation, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from pocketmq.broker.replication.effects import (
+    Announce,
+    AnswerAcks,
+    AppendRaw,
+    BecomeMaster,
+    BeginAnew,
+    CloseLink,
+    CompareAndSet,
+    Confirm,
+    CutLog,
+    Effect,
+    FailAcks,
+    Follow,
+    KeepEpochs,
+    KeepState,
+    ReadRegistry,
+    SendFrame,
+    StepDown,
+    StreamFrom,
+)
+from pocketmq.broker.replication.epochs import Epochs, EpochStart
+from pocketmq.broker.replication.frames import bytes_frame
+from pocketmq.broker.replication.in_sync import ReplicaSettings
+from pocketmq.broker.replication.registry import Cell, LiveNode, VersionedCell
+from pocketmq.broker.replication.replica import SILENT_MS, ReplicaCore, ReplicaRole, ReplicaState
+from pocketmq.proto.errors import ConfigError, MasterFenced, NotEnoughReplicas
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+
+E = TypeVar("E")
+SETTINGS = ReplicaSettings(
+    cluster="c", set_name="orders", replica_id=1, address="host:1", file_size=1024
+)
+ADDRESSES = {one: f"host:{one}" for one in (1, 2, 3)}
+
+
+def cell(epoch: int, master: int, *in_sync: int) -> Cell:
+    return Cell(epoch=epoch, master=master, in_sync=frozenset(in_sync), replicas=ADDRESSES)
+
+
+def live(*ids: int, **other: Any) -> dict[int, LiveNode]:
+    return {one: LiveNode(address=f"host:{one}", epoch=0, end=0, **other) for one in ids}
+
+
+def only(kind: type[E], effects: Iterable[Effect]) -> E:
+    """Return the one effect of KIND."""
+    found = [one for one in effects if isinstance(one, kind)]
+    assert len(found) == 1, effects
+    return found[0]
+
+
+def none(kind: type[object], effects: Iterable[Effect]) -> bool:
+    return not any(isinstance(one, kind) for one in effects)
+
+
+def begun(state: ReplicaState | None = None, **settings: Any) -> ReplicaCore:
+    """Return a replica with a session, which has seen nothing."""
+    replica = ReplicaCore(replace(SETTINGS, **settings), state or ReplicaState())
+    assert only(ReadRegistry, replica.session_began(0))
+    return replica
+
+
+def master(
+    *in_sync: int, end: int = 0, state: ReplicaState | None = None, **settings: Any
+) -> ReplicaCore:
+    """Return a master of epoch 2, at version 6 of a cell with the set IN_SYNC; a log that ends at END is synced."""
+    replica = begun(
+        state or ReplicaState(end=end, synced=end, epochs=Epochs([EpochStart(1, 0)])), **settings
+    )
+    nodes = live(1, *in_sync)
+    stand = replica.registry_seen(VersionedCell(cell(1, 1, 1, *in_sync), 5), nodes, 0)
+    assert only(CompareAndSet, stand) == CompareAndSet(cell(2, 1, 1, *in_sync), 5)
+    assert replica.role is ReplicaRole.STANDING
+    assert only(CutLog, replica.set_done(6, 0)) == CutLog(None)
+    effects = replica.log_cut(end, end, 0)
+    assert [type(one) for one in effects][:3] == [KeepEpochs, Announce, BecomeMaster]
+    replica.registry_answered(0)
+    return replica
+
+
+def hello(replica_id: int = 2, **changes: Any) -> pb.FollowRequest:
+    values = {"cluster": "c", "set": "orders", "replica_id": replica_id, "file_size": 1024}
+    return pb.FollowRequest(hello=pb.FollowHello(**{**values, **changes}))
+
+
+def attach(
+    replica: ReplicaCore, follower: int, link: int, end: int = 0, now_ms: int = 0
+) -> list[Effect]:
+    """Have FOLLOWER, whose log is the master's up to END, follow over LINK."""
+    epochs = [pb.EpochStart(epoch=1, start=0)] if end else []
+    asked = hello(follower, epochs=epochs, end=end, synced=end, epoch_seen=1)
+    begin = only(SendFrame, replica.request(link, asked, now_ms))
+    assert isinstance(begin.frame, pb.FollowReply)
+    cut = pb.FollowCut(end=begin.frame.begin.truncate_to, synced=end)
+    return replica.request(link, pb.FollowRequest(cut=cut), now_ms)
+
+
+def ack(written: int, synced: int | None = None, epoch: int = 2) -> pb.FollowRequest:
+    got = pb.FollowAck(epoch=epoch, written=written, synced=written if synced is None else synced)
+    return pb.FollowRequest(ack=got)
+
+
+# ---------------------------------------------------------------- 1: election
+
+
+def test_a_candidate_keeps_the_epoch_and_follows_no_more_before_it_asks() -> None:
+    replica = begun(ReplicaState(epoch_seen=3))
+    replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 2, 3), 0)
+    replica.connected(2, 7, 0)
+
+    effects = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 500)
+
+    assert [type(one) for one in effects] == [Announce, CloseLink, KeepState, CompareAndSet]
+    assert only(KeepState, effects).epoch_seen == 4
+    assert only(CompareAndSet, effects) == CompareAndSet(cell(4, 1, 1, 3), 5)
+    assert replica.log_synced(0, 500) == []
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "nodes", "state"),
+    [
+        ((2, 3), live(1, 3), ReplicaState()),
+        ((1, 2, 3), live(3), ReplicaState()),
+        ((1, 2, 3), live(1, 2, 3), ReplicaState()),
+        ((1, 2, 3), live(1, 3), ReplicaState(unclean=True)),
+    ],
+    ids=["not in the set", "not live", "the master lives", "unclean"],
+)
+def test_who_may_not_stand_does_not(
+    in_sync: tuple[int, ...], nodes: dict[int, LiveNode], state: ReplicaState
+) -> None:
+    replica = begun(state)
+
+    effects = replica.registry_seen(VersionedCell(cell(3, 2, *in_sync), 5), nodes, 0)
+    effects += replica.tick(60_000)
+
+    assert none(CompareAndSet, effects)
+
+
+def test_better_candidates_come_first_by_epoch_then_by_end() -> None:
+    replica = begun(ReplicaState(end=8, epochs=Epochs([EpochStart(2, 0)])))
+    nodes = {
+        **live(1),
+        3: LiveNode(address="host:3", epoch=2, end=12),
+        4: LiveNode(address="host:4", epoch=3, end=4),
+        5: LiveNode(address="host:5", epoch=1, end=99),
+    }
+    there = Cell(
+        epoch=3, master=2, in_sync=frozenset(range(1, 6)), replicas={n: "h:1" for n in range(1, 6)}
+    )
+
+    effects = replica.registry_seen(VersionedCell(there, 5), nodes, 1_000)
+    effects += replica.tick(1_399)
+    assert none(CompareAndSet, effects)
+
+    assert only(CompareAndSet, replica.tick(1_400)).cell.in_sync == {1, 3, 4, 5}
+
+
+def test_an_unclean_master_that_is_back_does_not_block_the_others() -> None:
+    replica = begun()
+    nodes = {**live(1), **live(2, unclean=True)}
+
+    effects = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), nodes, 0)
+
+    assert only(CompareAndSet, effects).cell == cell(4, 1, 1)
+
+
+def test_a_restarted_master_stands_for_an_epoch_that_it_never_saw() -> None:
+    replica = begun(ReplicaState(epoch_seen=7, epochs=Epochs([EpochStart(7, 0)])))
+
+    effects = replica.registry_seen(VersionedCell(cell(7, 1, 1, 2), 5), live(1, 2), 0)
+
+    assert only(CompareAndSet, effects).cell == cell(8, 1, 1, 2)
+
+
+def test_a_stand_without_an_answer_is_asked_again_until_the_cell_has_another_version() -> None:
+    replica = begun()
+    old = VersionedCell(cell(3, 2, 1, 2), 5)
+    asked = only(CompareAndSet, replica.registry_seen(old, live(1), 0))
+    assert only(ReadRegistry, replica.set_unknown(50))
+    assert only(CompareAndSet, replica.registry_seen(old, live(1), 100)) == asked
+    assert only(ReadRegistry, replica.set_refused(150))
+
+    effects = replica.registry_seen(VersionedCell(asked.cell, 6), live(1), 200)
+
+    assert only(CutLog, effects) == CutLog(None)
+    assert replica.role is ReplicaRole.STARTING
+
+
+def test_who_was_slower_follows() -> None:
+    replica = begun()
+    replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 0)
+    replica.set_refused(10)
+
+    effects = replica.registry_seen(VersionedCell(cell(4, 3, 1, 3), 6), live(1, 3), 20)
+
+    assert only(Follow, effects) == Follow(3, "host:3")
+    assert replica.role is ReplicaRole.FOLLOWER
+    assert replica.master == 3
+
+
+def test_an_unclean_replica_stands_when_a_person_accepts_the_loss() -> None:
+    replica = begun(ReplicaState(unclean=True, epoch_seen=3))
+    replica.registry_seen(VersionedCell(cell(3, 2, 2, 3), 5), live(1, 3), 0)
+
+    effects = replica.accept_loss(10)
+
+    assert only(KeepState, effects) == KeepState(4, False)
+    assert only(CompareAndSet, effects).cell == cell(4, 1, 1)
+
+
+# ---------------------------------------------------------------- 2: start
+
+
+def test_the_epoch_is_on_the_device_before_sends_are_taken_also_without_a_new_record() -> None:
+    replica = master(end=8, state=ReplicaState(end=8, synced=8, epochs=Epochs([EpochStart(1, 8)])))
+
+    assert replica.epochs == Epochs([EpochStart(2, 8)])
+
+
+def test_a_torn_record_at_the_end_goes_before_the_epoch_begins() -> None:
+    replica = begun(ReplicaState(end=10, synced=6, confirm=9, epochs=Epochs([EpochStart(1, 0)])))
+    replica.registry_seen(VersionedCell(cell(1, 1, 1), 5), live(1), 0)
+    replica.set_done(6, 0)
+
+    effects = replica.log_cut(8, 6, 0)
+
+    assert only(BecomeMaster, effects) == BecomeMaster(2, 8)
+    assert only(KeepEpochs, effects).epochs == Epochs([EpochStart(1, 0), EpochStart(2, 8)])
+
+
+# ---------------------------------------------------------------- 3: acknowledge
+
+
+def test_acknowledged_is_what_all_have_on_the_device_and_shown_what_all_have() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    replica.appended(4, 0)
+    replica.appended(8, 0)
+
+    assert only(Confirm, replica.request(7, ack(7, 4), 0)) == Confirm(4)
+    assert only(AnswerAcks, replica.log_synced(8, 0)) == AnswerAcks(4, 2)
+    effects = replica.request(7, ack(8, 8), 0)
+
+    assert only(AnswerAcks, effects) == AnswerAcks(8, 2)
+    assert only(Confirm, effects) == Confirm(8)
+
+
+def test_with_written_the_device_is_not_waited_for() -> None:
+    replica = master(2, replicas_need="written")
+    attach(replica, 2, link=7)
+    replica.appended(4, 0)
+
+    assert only(AnswerAcks, replica.request(7, ack(4, 0), 0)) == AnswerAcks(4, 2)
+
+
+def test_acks_of_another_connection_or_epoch_say_nothing() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    attach(replica, 2, link=8)
+    replica.appended(4, 0)
+    replica.log_synced(4, 0)
+
+    assert none(AnswerAcks, replica.request(7, ack(4), 0))
+    assert none(AnswerAcks, replica.request(8, ack(4, epoch=1), 0))
+    assert only(AnswerAcks, replica.request(8, ack(4), 0))
+
+
+def test_without_replicas_enough_acks_are_refused_before_the_append() -> None:
+    replica = master(min_in_sync=2)
+
+    with pytest.raises(NotEnoughReplicas, match="needs min_in_sync=2 replicas, and 1 are in sync"):
+        replica.check_acks()
+
+    replica.appended(4, 0)
+    assert none(AnswerAcks, replica.log_synced(4, 0))
+
+
+def test_what_waits_is_in_doubt_when_the_set_becomes_too_small() -> None:
+    replica = master(2, min_in_sync=2)
+    attach(replica, 2, link=7)
+    replica.check_acks()
+    replica.appended(4, 0)
+
+    asked = only(CompareAndSet, replica.registry_seen(replica.seen, live(1), 0))
+    assert asked.cell == cell(2, 1, 1)
+    effects = replica.set_done(7, 0)
+
+    assert only(FailAcks, effects) == FailAcks(1)
+
+
+def test_below_its_start_a_new_master_shows_no_more_than_it_knew() -> None:
+    state = ReplicaState(end=8, synced=8, confirm=4, epochs=Epochs([EpochStart(1, 0)]))
+    replica = master(2, end=8, state=state)
+
+    assert none(Confirm, attach(replica, 2, link=7, end=4))
+    assert none(Confirm, replica.request(7, ack(7), 0))
+    assert only(Confirm, replica.request(7, ack(8), 0)) == Confirm(8)
+
+
+# ---------------------------------------------------------------- 4: change of the set
+
+
+def test_a_proposal_counts_until_the_cell_has_a_greater_version() -> None:
+    replica = master(2, 3)
+    for follower in (2, 3):
+        attach(replica, follower, link=follower)
+    replica.appended(4, 0)
+    replica.log_synced(4, 0)
+    replica.request(2, ack(4), 0)
+    # 3 is gone: the smaller set is proposed, but does not count.
+    effects = replica.registry_seen(replica.seen, live(1, 2), 0)
+    assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2)
+    assert none(AnswerAcks, effects)
+    assert none(AnswerAcks, replica.set_unknown(10))
+    assert none(AnswerAcks, replica.registry_seen(replica.seen, live(1, 2), 20))
+
+    effects = replica.registry_seen(VersionedCell(cell(2, 1, 1, 2), 7), live(1, 2), 30)
+
+    assert only(AnswerAcks, effects) == AnswerAcks(4, 2)
+
+
+def test_a_proposal_is_given_up_by_taking_its_version() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    there = replica.seen
+    replica.registry_seen(there, live(1), 0)
+    replica.set_unknown(10)
+
+    effects = replica.registry_seen(there, live(1, 2), 200)
+
+    assert only(CompareAndSet, effects) == CompareAndSet(cell(2, 1, 1, 2), 6)
+    assert replica.in_sync is not None
+    assert replica.in_sync.maximal_set == {1, 2}
+    assert replica.in_sync.proposed_set == frozenset({1})
+    replica.set_done(7, 210)
+    assert replica.in_sync.proposed_set is None
+
+
+def test_one_proposal_at_a_time() -> None:
+    replica = master(2, 3)
+    assert only(CompareAndSet, replica.registry_seen(replica.seen, live(1, 2), 0))
+
+    assert none(CompareAndSet, replica.registry_seen(replica.seen, live(1), 10))
+    assert none(CompareAndSet, replica.tick(5_000))
+
+
+# ---------------------------------------------------------------- 5: who leaves, who enters
+
+
+def test_who_does_not_catch_up_leaves_and_a_lost_connection_alone_is_no_reason() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    replica.link_closed(7)
+    assert none(CompareAndSet, replica.tick(60_000)), "there is nothing that it lacks"
+    replica.appended(4, 60_000)
+    replica.registry_seen(replica.seen, live(1, 2), 60_000)
+    attach(replica, 2, link=8, now_ms=61_000)
+    assert none(CompareAndSet, replica.tick(70_000))
+    effects = replica.tick(70_001)
+
+    assert only(CompareAndSet, effects).cell == cell(2, 1, 1)
+
+
+def test_a_follower_under_steady_load_is_caught_up() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    for turn in range(1, 100):
+        replica.appended(4 * turn, 1_000 * turn)
+        replica.request(7, ack(4 * (turn - 1)), 1_000 * turn)
+
+        assert none(CompareAndSet, replica.tick(1_000 * turn))
+
+
+@pytest.mark.parametrize(
+    ("written", "synced", "enters"), [(7, 7, False), (8, 7, False), (8, 8, True), (12, 12, True)]
+)
+def test_a_follower_enters_with_all_from_before_the_epoch_on_its_device(
+    written: int, synced: int, enters: bool
+) -> None:
+    replica = master(3, end=8)
+    replica.registry_seen(replica.seen, live(1, 2, 3), 0)
+    attach(replica, 2, link=7)
+    replica.appended(12, 0)
+
+    effects = replica.request(7, ack(written, synced), 0)
+
+    assert none(CompareAndSet, effects) is not enters
+    if enters:
+        assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2, 3)
+
+
+def test_an_unclean_replica_leaves_and_is_clean_with_all_that_was_confirmed() -> None:
+    leader = master(2)
+    asked = leader.registry_seen(leader.seen, {**live(1), **live(2, unclean=True)}, 0)
+    assert only(CompareAndSet, asked).cell == cell(2, 1, 1)
+
+    follower = begun(ReplicaState(unclean=True, epoch_seen=2))
+    follow(follower, pb.FollowBegin(epoch=2, epochs=[pb.EpochStart(epoch=2, start=4)], end=12))
+    assert none(KeepState, follower.log_synced(0, 0))
+    for offset, confirm in ((0, 8), (4, 8)):
+        bytes_ = bytes_frame(2, offset, b"abcd", confirm)
+        assert none(KeepState, follower.reply(7, pb.FollowReply(bytes=bytes_), 0))
+
+    effects = follower.log_synced(8, 0)
+
+    assert only(KeepState, effects) == KeepState(2, False)
+    assert not only(Announce, effects).node.unclean
+
+
+# ---------------------------------------------------------------- 6: fences
+
+
+@pytest.mark.parametrize("how", ["hello", "ack", "cell"])
+def test_a_higher_epoch_anywhere_ends_a_master_and_is_kept_first(how: str) -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    if how == "hello":
+        effects = replica.request(8, hello(3, epoch_seen=9), 0)
+    elif how == "ack":
+        effects = replica.request(7, ack(0, epoch=9), 0)
+    else:
+        effects = replica.registry_seen(VersionedCell(cell(9, 2, 2), 9), live(1, 2), 0)
+
+    assert effects[0] == KeepState(9, False)
+    assert isinstance(effects[1], StepDown)
+    assert CloseLink(7, only(StepDown, effects).reason) in effects
+    with pytest.raises(MasterFenced):
+        replica.check_master(0)
+
+
+def test_a_set_that_is_refused_ends_a_master() -> None:
+    replica = master(2)
+    replica.registry_seen(replica.seen, live(1), 0)
+
+    assert only(StepDown, replica.set_refused(0))
+
+
+def test_the_end_of_its_session_ends_a_master() -> None:
+    assert only(StepDown, master(2).session_ended())
+
+
+def test_a_master_of_an_epoch_that_is_over_is_not_followed() -> None:
+    replica = begun(ReplicaState(epoch_seen=5))
+    replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1, 2), 0)
+    greeting = only(SendFrame, replica.connected(2, 7, 0)).frame
+    assert isinstance(greeting, pb.FollowRequest)
+    assert greeting.hello.epoch_seen == 5
+    begin = pb.FollowBegin(epoch=3, epochs=[pb.EpochStart(epoch=3, start=0)])
+
+    effects = replica.reply(7, pb.FollowReply(begin=begin), 0)
+
+    assert only(CloseLink, effects).reason == "epoch is 3, and 5 was seen"
+
+
+# ---------------------------------------------------------------- 7: truncation
+
+
+def follow(replica: ReplicaCore, begin: pb.FollowBegin) -> list[Effect]:
+    """Have REPLICA follow replica 2 over link 7; return what BEGIN brings about."""
+    there = VersionedCell(cell(begin.epoch, 2, 1, 2), 5)
+    assert only(Follow, replica.registry_seen(there, live(1, 2), 0))
+    assert only(SendFrame, replica.connected(2, 7, 0))
+    return replica.reply(7, pb.FollowReply(begin=begin), 0)
+
+
+BEGIN = pb.FollowBegin(
+    epoch=3,
+    epochs=[pb.EpochStart(epoch=1, start=0), pb.EpochStart(epoch=3, start=8)],
+    end=20,
+    truncate_to=8,
+)
+STATE = ReplicaState(
+    end=12, synced=12, confirm=4, epoch_seen=2, epochs=Epochs([EpochStart(1, 0), EpochStart(2, 8)])
+)
+
+
+def test_a_follower_cuts_its_log_then_takes_the_masters_epochs_then_bytes() -> None:
+    replica = begun(STATE)
+    effects = follow(replica, BEGIN)
+    assert only(CutLog, effects) == CutLog(8)
+
+    effects = replica.log_cut(8, 8, 0)
+
+    assert [type(one) for one in effects] == [KeepEpochs, SendFrame]
+    assert only(KeepEpochs, effects).epochs == Epochs([EpochStart(1, 0), EpochStart(3, 8)])
+    got = pb.FollowReply(bytes=bytes_frame(3, 8, b"abcd", 100))
+    assert replica.reply(7, got, 0) == [
+        AppendRaw(8, b"abcd"),
+        Confirm(12),
+        SendFrame(7, ack(12, 8, epoch=3)),
+    ]
+    assert replica.log_synced(12, 0) == [SendFrame(7, ack(12, 12, epoch=3))]
+
+
+@pytest.mark.parametrize(
+    ("state", "begin"),
+    [
+        (replace(STATE, confirm=12), BEGIN),
+        (STATE, pb.FollowBegin(epoch=3, epochs=BEGIN.epochs, end=20, min_offset=12, truncate_to=8)),
+        (replace(STATE, epochs=Epochs()), pb.FollowBegin(epoch=3, epochs=BEGIN.epochs, end=20, truncate_to=-1)),
+    ],
+    ids=["below what was confirmed", "below the oldest file", "nothing in common"],
+)  # fmt: skip
+def test_a_log_that_cannot_be_cut_is_set_aside_and_its_replica_is_unclean(
+    state: ReplicaState, begin: pb.FollowBegin
+) -> None:
+    replica = begun(state)
+
+    effects = follow(replica, begin)
+
+    assert only(BeginAnew, effects).begin == begin.min_offset
+    assert effects.index(KeepState(3, True)) < effects.index(only(BeginAnew, effects))
+    cut = only(SendFrame, replica.log_cut(begin.min_offset, begin.min_offset, 0)).frame
+    assert isinstance(cut, pb.FollowRequest)
+    assert cut.cut.end == begin.min_offset
+
+
+def test_a_master_says_where_to_cut_and_streams_from_there() -> None:
+    replica = master(2, end=8)
+    epochs = [pb.EpochStart(epoch=1, start=0)]
+
+    begin = only(SendFrame, replica.request(7, hello(epochs=epochs, end=12), 0)).frame
+    assert isinstance(begin, pb.FollowReply)
+    assert begin.begin.truncate_to == 8
+    assert [(one.epoch, one.start) for one in begin.begin.epochs] == [(1, 0), (2, 8)]
+
+    effects = replica.request(7, pb.FollowRequest(cut=pb.FollowCut(end=4, synced=4)), 0)
+
+    assert only(StreamFrom, effects) == StreamFrom(7, 4)
+
+
+# ---------------------------------------------------------------- 8: the lease
+
+
+def test_past_two_thirds_of_a_session_without_an_answer_a_master_refuses() -> None:
+    replica = master(session_ms=3_000)
+    replica.registry_answered(1_000)
+    replica.check_master(2_999)
+
+    with pytest.raises(MasterFenced, match="has not heard of the registry for 2000 ms"):
+        replica.check_master(3_000)
+
+    assert replica.role is ReplicaRole.MASTER
+
+
+def test_a_follower_names_the_master_and_its_epoch() -> None:
+    replica = begun()
+    replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1, 2), 0)
+
+    with pytest.raises(MasterFenced, match="ask host:2, the master") as refused:
+        replica.check_master(0)
+
+    assert refused.value.details == {"address": "host:2", "epoch": "3"}
+
+
+# ---------------------------------------------------------------- links that are of no use
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (hello(cluster="d"), "cluster is 'd', and this replica's is 'c'"),
+        (hello(set="other"), "set is 'other', and this replica's is 'orders'"),
+        (hello(file_size=2048), "file_size is 2048, and this replica's is 1024"),
+        (hello(1), "replica_id 1 is taken by the replica that was dialled"),
+        (hello(9), "replica_id 9 is none of the set: add it first"),
+        (hello(0), "replica_id is 0, not from 1 to"),
+        (pb.FollowRequest(cut=pb.FollowCut()), "a cut without a hello before it"),
+    ],
+)
+def test_who_does_not_belong_here_is_told_why(frame: pb.FollowRequest, reason: str) -> None:
+    replica = master(2)
+
+    assert only(CloseLink, replica.request(9, frame, 0)).reason.startswith(reason)
+    assert replica.role is ReplicaRole.MASTER
+
+
+def test_an_ack_beyond_the_end_of_the_log_is_not_believed() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    replica.appended(4, 0)
+    replica.log_synced(4, 0)
+
+    effects = replica.request(7, ack(2**62), 0)
+
+    assert only(CloseLink, effects).reason == f"written is {2**62}, and the log ends at 4"
+    assert none(AnswerAcks, effects)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (bytes_frame(3, 4, b"abcd", 0), "offset is 4, and the log ends at 8"),
+        (bytes_frame(4, 8, b"abcd", 0), "epoch is 4, and 3 is followed"),
+        (pb.FollowBytes(epoch=3, offset=8, data=b"abcd"), "data of offset 8 has the CRC-32"),
+    ],
+)
+def test_bytes_that_do_not_continue_the_log_end_the_link(
+    frame: pb.FollowBytes, reason: str
+) -> None:
+    replica = begun(STATE)
+    follow(replica, BEGIN)
+    replica.log_cut(8, 8, 0)
+
+    effects = replica.reply(7, pb.FollowReply(bytes=frame), 0)
+
+    assert only(CloseLink, effects).reason.startswith(reason)
+    assert none(AppendRaw, effects)
+    assert only(Follow, replica.tick(1_000)) == Follow(2, "host:2")
+
+
+def test_a_silent_master_is_dialled_anew() -> None:
+    replica = begun(STATE)
+    follow(replica, BEGIN)
+    replica.log_cut(8, 8, 0)
+    assert none(CloseLink, replica.tick(SILENT_MS))
+
+    effects = replica.tick(SILENT_MS + 1)
+
+    assert only(CloseLink, effects).link == 7
+    assert only(Follow, effects) == Follow(2, "host:2")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"min_in_sync": 0}, {"file_size": 0}, {"session_ms": 0}, {"replicas_need": "luck"}]
+)
+def test_settings_without_sense_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        replace(SETTINGS, **bad)
