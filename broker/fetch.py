@@ -46,28 +46,6 @@ class FetchLimits(NamedTuple):
     size_bytes: int
 
 
-def _failed(request: pb.FetchRequest, store: MessageStore, error: PocketMQError) -> pb.FetchReply:
-    """Return the answer that the queue cannot be read because of ERROR."""
-    low, high = store.queue_bounds(request.topic, request.queue)
-    return pb.FetchReply(
-        fetch_id=request.fetch_id, min_offset=low, max_offset=high, error=to_wire(error)
-    )
-
-
-def _never_written(request: pb.FetchRequest) -> pb.FetchReply:
-    """Return the answer for a queue that the topic has and the store has nothing of: it is empty."""
-    reply = pb.FetchReply(fetch_id=request.fetch_id)
-    if request.offset != 0:
-        error = OffsetOutOfRange(
-            f"offset {request.offset} of {request.topic}/{request.queue} lies outside 0 to 0",
-            offset=request.offset,
-            min_offset=0,
-            max_offset=0,
-        )
-        reply.error.CopyFrom(to_wire(error))
-    return reply
-
-
 class Fetches:
     """Answers fetches from STORE."""
 
@@ -91,8 +69,8 @@ class Fetches:
         self._now_ms = now_ms
         self._filters = filters
         self._renew_lease = renew_lease
-        #: Hears of each fetch; returns what is told its answer.
-        self.on_fetch: Callable[[pb.FetchRequest, Done], Done] = lambda request, done: done
+        #: Hear of each fetch; return what is told its answer.
+        self.on_fetch: list[Callable[[pb.FetchRequest, Done], Done]] = []
         #: How many fetches were asked for.
         self.asked = 0
 
@@ -101,7 +79,8 @@ class Fetches:
         self.asked += 1
         try:
             self._check(request)
-            done = self.on_fetch(request, done)
+            for hear in self.on_fetch:
+                done = hear(request, done)
             fetch = self._operation(request, done)
         except PocketMQError as error:
             done(pb.FetchReply(fetch_id=request.fetch_id, error=to_wire(error)))
@@ -234,6 +213,28 @@ class _Fetch:
             max_offset=found.max_offset,
             lost_count=found.lost,
         )
+
+
+def _failed(request: pb.FetchRequest, store: MessageStore, error: PocketMQError) -> pb.FetchReply:
+    """Return the answer that the queue cannot be read because of ERROR."""
+    low, high = store.queue_bounds(request.topic, request.queue)
+    return pb.FetchReply(
+        fetch_id=request.fetch_id, min_offset=low, max_offset=high, error=to_wire(error)
+    )
+
+
+def _never_written(request: pb.FetchRequest) -> pb.FetchReply:
+    """Return the answer for a queue that the topic has and the store has nothing of: it is empty."""
+    reply = pb.FetchReply(fetch_id=request.fetch_id)
+    if request.offset != 0:
+        error = OffsetOutOfRange(
+            f"offset {request.offset} of {request.topic}/{request.queue} lies outside 0 to 0",
+            offset=request.offset,
+            min_offset=0,
+            max_offset=0,
+        )
+        reply.error.CopyFrom(to_wire(error))
+    return reply
 
 
 # --- a fetch with a filter

@@ -314,8 +314,8 @@ def _awaited(clock: VirtualClock, parts: BrokerParts, appends: Appends) -> Await
     )
     appends.on_arrival.append(awaited.arrived)
     parts.retries.on_return.append(awaited.sent_back)
-    parts.fetches.on_fetch = awaited.fetching
-    parts.pops.on_receive = awaited.receiving
+    parts.fetches.on_fetch.append(awaited.fetching)
+    parts.pops.on_receive.append(awaited.receiving)
     return awaited
 
 

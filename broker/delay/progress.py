@@ -54,6 +54,9 @@ _BOOT_ID_SIZE: Final = 16
 _MESSAGES_PER_VERSION: Final = 200
 
 
+# --- the note
+
+
 class SlotNote(NamedTuple):
     """Of one slot: records up to LAST that come before (DUE_MS, POSITION) were delivered, or recalled."""
 
@@ -181,6 +184,9 @@ def _boot_id(store: MessageStore) -> bytes | None:
     except (OSError, ValueError):
         return None
     return found if len(found) == _BOOT_ID_SIZE else None
+
+
+# --- the file of the levels
 
 
 @dataclass(frozen=True, slots=True)

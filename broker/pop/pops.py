@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...proto.errors import GroupInUse, NotReadable, NotServed, PocketMQError
 from ...proto.topics import retry_topic
@@ -50,6 +50,8 @@ BATCH_MAX: Final = 32
 #: A group pops for so long after its last receive began.
 POPS_MS: Final = 60_000
 _PRIORITY: Final = "PRIORITY"
+#: Told the end of a receive.
+Answer: TypeAlias = Callable[[Popped], None]
 
 
 class Pops:
@@ -80,10 +82,8 @@ class Pops:
         self._tables: dict[tuple[str, str], Table] = {}
         #: When a group popped last; none that shares queues since.
         self._popped_ms: dict[str, int] = {}
-        #: Hears of each receive; returns what is told its end.
-        self.on_receive: Callable[[Asked, Callable[[Popped], None]], Callable[[Popped], None]] = (
-            lambda asked, done: done
-        )
+        #: Hear of each receive; return what is told its end.
+        self.on_receive: list[Callable[[Asked, Answer], Answer]] = []
 
     # --- beginning and ending
 
@@ -142,7 +142,7 @@ class Pops:
 
     # --- receiving
 
-    def receive(self, asked: Asked, done: Callable[[Popped], None]) -> Receive | None:
+    def receive(self, asked: Asked, done: Answer) -> Receive | None:
         """Tell DONE what is delivered, now or later; return the receive that waits, None if it is over.
 
         Raises InvalidName, TopicNotFound, NotReadable (the topic, or a group that is switched off), GroupInUse, or
@@ -153,7 +153,9 @@ class Pops:
         if asked.group not in self._popped_ms:
             self._catch_up(asked.group)
         self._popped_ms[asked.group] = self._leases.wall_ms()
-        receive = Receive(self, self._waits, asked, self.on_receive(asked, done))
+        for hear in self.on_receive:
+            done = hear(asked, done)
+        receive = Receive(self, self._waits, asked, done)
         if receive.try_complete():
             # What it has put away may have been in the way of others.
             self._waits.wake((asked.group, asked.topic))
