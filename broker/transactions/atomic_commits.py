@@ -75,6 +75,8 @@ _KNOWN_MAX: Final = 10_000
 _KNOWN_MESSAGES_MAX: Final = 1_000_000
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _RETRY_MS: Final = 1_000
+#: Commits, of 4 MiB at most each, that wait until the first of a run of the broker may be decided.
+_UNTIL_BEGUN_MAX: Final = 64
 
 #: Group, and the id of the commit.
 _Key: TypeAlias = tuple[str, str]
@@ -257,6 +259,12 @@ class AtomicCommits:
             self._decide(request, call)
         else:
             _check_fields(request)
+            if len(self._until_begun) == _UNTIL_BEGUN_MAX:
+                raise Overloaded(
+                    f"{_UNTIL_BEGUN_MAX} atomic commits wait for the first one since the start: try again later",
+                    field="runs",
+                    limit=_UNTIL_BEGUN_MAX,
+                )
             self._until_begun.append((request, call))
             if len(self._until_begun) == 1:
                 self._begin()

@@ -103,5 +103,5 @@ def _copies(
         for slices in slices_from(store, topic, queue, begin):
             for at, unique, row, log_offset in copies_in(slices.records, slices.sizes, wanted):
                 place = CopyPlace(int(slices.queue_offsets[row]), log_offset)
-                found[at, topic, queue, unique] = place
+                found.setdefault((at, topic, queue, unique), place)
     return found

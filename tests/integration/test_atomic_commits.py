@@ -222,6 +222,44 @@ async def test_a_queue_that_was_lost_meanwhile_is_not_committed(tmp_path: Path) 
         assert await results(cluster) == list(range(COUNT))
 
 
+async def test_members_that_come_and_go_make_one_output_of_each_input(tmp_path: Path) -> None:
+    async with filled(tmp_path, queues=4) as cluster:
+
+        async def member(least: int) -> int:
+            consumer = reader(cluster, max_poll_records=2)
+            async with AsyncProducer(cluster.address) as producer, consumer:
+                return await transform(producer, consumer, least)
+
+        first = asyncio.create_task(member(COUNT))
+        some = await asyncio.gather(member(3), member(5))
+        assert await first + sum(some) == COUNT
+
+        assert await results(cluster) == list(range(COUNT))
+
+
+async def test_a_queue_that_is_to_go_is_committed_by_who_reads_it_and_goes_then(
+    tmp_path: Path,
+) -> None:
+    async with filled(tmp_path, queues=2) as cluster:
+        async with AsyncProducer(cluster.address) as producer, reader(cluster) as consumer:
+            seen = set[int]()
+            while len(seen) < 2:  # It reads both queues.
+                async with producer.atomic_commit(consumer) as commit:
+                    for message in await consumer.poll(timeout_ms=5_000):
+                        seen.add(message.queue)
+                        commit.send("out", message.body)
+            async with producer.atomic_commit(consumer) as commit:
+                batch = await consumer.poll(timeout_ms=5_000)
+                for message in batch:
+                    commit.send("out", message.body)
+                async with reader(cluster) as other:
+                    assert await other.poll(timeout_ms=2_000) is not None
+            left = COUNT - len(await results(cluster))
+            assert await transform(producer, consumer, left) == left
+
+        assert await results(cluster) == list(range(COUNT))
+
+
 async def test_who_finds_the_group_elsewhere_is_refused_and_goes_on_from_there(
     tmp_path: Path,
 ) -> None:
