@@ -84,8 +84,8 @@ class Run:
     """RECORDS for QUEUE of TOPIC, end to end, without the store's own fields: see `check_run`, `of`, `of_plain`.
 
     COLUMNS tell of them; or PLACES, if they are a few of the usual kind. With WHOLE the run is one batch: it is never
-    divided between two log files. `first` (queue offset),
-    `log_offsets`, `end_offset` and `store_ms` are what `patch` told last.
+    divided between two log files. `first` (queue offset), `log_offsets`, `end_offset` and `store_ms` are what it was
+    patched with last.
     """
 
     __slots__ = (
@@ -250,7 +250,7 @@ def patch_together(
 ) -> RunColumns:
     """Patch RUNS, of which VIEW is a copy, end to end, by columns of them all; return these.
 
-    Each gets queue offsets from its own of FIRSTS on.
+    Each gets queue offsets from its own of FIRSTS on; columns of its own stay as they are.
     """
     sizes = np.concatenate([run.sizes for run in runs])
     columns = parse_run(view, starts_of(sizes))
