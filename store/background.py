@@ -19,8 +19,8 @@ from .files import Syncable
 from .flush import CallOwner, Flusher, FlushJob, GroupCommit
 from .index_file import IndexFile
 from .log_writer import LogWriter
-from .parts import Health, StoreParts
-from .recovery import Snapshot
+from .parts import StoreHealth, StoreParts
+from .recovery import VerifiedSnapshot
 from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class _Saved:
     """Saving what was verified, as something that a flusher does behind what it tells of."""
 
-    def __init__(self, verified: Snapshot, disk: Disk, folder: str) -> None:
+    def __init__(self, verified: VerifiedSnapshot, disk: Disk, folder: str) -> None:
         self._verified = verified
         self._disk = disk
         self._folder = folder
@@ -57,9 +57,9 @@ class Background:
     def __init__(
         self,
         parts: StoreParts,
-        health: Health,
+        health: StoreHealth,
         writer: LogWriter,
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], VerifiedSnapshot],
         timers: TimerStore,
     ) -> None:
         """SNAPSHOT returns what a recovery could rely on if all that is there now were on the device."""
@@ -79,7 +79,7 @@ class Background:
         self.group.on_failed = health.fail
         self.group.on_flushed.append(self._note_log)
         self._collected_ms = 0
-        self._verified: Snapshot | None = None
+        self._verified: VerifiedSnapshot | None = None
         self._remembered_end = -1
         #: Is the present state to be noted as soon as queues and index have all that the log has?
         self._to_remember = False
@@ -87,7 +87,7 @@ class Background:
         self._checkpoint_late = False
         self._queues_due_ms = self._thorough_due_ms = self._checkpoint_due_ms = 0
 
-    def expect_flush(self, verified: Snapshot | None) -> None:
+    def expect_flush(self, verified: VerifiedSnapshot | None) -> None:
         """Nothing is surely on the device. Once all that is there now is, save VERIFIED."""
         self.group.flushed_offset = self._log.min_offset
         self._verified = verified

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from .config import StoreConfig
 from .disk import write_error
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 from .timers.store import TimerStore
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Cleaned:
 class Cleaner:
     """Deletes what the settings no longer want. Not thread-safe: the store's owner calls it."""
 
-    def __init__(self, parts: StoreParts, health: Health, timers: TimerStore) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth, timers: TimerStore) -> None:
         self._config = parts.config
         self._disk = parts.disk
         self._health = health

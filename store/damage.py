@@ -47,8 +47,8 @@ from ..proto.topics import RECORD_SIZE_MAX
 from .disk import Disk
 from .files import MappedFile
 from .format.log_file import MAGIC_PATTERN, blank
-from .parts import Health, StoreParts
-from .recovery.scan import Damage
+from .parts import StoreHealth, StoreParts
+from .recovery.scan import FileDamage
 from .state_files import BROKEN_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class LogRepair:
         self._disk = disk
         self._folder = folder
 
-    def void(self, file: MappedFile, damage: Damage, store_ms: int) -> None:
+    def void(self, file: MappedFile, damage: FileDamage, store_ms: int) -> None:
         """Make DAMAGE in FILE harmless; STORE_MS is the store time of the record before it."""
         self.keep(file, damage.start, damage.end)
         if damage.is_framed:
@@ -139,7 +139,7 @@ def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
 class Damages:
     """Takes in what is found damaged in the store of PARTS. `count`: records since it was opened."""
 
-    def __init__(self, parts: StoreParts, health: Health) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth) -> None:
         self._log, self._queues = parts.log, parts.queues
         self._health = health
         self._repair = LogRepair(parts.disk, f"{parts.config.own_folder}/broken")
@@ -150,7 +150,7 @@ class Damages:
         """Look at the record of SIZE bytes at LOG_OFFSET, which a reader took for damaged; return whether it is.
 
         What is there now counts: a reader in another thread may have seen a record half written. Raises nothing of
-        the disk's: a failure is the store's (Health), a full disk leaves the record as it is.
+        the disk's: a failure is the store's (StoreHealth), a full disk leaves the record as it is.
         """
         try:
             data = self._log.read(log_offset, size)
@@ -194,7 +194,7 @@ class Damages:
         if record is None or record.log_offset != log_offset:
             self._repair.keep(file, at, at + size)
             return
-        wrong = Damage(at, at + size, "the body does not fit its CRC", is_framed=True)
+        wrong = FileDamage(at, at + size, "the body does not fit its CRC", is_framed=True)
         self._repair.void(file, wrong, record.store_timestamp_ms)
         queue = self._queues.get(record.topic, record.queue_id)
         if queue is not None and queue.log_offset(record.queue_offset) == log_offset:

@@ -25,7 +25,7 @@ from .commit_log import CommitLog
 from .disk import Buffer
 from .format.log_file import BLANK_SIZE, is_blank, no_record, size_and_magic
 from .log_writer import LogWriter
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 
 _HEAD: Final = 8  # size and magic
 
@@ -33,7 +33,7 @@ _HEAD: Final = 8  # size and magic
 class Following:
     """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them."""
 
-    def __init__(self, parts: StoreParts, health: Health, writer: LogWriter) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth, writer: LogWriter) -> None:
         self._log: CommitLog = parts.log
         self._health = health
         self._writer = writer

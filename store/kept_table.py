@@ -80,7 +80,7 @@ class Change(Generic[E]):
         return _HEAD.pack(len(data), zlib.crc32(data)) + data
 
 
-class Changes(Generic[E]):
+class KeptChanges(Generic[E]):
     """What stands beside the table NAME, of FORM, of the store ROOT, in order. `number`: of the last file, 0 for none.
 
     Who reads a store that a broker writes to reads these first, then the table: what a table has lacks nothing.
@@ -197,7 +197,7 @@ class KeptTable(Generic[E]):
 
     def _replay(self) -> None:
         """Apply the changes that the file does not have."""
-        changes = Changes(self._disk, self._file.root, self._file.name, self._form)
+        changes = KeptChanges(self._disk, self._file.root, self._file.name, self._form)
         self._number = changes.number
         version = changes.version_after(self.version)
         if version is None:

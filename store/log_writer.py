@@ -27,7 +27,7 @@ from .commit_log import CommitLog
 from .disk import write_error
 from .files import MappedFile
 from .format.log_file import BLANK_SIZE
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class LogWriter:
     on_caught_up: told the queues of what was stored, but can be read only from now on.
     """
 
-    def __init__(self, parts: StoreParts, health: Health, now_ms: Callable[[], int]) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth, now_ms: Callable[[], int]) -> None:
         self._log = parts.log
         self._queues = parts.queues
         self._dispatcher = parts.dispatcher

@@ -27,7 +27,7 @@ from .consume_queue import ConsumeQueue
 from .consume_queues import LIGHT_PREFIX
 from .files import MappedFile
 from .format.queue_entries import ADDRESS_MAX, ENTRY, PRE_BLANK_SIZE
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 from .recovery.scan import FileScan
 from .slices import Entries, QueueName, judged, numbers_at
 
@@ -44,7 +44,7 @@ _BLOCKS_MAX: Final = 10_000
 class LostEntries:
     """Makes entries of the store of PARTS again. `count`: those since it was opened."""
 
-    def __init__(self, parts: StoreParts, health: Health) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth) -> None:
         self._parts = parts
         self._log = parts.log
         self._health = health
@@ -54,7 +54,7 @@ class LostEntries:
     def find(self, queue: ConsumeQueue, first: int, end: int) -> None:
         """Look at the entries [FIRST, END) of QUEUE, from which a message was missed, and make again what can be.
 
-        Raises nothing of the disk's: a failure is the store's (Health), on a full disk the entries stay as they are.
+        Raises nothing of the disk's: a failure is the store's, on a full disk the entries stay as they are.
         """
         if queue.topic.startswith(LIGHT_PREFIX):
             return

@@ -37,9 +37,9 @@ from .flush import CallOwner, Flusher, Waiter
 from .following import Following
 from .log_writer import Appended, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 from .reader import Reader
-from .recovery import RecoveryReport, Snapshot, recover
+from .recovery import RecoveryReport, VerifiedSnapshot, recover
 from .scrub import Scrubber
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
@@ -59,7 +59,7 @@ class MessageStore(Reader):
         disk: Disk,
         lock: Lock,
         now_ms: Callable[[], int],
-        health: Health,
+        health: StoreHealth,
         *,
         replica: bool = False,
     ) -> None:
@@ -119,7 +119,7 @@ class MessageStore(Reader):
                     f"there is no store at {config.path}: check the path", path=config.path
                 )
             disk = OverlayDisk(disk)
-        health = Health(config.path)
+        health = StoreHealth(config.path)
         disk.make_folders(config.path)
         lock = _locked(disk, config)
         try:
@@ -166,11 +166,11 @@ class MessageStore(Reader):
         ) as error:  # Then the next recovery reads more; a stop stays clean.
             logger.warning("not noted as verified", extra={"reason": str(error)})
 
-    def _verified(self) -> Snapshot:
+    def _verified(self) -> VerifiedSnapshot:
         """Return the present state: what the next recovery may rely on, once it is on the device."""
         last = self._writer.last_log_offset
         confirmed = self.parts.checkpoint.values.confirm_offset
-        return Snapshot(
+        return VerifiedSnapshot(
             self.parts,
             last_offset=confirmed if last is None else last,
             newest_ms=self._writer.last_store_ms,

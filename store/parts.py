@@ -24,7 +24,7 @@ from .message_index import MessageIndex
 logger = logging.getLogger(__name__)
 
 
-class Health:
+class StoreHealth:
     """What stands in the way of writing. A failure stays until the store is opened again; being full passes."""
 
     def __init__(self, path: str) -> None:

@@ -27,7 +27,7 @@ from .damage import Damages
 from .format.queue_entries import PRE_BLANK_SIZE
 from .log_writer import store_time_ms
 from .lost_entries import LostEntries
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 from .slices import Entries, QueueName, Slices, read_entries, warn_of_missing
 
 #: Tells for tags codes of queue entries which are to be read.
@@ -58,7 +58,7 @@ class _Checks(NamedTuple):
 class Reader:
     """The reading half of a store, whose PARTS these are; a store that was closed is not read (StoreClosed)."""
 
-    def __init__(self, parts: StoreParts, health: Health) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth) -> None:
         self.config = parts.config
         self.health = health
         self.log, self.queues, self.index = parts.log, parts.queues, parts.index

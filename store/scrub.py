@@ -52,7 +52,7 @@ from .files import MappedFile
 from .flush import CallOwner, Flusher, FlushJob
 from .format.log_file import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
 from .lost_entries import LostEntries
-from .parts import Health, StoreParts
+from .parts import StoreHealth, StoreParts
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class Scrubber:
     def __init__(
         self,
         parts: StoreParts,
-        health: Health,
+        health: StoreHealth,
         damages: Damages,
         lost_entries: LostEntries,
         now_ms: Callable[[], int],

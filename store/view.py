@@ -32,7 +32,7 @@ from .disk import Disk
 from .format.checkpoints import Checkpoint
 from .format.queue_entries import BATCH_ENTRY, ENTRY
 from .format.state_tables import GROUPS, TOPICS, GroupConfig, TopicConfig
-from .kept_table import Changes
+from .kept_table import KeptChanges
 from .listing import FileRow, RowFile, queue_folders
 from .message_store import MessageStore
 from .recovery import RecoveryReport
@@ -340,8 +340,8 @@ def open_ours(
     A Java broker would know what stands in config/ only; ours knows the changes beside that, too (kept_table.py).
     Raises Refused for a table that cannot be read, StoreError where our broker would not start.
     """
-    topics = Changes(disk, root, "topics.json", TOPICS)
-    groups = Changes(disk, root, "subscriptionGroup.json", GROUPS)
+    topics = KeptChanges(disk, root, "topics.json", TOPICS)
+    groups = KeptChanges(disk, root, "subscriptionGroup.json", GROUPS)
     aside = posixpath.join(root, "pocketmq/broken")
     loader = ConfigLoader(disk, root, settings, now_ms(), aside=aside)
     config = loader.metadata()

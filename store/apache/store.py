@@ -25,14 +25,12 @@ from ...proto.record_run import RunColumns
 from ..checkpoints import read_checkpoint
 from ..disk import Disk
 from ..format.checkpoints import CHECKPOINT_SIZE, Checkpoint
-from .batch_queue import BatchQueue
-from .entered import EnteredRecords
 from .files import JavaFile, JavaFiles, Refused
 from .index import JavaIndex
-from .queue import JavaQueue, SimpleQueue
+from .many_records import EnteredRecords, SoundRuns, Wanted
+from .queue import BatchQueue, JavaQueue, SimpleQueue
 from .records import Checked, RecordCheck, decode
 from .settings import ApacheSettings
-from .sound_run import SoundRuns, Wanted
 
 _LONG_MAX: Final = (1 << 63) - 1
 _QUERY_ROUNDS: Final = 3

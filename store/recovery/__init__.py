@@ -1,15 +1,15 @@
 """Recovery: from whatever files a stop or a crash left behind to a store that can be served."""
 
 from .recover import recover
-from .report import Finding, Kind, RecoveryPolicy, RecoveryReport
-from .verified import Snapshot, Verified
+from .report import FindingKind, RecoveryFinding, RecoveryPolicy, RecoveryReport
+from .verified import Verified, VerifiedSnapshot
 
 __all__ = [
-    "Finding",
-    "Kind",
+    "RecoveryFinding",
+    "FindingKind",
     "RecoveryPolicy",
     "RecoveryReport",
-    "Snapshot",
+    "VerifiedSnapshot",
     "Verified",
     "recover",
 ]

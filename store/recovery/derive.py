@@ -37,7 +37,7 @@ from ..format.rows import Rows as Entries
 from ..index_file import LogPlaces
 from ..message_index import MessageIndex
 from ..parts import StoreParts
-from .report import Finding, Kind, RecoveryReport
+from .report import FindingKind, RecoveryFinding, RecoveryReport
 from .scan import ScannedFile
 from .verified import Verified
 
@@ -221,7 +221,10 @@ class Derivation:
         cut = self._queues.truncate(log_end)
         if cut:
             self._note(
-                Kind.CUT, "consumequeue", f"entries point behind the log's end at {log_end:,}", cut
+                FindingKind.CUT,
+                "consumequeue",
+                f"entries point behind the log's end at {log_end:,}",
+                cut,
             )
         for record in voided:
             self._keep_number(record.topic, record.queue_id, record.queue_offset)
@@ -286,7 +289,9 @@ class Derivation:
         if not self._whole:
             raise ContradictionFound
         count = sum(map(len, found.numbers))
-        self._note(Kind.REBUILT, queue.files.folder, f"{fault}: made again from the log", count)
+        self._note(
+            FindingKind.REBUILT, queue.files.folder, f"{fault}: made again from the log", count
+        )
         self._ends[queue.topic, queue.queue] = queue.max_offset
         self._keep_number(queue.topic, queue.queue, queue.max_offset - 1)
         queue.destroy()
@@ -306,7 +311,7 @@ class Derivation:
                 added += self._parts.dispatcher.dispatch(scanned.file.view, chosen).added
         if added > self._redone:
             why = "missing entries were made again from the log"
-            self._note(Kind.REBUILT, "consumequeue", why, added - self._redone)
+            self._note(FindingKind.REBUILT, "consumequeue", why, added - self._redone)
 
     def _lacking(self) -> dict[int, Rows]:
         """Return, by number of the file, the records that their queues do not reach."""
@@ -335,7 +340,7 @@ class Derivation:
             if isinstance(queue, ConsumeQueue):
                 for begin, end in queue.holes():
                     why = f"files are missing: queue offsets {begin:,} to {end:,} cannot be read"
-                    self._note(Kind.HOLE, queue.files.folder, why, offset=begin)
+                    self._note(FindingKind.HOLE, queue.files.folder, why, offset=begin)
 
     # ---- index
 
@@ -347,12 +352,12 @@ class Derivation:
         if self._known is None:
             damage = index.delete_damaged(self._log_places())
             if damage is not None:
-                self._note(Kind.REBUILT, index.folder, damage.message)
+                self._note(FindingKind.REBUILT, index.folder, damage.message)
         elif not self._report.clean:
             self._restore(index, self._known)
         cut = index.truncate(self._parts.log.max_offset)
         if cut:
-            self._note(Kind.CUT, index.folder, "keys of records that are gone", cut)
+            self._note(FindingKind.CUT, index.folder, "keys of records that are gone", cut)
         if self._whole:
             self._drop_incomplete(index)
         if not index.files:
@@ -397,7 +402,7 @@ class Derivation:
                 continue
             if self._keyed_between(covered, header.begin_log_offset):
                 why = f"keys of records before {header.begin_log_offset:,} are missing, a file is gone"
-                self._note(Kind.REBUILT, index.folder, why)
+                self._note(FindingKind.REBUILT, index.folder, why)
                 if covered < 0:
                     index.delete_all()
                 else:
@@ -417,9 +422,11 @@ class Derivation:
         return False
 
     def _note(
-        self, kind: Kind, path: str, why: str, records: int = 0, *, offset: int | None = None
+        self, kind: FindingKind, path: str, why: str, records: int = 0, *, offset: int | None = None
     ) -> None:
-        self._report.add(Finding(kind=kind, path=path, why=why, offset=offset, records=records))
+        self._report.add(
+            RecoveryFinding(kind=kind, path=path, why=why, offset=offset, records=records)
+        )
 
 
 def _has_keys(scanned: ScannedFile, columns: RunColumns) -> bool:

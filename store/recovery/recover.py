@@ -35,7 +35,7 @@ from ..dispatch import by_queue
 from ..files import MappedFile
 from ..parts import StoreParts
 from .derive import ContradictionFound, Derivation
-from .report import Finding, Kind, RecoveryReport
+from .report import FindingKind, RecoveryFinding, RecoveryReport
 from .scan import FileScan, ScannedFile
 from .verified import Verified
 
@@ -139,7 +139,7 @@ class _Recovery:
         lost = sum(_used_behind(file, end) for file in files)
         if lost:
             why = "no sound record follows: cut, and the bytes were zeroed"
-            self._note(Kind.CUT, self._config.log_folder, why, offset=end, size_bytes=lost)
+            self._note(FindingKind.CUT, self._config.log_folder, why, offset=end, size_bytes=lost)
         self._log.truncate(end)
 
     # ---- damage
@@ -154,7 +154,12 @@ class _Recovery:
                 else "made again from the log"
             )
             why = f"somebody cut the file to {size:,} bytes: {lost}"
-            self._note(Kind.CUT if path.startswith(log) else Kind.REBUILT, path, why, offset=None)
+            self._note(
+                FindingKind.CUT if path.startswith(log) else FindingKind.REBUILT,
+                path,
+                why,
+                offset=None,
+            )
         return bool(self._parts.cut)
 
     def _note_log_holes(self) -> None:
@@ -164,7 +169,11 @@ class _Recovery:
                 why = f"log files are missing up to {after.start:,}: what they held is gone"
                 size = after.start - before.end
                 self._note(
-                    Kind.HOLE, self._config.log_folder, why, offset=before.end, size_bytes=size
+                    FindingKind.HOLE,
+                    self._config.log_folder,
+                    why,
+                    offset=before.end,
+                    size_bytes=size,
                 )
 
     def _repair_damage(self, files: list[ScannedFile]) -> list[Record]:
@@ -177,7 +186,7 @@ class _Recovery:
                     voided.append(decode_record(scanned.file.view, damage.start))
                 self._repair.void(scanned.file, damage, newest_ms)
                 self._note(
-                    Kind.SKIPPED,
+                    FindingKind.SKIPPED,
                     scanned.file.path,
                     f"{damage.why}: set aside in pocketmq/broken, skipped from now on",
                     offset=scanned.file.start + damage.start,
@@ -192,7 +201,7 @@ class _Recovery:
     def _close_file(self, scanned: ScannedFile) -> None:
         self._repair.close_file(scanned.file, scanned.end)
         self._note(
-            Kind.SKIPPED,
+            FindingKind.SKIPPED,
             scanned.file.path,
             "no record and no blank from here to the file's end: closed with a blank",
             offset=scanned.file.start + scanned.end,
@@ -212,7 +221,7 @@ class _Recovery:
             why = (
                 f"there are no log files: all messages are gone, the log goes on at {file.start:,}"
             )
-            self._note(Kind.HOLE, self._config.log_folder, why, offset=0)
+            self._note(FindingKind.HOLE, self._config.log_folder, why, offset=0)
             queues.correct_min_offsets(file.start)
         self._report.log_begin = self._report.log_end = self._log.max_offset
 
@@ -230,7 +239,7 @@ class _Recovery:
 
     def _note(
         self,
-        kind: Kind,
+        kind: FindingKind,
         path: str,
         why: str,
         *,
@@ -238,7 +247,7 @@ class _Recovery:
         records: int = 0,
         size_bytes: int = 0,
     ) -> None:
-        finding = Finding(
+        finding = RecoveryFinding(
             kind=kind, path=path, why=why, offset=offset, records=records, size_bytes=size_bytes
         )
         self._report.add(finding)

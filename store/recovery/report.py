@@ -17,7 +17,7 @@ class RecoveryPolicy(StrEnum):
     APACHE = "apache"
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a finding is about."""
 
     CUT = "cut"  # bytes behind the end of the log or of a queue are gone
@@ -29,14 +29,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RecoveryFinding:
     """One thing that was not as a clean stop leaves it.
 
     PATH names the file (or folder), OFFSET the place: a log offset for the commit log, a queue offset for a queue.
     WHY is one sentence. RECORDS and SIZE_BYTES say how much is concerned, where that is known.
     """
 
-    kind: Kind
+    kind: FindingKind
     path: str
     why: str
     offset: int | None = None
@@ -69,13 +69,13 @@ class RecoveryReport:
     log_end: int = 0
     scanned_records: int = 0
     scanned_bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RecoveryFinding] = field(default_factory=list)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: RecoveryFinding) -> None:
         """Remember FINDING."""
         self.findings.append(finding)
 
-    def records(self, kind: Kind) -> int:
+    def records(self, kind: FindingKind) -> int:
         """Return how many records the findings of KIND are about."""
         return sum(finding.records for finding in self.findings if finding.kind is kind)
 

@@ -32,7 +32,7 @@ RECORD_SIZE_LEAST: Final = 92
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FileDamage:
     """Bytes [START, END) of a file that hold no sound record. IS_FRAMED: lengths agree, only the contents are wrong."""
 
     start: int
@@ -56,7 +56,7 @@ class ScannedFile:
         columns: RunColumns,
         end: int,
         has_blank: bool,
-        damages: list[Damage],
+        damages: list[FileDamage],
     ) -> None:
         self.file = file
         self.end = end
@@ -121,7 +121,7 @@ class FileScan:
         self._check_crc = check_crc
         self._oldest_ms = oldest_ms
         self._runs: list[RunColumns] = []
-        self._damages: list[Damage] = []
+        self._damages: list[FileDamage] = []
 
     def scan(self) -> ScannedFile:
         """Return what the file holds."""
@@ -135,7 +135,7 @@ class FileScan:
             following = self._next_sound(end)
             if following is None:
                 break
-            self._damages.append(Damage(end, following, self._why(end)))
+            self._damages.append(FileDamage(end, following, self._why(end)))
             end = following
         end = self._drop_trailing_damage(end, has_blank)
         return ScannedFile(self._file, _joined(self._runs), end, has_blank, self._damages)
@@ -171,7 +171,7 @@ class FileScan:
                 if misfits[row]
                 else "its properties were not written to their end"
             )
-            self._damages.append(Damage(start, end, why, is_framed=True))
+            self._damages.append(FileDamage(start, end, why, is_framed=True))
         return columns.take(~wrong)
 
     def _is_blank(self, at: int) -> bool:

@@ -145,7 +145,7 @@ class Verified:
         return bool(self.index)
 
 
-class Snapshot:
+class VerifiedSnapshot:
     """The present state of PARTS, as their owner sees it; any thread may save it.
 
     LAST_OFFSET and NEWEST_MS are those of the log's last record.

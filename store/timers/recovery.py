@@ -41,7 +41,7 @@ from ..consume_queue import ConsumeQueue
 from ..disk import Disk
 from ..files import MappedFile
 from ..format.timers import RECORD, RECORD_SIZE, SLOTS, WHEEL_SIZE, is_blank, sound_rows
-from ..parts import Health, StoreParts
+from ..parts import StoreHealth, StoreParts
 from ..slices import Entries, QueueName, read_entries, warn_of_missing
 from .entry import TimerBatch, replay
 from .files import TimerLog, TimerRing
@@ -65,7 +65,7 @@ Key = tuple[bytes, int]
 
 
 def open_timers(
-    parts: StoreParts, health: Health, now_ms: Callable[[], int], *, clean: bool
+    parts: StoreParts, health: StoreHealth, now_ms: Callable[[], int], *, clean: bool
 ) -> TimerStore:
     """Load and recover the timers of a store whose log and queues are recovered; CLEAN: it was stopped cleanly.
 

@@ -37,7 +37,7 @@ from ..format.state_tables import (
     render_timer_metrics,
 )
 from ..format.timers import DELETE, NONE, ORDINARY, RECORD, RECORD_SIZE
-from ..parts import Health, StoreParts
+from ..parts import StoreHealth, StoreParts
 from ..state_files import StateFile
 from .entry import Filing, TimerBatch, chain, signs_of
 from .files import TimerLog, TimerRing
@@ -180,7 +180,7 @@ class TimerStore:
     metrics: how many messages of each topic wait.
     """
 
-    def __init__(self, parts: StoreParts, health: Health, now_ms: Callable[[], int]) -> None:
+    def __init__(self, parts: StoreParts, health: StoreHealth, now_ms: Callable[[], int]) -> None:
         config, disk = parts.config, parts.disk
         self.precision_ms = config.timer_precision_ms
         self.roll_window_slots = config.timer_roll_window_slots

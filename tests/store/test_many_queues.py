@@ -8,7 +8,7 @@ from pathlib import Path
 from pocketmq.store.consume_queues import SYNCED_ONE_BY_ONE
 from pocketmq.store.disk import Mapping
 from pocketmq.store.recovery import Verified
-from pocketmq.store.recovery.verified import Snapshot
+from pocketmq.store.recovery.verified import VerifiedSnapshot
 
 from ..fakes import ForwardingDisk, ForwardingMapping
 from ..runs import Hand, bodies_of, make_run, open_store
@@ -111,7 +111,7 @@ def test_a_snapshot_tells_the_ends_of_all_queues_as_of_its_moment(tmp_path: Path
         store.append(make_run("T", number, [b"x"] * (1 + number % 3)))
     store.append(make_run("Gone", 0, [b"x"]))
     store.delete_topic("Gone")
-    taken = Snapshot(store.parts, last_offset=0, newest_ms=0)
+    taken = VerifiedSnapshot(store.parts, last_offset=0, newest_ms=0)
     store.append(make_run("T", 7, [b"later"]))
 
     taken.save(store.disk, str(tmp_path / "own"))

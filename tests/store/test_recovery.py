@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pocketmq.proto.record import SYS_ROLLBACK, Record, decode_record
 from pocketmq.store.message_store import MessageStore
-from pocketmq.store.recovery import Kind
+from pocketmq.store.recovery import FindingKind
 
 from ..runs import Hand, make_run, open_store, records_of
 
@@ -69,7 +69,7 @@ def require_second_recovery_changes_nothing(home: Path) -> None:
     before = everything(home)
     forget_verified(home)
     store = open_store(home)
-    changes = [found for found in store.recovery.findings if found.kind is not Kind.HOLE]
+    changes = [found for found in store.recovery.findings if found.kind is not FindingKind.HOLE]
     assert changes == []
     store.close()
     assert everything(home) == before
@@ -252,7 +252,7 @@ def test_a_damaged_record_is_set_aside_and_becomes_a_void(tmp_path: Path) -> Non
     assert decode_record(left).sys_flag & SYS_ROLLBACK == SYS_ROLLBACK
     assert decode_record(left).crc_ok
     assert record.log_offset not in store.lookup(record.topic, record.properties["KEYS"])
-    [finding] = [found for found in store.recovery.findings if found.kind is Kind.SKIPPED]
+    [finding] = [found for found in store.recovery.findings if found.kind is FindingKind.SKIPPED]
     assert (finding.offset, finding.records) == (record.log_offset, 1)
     assert "CRC" in store.recovery.text()
     store.close()
@@ -330,7 +330,7 @@ def test_a_missing_log_file_costs_what_it_held(tmp_path: Path) -> None:
 
     assert lost
     require_all_but(store, held, lost)
-    assert [found.kind for found in store.recovery.findings] == [Kind.HOLE]
+    assert [found.kind for found in store.recovery.findings] == [FindingKind.HOLE]
     store.close()
 
 

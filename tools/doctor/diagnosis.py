@@ -10,7 +10,7 @@ from ...store.apache.settings import ApacheSettings
 from ...store.checkpoints import read_checkpoint
 from ...store.disk import Disk
 from ...store.overlay_disk import OverlayDisk
-from ...store.recovery import Kind, Verified
+from ...store.recovery import FindingKind, Verified
 from ..inspect.document import files
 from .evidence import Evidence, State, gather
 from .losses import Before, Changes, KeysFound, Losses, check_keys, find_changes, find_losses
@@ -94,7 +94,7 @@ class Verdict:
             self.loses_nothing
             and self.changes is not None
             and not self.changes.any
-            and all(finding.kind is Kind.NOTED for finding in findings)
+            and all(finding.kind is FindingKind.NOTED for finding in findings)
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.queue_entries import ENTRY, PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
-from ...store.recovery import Kind, RecoveryReport
+from ...store.recovery import FindingKind, RecoveryReport
 from ...store.view import NO_FILE, OpenedStore, open_ours
 from ..inspect.document import ORACLE, OURS, files
 from .evidence import Name
@@ -57,7 +57,7 @@ class Outcome:
     def voided(self) -> Longs:
         """Return the log offsets of the damaged records that the broker takes out."""
         findings = self.recovery.findings if self.recovery is not None else []
-        offsets = [one.offset for one in findings if one.kind is Kind.SKIPPED]
+        offsets = [one.offset for one in findings if one.kind is FindingKind.SKIPPED]
         return np.array([offset for offset in offsets if offset is not None], np.int64)
 
     def delivered(self) -> Longs:

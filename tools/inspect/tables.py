@@ -33,7 +33,7 @@ from ...store.format.state_tables import (
     parse_groups,
     parse_topics,
 )
-from ...store.kept_table import Bean, Changes
+from ...store.kept_table import Bean, KeptChanges
 from ...store.overlay_disk import OverlayDisk
 from ...store.state_files import StateFile
 from ...store.view import StoreView
@@ -90,9 +90,9 @@ class Tables:
         """Return epochFileCheckpoint: epochs and where they begin."""
         return self._load(EPOCHS_FILE, parse_epochs, (), folder="")
 
-    def _changes(self, name: str, form: TableForm[E]) -> Changes[E] | None:
+    def _changes(self, name: str, form: TableForm[E]) -> KeptChanges[E] | None:
         try:
-            return Changes(self.files.disk, self.files.root, name, form)
+            return KeptChanges(self.files.disk, self.files.root, name, form)
         except OSError as error:
             self.problems.append(_told(error))
             return None

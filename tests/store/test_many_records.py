@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pocketmq.proto.properties import encode_properties
 from pocketmq.proto.record import Host, Record, encode_record
 from pocketmq.proto.record_run import RunColumns
-from pocketmq.store.apache import sound_run
+from pocketmq.store.apache import many_records
+from pocketmq.store.apache.many_records import SoundRuns
 from pocketmq.store.apache.records import RecordCheck
 from pocketmq.store.apache.settings import ApacheSettings
-from pocketmq.store.apache.sound_run import SoundRuns
 from pocketmq.store.overlay_disk import OverlayDisk
 from pocketmq.store.view import OpenedStore
 
@@ -65,7 +65,7 @@ def test_every_record_of_a_run_is_one_that_apache_accepts(
     for at, bits in flips:
         data[at % len(data)] ^= bits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sound_run, "WINDOW_BYTES", window_bytes)
+        patch.setattr(many_records, "WINDOW_BYTES", window_bytes)
         runs = SoundRuns(memoryview(data), ApacheSettings(), everything)
         at = 0
         while at < len(data):
