@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..proto.record_run import Longs
 from .apache.files import JavaFile
 from .apache.queue import JavaQueue
+from .consume_queues import Queue
 from .disk import Mapping
 from .format.queue_entries import BATCH_ENTRY, ENTRY, PRE_BLANK_SIZE, entry_format
 from .format.rows import RowFormat, Rows
@@ -264,3 +265,18 @@ def _columns(rows: Rows, numbers: Longs, counts: Longs) -> QueueEntries:
     )
     blank = found.size == PRE_BLANK_SIZE
     return found.take(~blank) if blank.any() else found
+
+
+def reached_entries(queue: Queue) -> tuple[Longs, Longs]:
+    """Return queue offset and log offset of each entry of QUEUE, one of our store's, that a consumer can reach."""
+    numbers, offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for file in queue.files.files:
+        entries = queue.row.all_of(file)
+        if queue.is_batch:
+            number = entries["base"].astype(np.int64)
+        else:
+            number = file.start // queue.row.entry_size + np.arange(len(entries))
+        kept = (number >= queue.min_offset) & (entries["size"] != PRE_BLANK_SIZE)
+        numbers.append(number[kept])
+        offsets.append(entries["log_offset"][kept].astype(np.int64))
+    return np.concatenate(numbers), np.concatenate(offsets)

@@ -23,7 +23,7 @@ from typing import Final
 
 from ..proto.topics import SCHEDULE_TOPIC
 from .apache.config import ConfigLoader, JavaConfig
-from .apache.files import Refused
+from .apache.files import StartRefused
 from .apache.settings import ApacheSettings
 from .apache.store import ApacheStore, JavaReading, queue_type_of
 from .apache.timers import JavaTimers
@@ -208,7 +208,7 @@ class OpenedStore:
     def as_java(cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OpenedStore:
         """Open the store ROOT as Apache's broker would at NOW_MS, up to the moment in which it would begin to serve.
 
-        Raises `Refused` where it would not start.
+        Raises `StartRefused` where it would not start.
         """
         loader = ConfigLoader(disk, root, settings, now_ms)
         config = loader.metadata()
@@ -234,7 +234,7 @@ class OpenedStore:
     def as_ours(cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OpenedStore:
         """Open the store ROOT as our broker would at NOW_MS.
 
-        Raises Refused for a table that cannot be read, StoreError where our broker would not start.
+        Raises StartRefused for a table that cannot be read, StoreError where our broker would not start.
         """
         store, config = open_ours(disk, root, settings, lambda: now_ms)
         reading = _reading(store, disk, settings, config, now_ms)
@@ -338,7 +338,7 @@ def open_ours(
     """Return the store ROOT opened as by our broker, and the tables of its config folder; DISK keeps what is changed.
 
     A Java broker would know what stands in config/ only; ours knows the changes beside that, too (kept_table.py).
-    Raises Refused for a table that cannot be read, StoreError where our broker would not start.
+    Raises StartRefused for a table that cannot be read, StoreError where our broker would not start.
     """
     topics = KeptChanges(disk, root, "topics.json", TOPICS)
     groups = KeptChanges(disk, root, "subscriptionGroup.json", GROUPS)
@@ -383,6 +383,6 @@ def _timers(reading: JavaReading, now_ms: int) -> JavaTimers | None:
     try:
         timers.open()
         timers.start(now_ms, metrics_loaded=True)
-    except Refused:
+    except StartRefused:
         return None
     return timers

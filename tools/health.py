@@ -38,7 +38,7 @@ _STATUSES: Final = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
 _GRPC_NOT_FOUND: Final = "5"
 
 
-class Health(NamedTuple):
+class BrokerHealth(NamedTuple):
     """What the server at ADDRESS, a KIND, says of itself: a name of gRPC's, SERVING if all is well."""
 
     kind: str
@@ -83,7 +83,7 @@ def health(
     asked += [("broker", address, "writable" if writable else "") for address in brokers]
     all_serve = True
     for kind, address, service in asked:
-        told = Health(kind, address, _check(address, service, timeout_ms / 1000))
+        told = BrokerHealth(kind, address, _check(address, service, timeout_ms / 1000))
         all_serve &= told.status == "SERVING"
         click.echo(json.dumps(told._asdict()) if as_json else f"{kind} {address}: {told.status}")
     context.exit(0 if all_serve else 1)

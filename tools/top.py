@@ -24,8 +24,8 @@ from ..proto.duration import format_duration, parse_duration
 from ..proto.errors import TopicNotFound
 from ..proto.instant import format_instant
 from .lag.live import cluster_groups
-from .lag.rows import LagRow, Verdict
-from .lag.snapshots import Progress, Snapshot, compare
+from .lag.rows import LagRow, LagVerdict
+from .lag.snapshots import LagProgress, LagSnapshot, compare
 from .options import json_option, nameserver_option
 from .output import print_json
 
@@ -39,25 +39,25 @@ _SHOWN_MAX: Final = 20
 _WIDTH: Final = 160
 #: The worst first.
 _SEVERITY: Final = (
-    Verdict.NO_SUCH_QUEUE,
-    Verdict.AHEAD,
-    Verdict.DATA_LOST,
-    Verdict.STALLED,
-    Verdict.RETRYING,
-    Verdict.BEHIND,
-    Verdict.DEAD_LETTERS,
-    Verdict.HELD,
-    Verdict.NEVER_COMMITTED,
-    Verdict.DELAYED,
-    Verdict.OK,
+    LagVerdict.NO_SUCH_QUEUE,
+    LagVerdict.AHEAD,
+    LagVerdict.DATA_LOST,
+    LagVerdict.STALLED,
+    LagVerdict.RETRYING,
+    LagVerdict.BEHIND,
+    LagVerdict.DEAD_LETTERS,
+    LagVerdict.HELD,
+    LagVerdict.NEVER_COMMITTED,
+    LagVerdict.DELAYED,
+    LagVerdict.OK,
 )
 _STYLES: Final = {
-    Verdict.OK: "green",
-    Verdict.DELAYED: "green",
-    Verdict.HELD: "cyan",
-    Verdict.NEVER_COMMITTED: "cyan",
-    Verdict.BEHIND: "yellow",
-    Verdict.RETRYING: "yellow",
+    LagVerdict.OK: "green",
+    LagVerdict.DELAYED: "green",
+    LagVerdict.HELD: "cyan",
+    LagVerdict.NEVER_COMMITTED: "cyan",
+    LagVerdict.BEHIND: "yellow",
+    LagVerdict.RETRYING: "yellow",
 }
 
 
@@ -132,7 +132,7 @@ class GroupLine:
     group: str
     readers: int
     lag: int
-    verdict: Verdict
+    verdict: LagVerdict
     because: str
     in_per_s: float | None
     read_per_s: float | None
@@ -149,7 +149,7 @@ class ClusterBoard:
     brokers: int
     topics: Sequence[TopicLine]
     groups: Sequence[GroupLine]
-    queues: Sequence[tuple[Progress, str]]
+    queues: Sequence[tuple[LagProgress, str]]
 
     def document(self) -> dict[str, Any]:
         """Return the board as JSON shows it."""
@@ -221,11 +221,11 @@ def board(before: ClusterLook | None, now: ClusterLook) -> ClusterBoard:
     """Return what is to be shown of NOW, and of what happened since BEFORE. Pure."""
     elapsed_ms = 0 if before is None else now.at_ms - before.at_ms
     rows = now.rows
-    snapshot = None if before is None else Snapshot.of(before.rows, before.at_ms)
+    snapshot = None if before is None else LagSnapshot.of(before.rows, before.at_ms)
     progress = compare(snapshot, rows, now.at_ms)
     if elapsed_ms < _STALLED_MS:  # Nobody had to commit yet.
         progress = [replace(one, row=row) for one, row in zip(progress, rows, strict=True)]
-    by_group: dict[str, list[Progress]] = defaultdict(list)
+    by_group: dict[str, list[LagProgress]] = defaultdict(list)
     for one in progress:
         by_group[one.row.facts.group].append(one)
     holders = {
@@ -267,7 +267,7 @@ def _topic_line(name: str, before: ClusterLook | None, now: ClusterLook) -> Topi
     return TopicLine(topic=name, messages=messages, in_per_s=rate)
 
 
-def _group_line(report: GroupReport, found: Sequence[Progress]) -> GroupLine:
+def _group_line(report: GroupReport, found: Sequence[LagProgress]) -> GroupLine:
     worst = min(found, key=lambda one: _SEVERITY.index(one.row.verdict), default=None)
     lag = sum(one.row.lag or 0 for one in found)
     read, written = _sum(one.read_per_s for one in found), _sum(one.written_per_s for one in found)
@@ -280,7 +280,7 @@ def _group_line(report: GroupReport, found: Sequence[Progress]) -> GroupLine:
         group=report.name,
         readers=len(report.members) + len(report.clients),
         lag=lag,
-        verdict=Verdict.OK if worst is None else worst.row.verdict,
+        verdict=LagVerdict.OK if worst is None else worst.row.verdict,
         because="it reads nothing" if worst is None else worst.row.reasons[0],
         in_per_s=written,
         read_per_s=read,
@@ -371,7 +371,7 @@ def _table(titles: Sequence[str]) -> Any:
     return table
 
 
-def _verdict(verdict: Verdict) -> RenderableType:
+def _verdict(verdict: LagVerdict) -> RenderableType:
     from rich.text import Text
 
     return Text(str(verdict), style=_STYLES.get(verdict, "red"))

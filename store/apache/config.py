@@ -25,7 +25,7 @@ from ..format.state_tables import (
     parse_topics,
 )
 from . import beans
-from .files import Refused
+from .files import StartRefused
 from .settings import ApacheSettings
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class ConfigLoader:
         self._now_ms = now_ms
 
     def metadata(self) -> JavaConfig:
-        """Return what the broker knows before it opens the message store; `Refused` if a table cannot be read."""
+        """Return what the broker knows before it opens the message store; `StartRefused` if a table cannot be read."""
         fresh = DataVersion(0, 0, self._now_ms)
         config = JavaConfig(
             topics=system_topics(self._settings),
@@ -164,7 +164,7 @@ class ConfigLoader:
         """Load the numbers of pending timers; False where Java's load says false."""
         try:
             counts = self._load("timermetrics", lambda text: beans.counts(_bean(text)))
-        except Refused:
+        except StartRefused:
             return False
         config.timers_pending = counts or {}
         return True
@@ -176,9 +176,9 @@ class ConfigLoader:
 
     def request_modes(self, config: JavaConfig) -> None:
         """Load request modes and open transactions; a broken file is no reason not to start."""
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(StartRefused):
             self._load("transactionMetrics", _bean)
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(StartRefused):
             modes = self._load(
                 "messageRequestMode.json", lambda text: beans.request_modes(_bean(text))
             )
@@ -199,7 +199,7 @@ class ConfigLoader:
         try:
             return _parsed(data, parse_text) if data else None
         except ValueError:
-            raise Refused from None
+            raise StartRefused from None
 
     def _remove(self, path: str) -> None:
         if self._aside is None or not self._disk.size(path):

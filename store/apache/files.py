@@ -14,7 +14,7 @@ from ..disk import Disk, Mapping
 _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """Apache's broker does not start on this store; the text is what its launcher would say."""
 
     def __init__(self, text: str = "BrokerController.initialize returned false") -> None:

@@ -20,7 +20,7 @@ from ..format.index import (
     key_hash,
     wrapped,
 )
-from .files import Refused, java_long
+from .files import StartRefused, java_long
 from .records import Checked
 from .settings import ApacheSettings
 
@@ -118,7 +118,7 @@ class JavaIndex:
             except ValueError:
                 continue
             if entry.is_folder:
-                raise Refused
+                raise StartRefused
             path = posixpath.join(self._folder, entry.name)
             file = self._open(path)
             file.load()

@@ -25,7 +25,7 @@ from ...proto.record_run import RunColumns
 from ..checkpoints import read_checkpoint
 from ..disk import Disk
 from ..format.checkpoints import CHECKPOINT_SIZE, Checkpoint
-from .files import JavaFile, JavaFiles, Refused
+from .files import JavaFile, JavaFiles, StartRefused
 from .index import JavaIndex
 from .many_records import EnteredRecords, SoundRuns, Wanted
 from .queue import BatchQueue, JavaQueue, SimpleQueue
@@ -64,9 +64,9 @@ class JavaReading:
 
     def load(self, *, keep_index: bool) -> None:
         """Open all files; every one counts as full. Without KEEP_INDEX, index files that the checkpoint does not vouch
-        for are deleted. Raises `Refused`, ValueError where the broker would not start."""
+        for are deleted. Raises `StartRefused`, ValueError where the broker would not start."""
         if not self.log.load():
-            raise Refused
+            raise StartRefused
         for kind, folder in (("SimpleCQ", "consumequeue"), ("BatchCQ", "batchconsumequeue")):
             self._load_queues(kind, posixpath.join(self.root, folder))
         path = posixpath.join(self.root, "checkpoint")
@@ -83,11 +83,11 @@ class JavaReading:
                 if queue_id is None:
                     continue
                 if self.queue_type(topic.name) != kind:
-                    raise Refused
+                    raise StartRefused
                 path = posixpath.join(folder, topic.name, entry.name)
                 queue = self._make_queue(kind, path, topic.name, queue_id)
                 if not queue.files.load():
-                    raise Refused
+                    raise StartRefused
 
     def _make_queue(self, kind: str, folder: str, topic: str, queue_id: int) -> JavaQueue:
         queue: JavaQueue
@@ -181,7 +181,7 @@ class JavaReading:
 
 
 class ApacheStore(JavaReading):
-    """The message store after Apache's load and recovery. Raises `Refused` where the broker would not start."""
+    """The message store after Apache's load and recovery. Raises `StartRefused` where the broker would not start."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class ApacheStore(JavaReading):
             self.load(keep_index=self.clean)
             self._recover()
         except ValueError:
-            raise Refused from None
+            raise StartRefused from None
         self._touch_side_files()
 
     def _touch_side_files(self) -> None:

@@ -20,7 +20,7 @@ from ..format.timers import (
     TimerWheel,
     records,
 )
-from .files import JavaFiles, Refused
+from .files import JavaFiles, StartRefused
 from .store import JavaReading
 
 #: Slots in front of the oldest that are left free.
@@ -42,24 +42,24 @@ class JavaTimers:
         self.precision_ms = store.settings.timer_precision_ms
 
     def open(self) -> None:
-        """Open checkpoint and wheel, made if missing; `Refused` for a wheel of a wrong length. Before the store."""
+        """Open checkpoint and wheel, made if missing; StartRefused for a wheel of wrong length. Before the store."""
         path = posixpath.join(self._store.root, "config", "timercheck")
         self._disk.make_folders(posixpath.dirname(path))
         self.checkpoint = read_timer_checkpoint(self._disk, path)
         self._disk.open_map(path, size=CHECKPOINT_SIZE, create=True)
         wheel = posixpath.join(self._store.root, "timerwheel")
         if self._disk.exists(wheel) and self._disk.size(wheel) not in (0, WHEEL_SIZE):
-            raise Refused
+            raise StartRefused
         self.wheel = TimerWheel.parse(self._disk.open_map(wheel, size=WHEEL_SIZE, create=True).view)
 
     def start(self, now_ms: int, *, metrics_loaded: bool) -> None:
-        """Load the log and recover; `Refused` if the log or the metrics could not be loaded."""
+        """Load the log and recover; `StartRefused` if the log or the metrics could not be loaded."""
         try:
             loaded = self.log.load()
         except ValueError as error:
-            raise Refused(f"java.lang.NumberFormatException: {error}") from None
+            raise StartRefused(f"java.lang.NumberFormatException: {error}") from None
         if not (loaded and metrics_loaded):
-            raise Refused
+            raise StartRefused
         self.recover(now_ms)
 
     def recover(self, now_ms: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from pocketmq.proto.errors import ConfigError
 from pocketmq.tools import cli
 from pocketmq.tools.bench import command
-from pocketmq.tools.bench.measure import Conditions, Figure
+from pocketmq.tools.bench.measure import BenchConditions, Figure
 
 
 @pytest.mark.parametrize("name", command.BENCHES)
@@ -17,11 +17,11 @@ def test_every_bench_is_a_function_in_a_module_of_its_name(name: str) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Conditions]:
+def told(monkeypatch: pytest.MonkeyPatch) -> list[BenchConditions]:
     """A bench `wheel` that measures nothing; the conditions that it was told."""
-    conditions: list[Conditions] = []
+    conditions: list[BenchConditions] = []
 
-    def wheel(given: Conditions) -> Figure:
+    def wheel(given: BenchConditions) -> Figure:
         assert given.folder.is_dir()
         conditions.append(given)
         return Figure(name="wheel", messages_per_second=2.5, what="nothing")
@@ -31,7 +31,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Conditions]:
     return conditions
 
 
-def test_json_is_one_object(told: list[Conditions], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object(
+    told: list[BenchConditions], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["bench", "wheel", "--json", "--seconds", "0.5"]) == 0
 
     document = json.loads(capsys.readouterr().out)
@@ -39,7 +41,9 @@ def test_json_is_one_object(told: list[Conditions], capsys: pytest.CaptureFixtur
     assert told[0].seconds == 0.5
 
 
-def test_the_folder_is_removed(told: list[Conditions], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_is_removed(
+    told: list[BenchConditions], capsys: pytest.CaptureFixture[str]
+) -> None:
     cli.run(["bench", "wheel"])
 
     assert not told[0].folder.exists()
@@ -52,10 +56,10 @@ def test_a_bench_that_does_not_exist_is_wrong_usage(capsys: pytest.CaptureFixtur
 
 
 @pytest.fixture
-def lacking(monkeypatch: pytest.MonkeyPatch, told: list[Conditions]) -> None:
+def lacking(monkeypatch: pytest.MonkeyPatch, told: list[BenchConditions]) -> None:
     """Only two benches: `scan`, which lacks something that is not installed, and `wheel`."""
 
-    def scan(_: Conditions) -> Figure:
+    def scan(_: BenchConditions) -> Figure:
         raise ConfigError("columns need pyarrow: install it", field="pyarrow")
 
     monkeypatch.setattr(importlib.import_module("pocketmq.tools.bench.scan"), "scan", scan)
@@ -64,7 +68,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, told: list[Conditions]) -> None:
 
 @pytest.mark.usefixtures("lacking")
 def test_all_goes_on_without_what_is_not_installed(
-    told: list[Conditions], capsys: pytest.CaptureFixture[str]
+    told: list[BenchConditions], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["bench", "all"]) == 0
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pocketmq.client import Admin, GroupQueue, GroupReport, Message, Producer, PullConsumer, Queue
 from pocketmq.tools.cli import run
-from pocketmq.tools.lag.rows import Facts, LagRow, Verdict
+from pocketmq.tools.lag.rows import LagFacts, LagRow, LagVerdict
 from pocketmq.tools.top import ClusterLook, board, rendered
 
 from ..integration.whole_broker import serving, store_config
@@ -25,7 +25,7 @@ def look(at_s: float, *queues: tuple[str, int, int, str]) -> ClusterLook:
     groups = []
     for number, (group, committed, high, holder) in enumerate(queues):
         queue = Queue("T", "b", number)
-        facts = Facts(
+        facts = LagFacts(
             topic="T", queue_id=number, group=group, committed_offset=committed, min_offset=0,
             max_offset=high, skipped=number,
         )  # fmt: skip
@@ -54,7 +54,7 @@ def test_the_first_look_has_no_rates() -> None:
     assert found.seconds == 0
     assert [(one.messages, one.in_per_s) for one in found.topics] == [(10, None)]
     (group,) = found.groups
-    assert (group.lag, group.verdict, group.read_per_s) == (6, Verdict.BEHIND, None)
+    assert (group.lag, group.verdict, group.read_per_s) == (6, LagVerdict.BEHIND, None)
 
 
 def test_rates_are_between_two_looks() -> None:
@@ -70,9 +70,9 @@ def test_rates_are_between_two_looks() -> None:
     assert [holder for _, holder in found.queues] == ["m", "n"]
 
 
-@pytest.mark.parametrize(("seconds", "verdict"), [(9, Verdict.BEHIND), (10, Verdict.STALLED)])
+@pytest.mark.parametrize(("seconds", "verdict"), [(9, LagVerdict.BEHIND), (10, LagVerdict.STALLED)])
 def test_what_stands_still_is_said_when_everybody_had_time_to_commit(
-    seconds: float, verdict: Verdict
+    seconds: float, verdict: LagVerdict
 ) -> None:
     found = board(look(0, ("g", 4, 10, "m")), look(seconds, ("g", 4, 12, "m")))
 

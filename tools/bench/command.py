@@ -14,7 +14,7 @@ from ...proto.carriers import need_grpcio
 from ...proto.errors import ConfigError, PocketMQError
 from ..options import json_option
 from ..output import print_json, print_table
-from .measure import Conditions, Figure, beside_line, figures_table
+from .measure import BenchConditions, Figure, beside_line, figures_table
 from .official_client import LANGUAGES
 
 #: Name, what it measures; each is a module here with a function of its name, with underscores.
@@ -112,13 +112,13 @@ def _figures(
     names: list[str], folder: Path | None, options: dict[str, Any], *, are_all: bool
 ) -> Iterator[Figure]:
     for name in names:
-        measure: Callable[[Conditions], Figure]
+        measure: Callable[[BenchConditions], Figure]
         module = name.replace("-", "_")
         with tempfile.TemporaryDirectory(prefix="pocketmq-bench-", dir=folder) as place:
             try:
                 need_grpcio(f"bench {name} measures beside gRPC's own library")
                 measure = getattr(importlib.import_module(f".{module}", __package__), module)
-                yield measure(Conditions(folder=Path(place), **options))
+                yield measure(BenchConditions(folder=Path(place), **options))
             except ConfigError as error:
                 if not are_all:
                     raise

@@ -14,7 +14,7 @@ from typing import Final
 
 from ...client import AsyncProducer, AsyncPullConsumer
 from .echo import echo_per_second
-from .measure import MIB, Conditions, Figure, memcpy_bytes_per_second
+from .measure import MIB, BenchConditions, Figure, memcpy_bytes_per_second
 from .servers import TOPIC, batch, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
@@ -23,7 +23,7 @@ _BATCH: Final = 4_000
 _RECORD_BYTES: Final = record_bytes(BODY_BYTES)
 
 
-def consume(conditions: Conditions) -> Figure:
+def consume(conditions: BenchConditions) -> Figure:
     """Measure reading."""
     batches = max(1, round(RATE_EXPECTED * conditions.seconds / _BATCH))
     count = batches * _BATCH

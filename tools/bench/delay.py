@@ -29,7 +29,7 @@ from ...proto.clock import SystemClock, ahead_ms
 from ...proto.errors import PocketMQError
 from ..server_process import ServerProcess
 from .echo import echo_per_second
-from .measure import Conditions, Figure, own_cpu_seconds, rounded
+from .measure import BenchConditions, Figure, own_cpu_seconds, rounded
 from .pending import pending
 from .servers import TOPIC, server_with_topic
 from .timed import BATCH, BODY_BYTES, IN_FLIGHT, RECORD_BYTES, Instants, index_of, insert
@@ -52,7 +52,7 @@ _AGAIN_MS: Final = 1_000
 _REPLY_BYTES: Final = 12_000  # the due time and the offset of each
 
 
-def delay(conditions: Conditions) -> Figure:
+def delay(conditions: BenchConditions) -> Figure:
     """Measure delayed messages."""
     if conditions.pending:
         return pending(conditions)

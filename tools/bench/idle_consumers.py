@@ -18,7 +18,7 @@ from ...client.config import ReadingConfig
 from ...client.connections import BROKER, dial
 from ...client.consuming.membership import HEARTBEATS
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from .measure import Conditions, Figure
+from .measure import BenchConditions, Figure
 from .servers import TOPIC, cpu_of_both, server_with_topic
 
 CONSUMERS: Final = 1_000
@@ -34,7 +34,7 @@ _AIM_BYTES: Final = 100_000_000
 _AIM_PERCENT: Final = 5.0
 
 
-def idle_consumers(conditions: Conditions) -> Figure:
+def idle_consumers(conditions: BenchConditions) -> Figure:
     """Measure memory and CPU time of a broker with idle consumers."""
     figure = Figure(
         name="idle-consumers",

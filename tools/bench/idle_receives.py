@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...client import Admin
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from .measure import Conditions, Figure
+from .measure import BenchConditions, Figure
 from .raw_calls import RawConnection
 from .servers import TOPIC, server_with_topic
 
@@ -27,7 +27,7 @@ _AIM_BYTES: Final = 100_000_000
 _AIM_PERCENT: Final = 2.0
 
 
-def idle_receives(conditions: Conditions) -> Figure:
+def idle_receives(conditions: BenchConditions) -> Figure:
     """Measure memory and CPU time of a broker that holds idle receives."""
     count = CONNECTIONS * EACH
     seconds = min(max(_LEAST_S, conditions.seconds), _MOST_S)

@@ -26,7 +26,7 @@ from ...store.os_disk import OsDisk
 from ...store.view import StoreView
 from ..inspect.overview import Overview
 from ..inspect.verification import Verification
-from .measure import MIB, Conditions, Figure
+from .measure import MIB, BenchConditions, Figure
 from .recovery import crc_seconds
 
 GIB: Final = 1 << 30
@@ -38,7 +38,7 @@ _RUN: Final = 500
 _BODY_BYTES: Final = 1024
 
 
-def inspect(conditions: Conditions) -> Figure:
+def inspect(conditions: BenchConditions) -> Figure:
     """Measure the overview and the verification."""
     figure = Figure(
         name="inspect", what="overview of a store of 100 GiB; verify 512 MiB of 1 KiB messages"

@@ -28,7 +28,7 @@ from ...store.format.index import index_key, key_hash
 from ...store.index_file import IndexFile
 from ...store.os_disk import OsDisk
 from ..lookup.search import StoreSearch
-from .measure import Conditions, Figure, percentiles_ms
+from .measure import BenchConditions, Figure, percentiles_ms
 
 RECORDS: Final = 20_000
 _SLOTS: Final = 5_000_000
@@ -40,7 +40,7 @@ _HOST: Final = Host.parse("127.0.0.1", 10911)
 _COLD_ROUNDS: Final = 15
 
 
-def lookup(conditions: Conditions) -> Figure:
+def lookup(conditions: BenchConditions) -> Figure:
     """Measure look-ups by key."""
     figure = Figure(
         name="lookup", what="a key in a full index file of 20 M entries, compared with its record"

@@ -19,7 +19,7 @@ MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Conditions:
+class BenchConditions:
     """What a bench is told: a folder of its own, removed afterwards, and about how long to measure."""
 
     folder: Path

@@ -10,13 +10,13 @@ import sys
 import time
 
 from ..server_process import rss_bytes
-from .measure import Conditions, Figure
+from .measure import BenchConditions, Figure
 from .servers import server_with_topic
 
 _SETTLE_S = 2.0
 
 
-def memory(conditions: Conditions) -> Figure:
+def memory(conditions: BenchConditions) -> Figure:
     """Measure memory at rest."""
     figure = Figure(
         name="memory", what="resident memory of an idle `pocketmq serve` with one topic"

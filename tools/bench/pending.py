@@ -22,7 +22,7 @@ from ...client.connections import BROKER, GrpcConnections
 from ...proto.clock import SystemClock
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..server_process import ServerProcess
-from .measure import Conditions, Figure
+from .measure import BenchConditions, Figure
 from .servers import cpu_of_both, server_with_topic
 from .timed import BODY_BYTES, RECORD_BYTES, insert
 
@@ -33,7 +33,7 @@ _DAY_MS: Final = 86_400_000
 _STATUS_TIMEOUT_MS: Final = 30_000
 
 
-def pending(conditions: Conditions) -> Figure:
+def pending(conditions: BenchConditions) -> Figure:
     """Measure messages that wait."""
     count = conditions.pending
     figure = Figure(

@@ -16,7 +16,7 @@ from typing import Final
 from ...client import AsyncPullConsumer, MessageBatch
 from .consume import fill
 from .echo import echo_per_second
-from .measure import MIB, Conditions, Figure, memcpy_bytes_per_second
+from .measure import MIB, BenchConditions, Figure, memcpy_bytes_per_second
 from .servers import TOPIC, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
@@ -48,7 +48,7 @@ def _messages(batch: MessageBatch) -> int:
     return sum(len(message.body) for message in batch)
 
 
-def poll(conditions: Conditions) -> Figure:
+def poll(conditions: BenchConditions) -> Figure:
     """Measure polling."""
     batches = max(1, round(RATE_EXPECTED * conditions.seconds / _BATCH))
     count = batches * _BATCH

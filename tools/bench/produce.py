@@ -15,7 +15,7 @@ from typing import Final
 
 from ...client import AsyncProducer, Receipts
 from .echo import echo_per_second
-from .measure import MIB, Conditions, Figure, memcpy_bytes_per_second
+from .measure import MIB, BenchConditions, Figure, memcpy_bytes_per_second
 from .servers import batch, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
@@ -27,7 +27,7 @@ _REPLY_BYTES: Final = 40
 _RECORD_BYTES: Final = record_bytes(BODY_BYTES)
 
 
-def produce(conditions: Conditions) -> Figure:
+def produce(conditions: BenchConditions) -> Figure:
     """Measure sending."""
     figure = Figure(
         name="produce",

@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...client import PushConsumer
 from .consume import fill
 from .echo import echo_per_second
-from .measure import MIB, Conditions, Figure
+from .measure import MIB, BenchConditions, Figure
 from .servers import TOPIC, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
@@ -25,7 +25,7 @@ _BATCH: Final = 4_000
 _TIMEOUT_S: Final = 600.0
 
 
-def push(conditions: Conditions) -> Figure:
+def push(conditions: BenchConditions) -> Figure:
     """Measure listening."""
     batches = max(1, round(RATE_EXPECTED * conditions.seconds / _BATCH))
     count = batches * _BATCH

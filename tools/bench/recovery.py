@@ -14,7 +14,7 @@ from typing import Final
 
 from ...client import AsyncProducer
 from ..server_process import ServerProcess
-from .measure import MIB, Conditions, Figure, seconds_of
+from .measure import MIB, BenchConditions, Figure, seconds_of
 from .servers import batch, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 1024
@@ -23,7 +23,7 @@ _BATCH: Final = 1_000
 _RECORD_BYTES: Final = record_bytes(BODY_BYTES)
 
 
-def recovery(conditions: Conditions) -> Figure:
+def recovery(conditions: BenchConditions) -> Figure:
     """Measure recovery after a kill."""
     figure = Figure(
         name="recovery", what="start to serving over 1 GiB of 1 KiB messages left by kill -9"

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..stores.locations import locate
-from ..stores.scan.log_range import BadRecords
+from ..stores.scan.conditions import BadRecords
 from ..stores.scan.scan import Scan, ScanOptions
 from ..stores.schemas import arrow
 from .generated.stores import MESSAGES, QUEUES, message_store, queue_store
-from .measure import Conditions, Figure, own_cpu_seconds, rounds, seconds_of
+from .measure import BenchConditions, Figure, own_cpu_seconds, rounds, seconds_of
 
 MESSAGES_AIM: Final = 900_000
 ENTRIES_AIM: Final = 20_000_000
 _PARQUET_ROUNDS: Final = 3
 
 
-def scan(conditions: Conditions) -> Figure:
+def scan(conditions: BenchConditions) -> Figure:
     """Measure both scans, the best of some rounds each."""
     arrow()  # Before the clock starts; without it nothing can be measured.
     messages, entries = MESSAGES.count, QUEUES.count

@@ -14,7 +14,7 @@ from typing import Final
 from ...client import Message, Producer
 from ..server_process import ServerProcess
 from .echo import echo_per_second
-from .measure import MIB, Conditions, Figure, memcpy_bytes_per_second
+from .measure import MIB, BenchConditions, Figure, memcpy_bytes_per_second
 from .servers import TOPIC, cpu_of_both, record_bytes, server_with_topic
 
 SMALL_BYTES: Final = 128
@@ -30,7 +30,7 @@ _LATENCY_AIMS_MS: Final = (0.4, 2.0)
 _STRETCH: Final = 1_000
 
 
-def send(conditions: Conditions) -> Figure:
+def send(conditions: BenchConditions) -> Figure:
     """Measure sending one message at a time."""
     figure = Figure(
         name="send",

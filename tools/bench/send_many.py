@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...client import AsyncProducer, Receipts
-from .measure import MIB, Conditions, Figure, memcpy_bytes_per_second
+from .measure import MIB, BenchConditions, Figure, memcpy_bytes_per_second
 from .servers import TOPIC, batch, cpu_of_both, record_bytes, server_with_topic
 
 BODY_BYTES: Final = 128
@@ -26,7 +26,7 @@ _RECORD_BYTES: Final = record_bytes(BODY_BYTES)
 _SendList = Callable[[AsyncProducer], asyncio.Future[Receipts]]
 
 
-def send_many(conditions: Conditions) -> Figure:
+def send_many(conditions: BenchConditions) -> Figure:
     """Measure sending lists of bodies."""
     figure = Figure(
         name="send-many",

@@ -20,7 +20,7 @@ from ..stores.scan.conditions import Conditions as Wanted
 from ..stores.scan.conditions import Span
 from ..stores.scan.scan import Scan, ScanOptions
 from .generated.stores import GROUPS, LAG, MESSAGES, QUEUES, lag_store, message_store, queue_store
-from .measure import Conditions, Figure, rounded, seconds_of
+from .measure import BenchConditions, Figure, rounded, seconds_of
 from .scan import write_parquet
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _BEST_OF: Final = 3
 _FILTERED_SHARE: Final = 25
 
 
-def spark(conditions: Conditions) -> Figure:
+def spark(conditions: BenchConditions) -> Figure:
     """Measure scans, a filter and the lag job."""
     from ..spark.java import find_java
     from ..spark.session import require_pyspark

@@ -13,12 +13,12 @@ import time
 
 from ...client import Message, Producer
 from ..server_process import ServerProcess
-from .measure import Conditions, Figure, percentiles_ms, rounds
+from .measure import BenchConditions, Figure, percentiles_ms, rounds
 
 _ROUNDS = 5
 
 
-def start(conditions: Conditions) -> Figure:
+def start(conditions: BenchConditions) -> Figure:
     """Measure starting."""
     figure = Figure(
         name="start", what="start of `pocketmq serve` to the first acknowledged send, a new store"

@@ -19,7 +19,7 @@ from ...proto.run import check_run
 from ...store.config import StoreConfig
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
-from .measure import Conditions, Figure, memcpy_bytes_per_second, own_cpu_seconds
+from .measure import BenchConditions, Figure, memcpy_bytes_per_second, own_cpu_seconds
 
 TOPIC: Final = "bench"
 RECORD_BYTES: Final = 200
@@ -32,7 +32,7 @@ QUEUES: Final = 8
 PreparedRun = tuple[bytes, list[int], int]
 
 
-def store(conditions: Conditions) -> Figure:
+def store(conditions: BenchConditions) -> Figure:
     """Measure appending."""
     figure = Figure(
         name="store",

@@ -13,14 +13,14 @@ from typing import Final
 
 from ...client import AsyncProducer
 from .echo import echo_per_second
-from .measure import Conditions, Figure, synced_writes_per_second
+from .measure import BenchConditions, Figure, synced_writes_per_second
 from .servers import batch, cpu_of_both, server_with_topic
 
 BODY_BYTES: Final = 128
 IN_FLIGHT: Final = 64
 
 
-def sync(conditions: Conditions) -> Figure:
+def sync(conditions: BenchConditions) -> Figure:
     """Measure sending with synchronous flush."""
     figure = Figure(
         name="sync",

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ...proto.carriers import GRPC_CHOICES
 from ...proto.gen import rocketmq_v2_pb2 as v2
-from .measure import Conditions, Figure, seconds_of
+from .measure import BenchConditions, Figure, seconds_of
 from .raw_calls import RawConnection
 from .servers import TOPIC, server_with_topic
 
@@ -24,7 +24,7 @@ _IN_FLIGHT: Final = 64
 _AIMS_US: Final = {_IN_FLIGHT: 100.0, 1: 250.0}
 
 
-def unary(conditions: Conditions) -> Figure:
+def unary(conditions: BenchConditions) -> Figure:
     """Measure both carriers, one after the other."""
     costs = {choice: _costs(conditions, choice) for choice in GRPC_CHOICES}
     own, grpcio = costs["own"], costs["grpcio"]
@@ -51,7 +51,7 @@ class _Cost:
     per_second: float
 
 
-def _costs(conditions: Conditions, choice: str) -> dict[int, _Cost]:
+def _costs(conditions: BenchConditions, choice: str) -> dict[int, _Cost]:
     """Return what calls cost with the carrier of CHOICE, by how many are in flight."""
     folder = conditions.folder / choice
     folder.mkdir()

@@ -11,7 +11,7 @@ from typing import Final
 
 from ...client import Admin
 from ..server_process import ServerProcess, cpu_seconds
-from .measure import Conditions, Figure
+from .measure import BenchConditions, Figure
 from .official_client import OfficialClient
 from .servers import TOPIC, server_with_topic
 from .v2_handlers import AIMS_US, BATCH, BODY_BYTES, handler_costs_us
@@ -27,7 +27,7 @@ _APACHE: Final = {
 }
 
 
-def v2(conditions: Conditions) -> Figure:
+def v2(conditions: BenchConditions) -> Figure:
     """Measure the official client that is asked for, or the first that can be had."""
     costs_us = handler_costs_us(conditions.folder, _HANDLED)
     with server_with_topic(conditions.folder) as server:

@@ -27,7 +27,7 @@ from random import Random
 from typing import Final, Protocol
 
 from ...broker.timing_wheel import Timer, TimingWheel
-from .measure import Conditions, Figure, seconds_of
+from .measure import BenchConditions, Figure, seconds_of
 
 SIZES: Final = (10_000, 100_000, 1_000_000)
 HORIZON_MS: Final = 60_000
@@ -197,7 +197,7 @@ STRUCTURES: Final[dict[str, Callable[[_Called], _Structure]]] = {
 }
 
 
-def wheel(conditions: Conditions) -> Figure:
+def wheel(conditions: BenchConditions) -> Figure:
     """Measure timers; the numbers are fixed, whatever CONDITIONS say."""
     figure = Figure(
         name="wheel",

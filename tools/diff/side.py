@@ -12,13 +12,13 @@ from ...proto.errors import StoreRefused
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
-from ...store.apache.files import Refused
+from ...store.apache.files import StartRefused
 from ...store.consume_queues import Queue
 from ...store.files import MappedFile
-from ...store.format.queue_entries import PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.os_disk import OsDisk
 from ...store.overlay_disk import OverlayDisk
+from ...store.queue_view import reached_entries
 from ...store.sizes import settings_of
 from ...store.view import open_ours
 
@@ -63,7 +63,7 @@ class Side:
         settings = settings_of(OsDisk(), root, given)
         try:
             store, config = open_ours(disk, root, settings, now_ms)
-        except Refused:
+        except StartRefused:
             raise StoreRefused(
                 f"a file in {root}/config and its .bak cannot be read: repair one of them",
                 path=root,
@@ -79,18 +79,8 @@ class Side:
         queue = self._queues.get(name)
         if queue is None:
             return NOTHING
-        numbers, offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for file in queue.files.files:
-            entries = queue.row.all_of(file)
-            if queue.is_batch:
-                number = entries["base"].astype(np.int64)
-            else:
-                number = file.start // queue.row.entry_size + np.arange(len(entries))
-            kept = (number >= queue.min_offset) & (entries["size"] != PRE_BLANK_SIZE)
-            numbers.append(number[kept])
-            offsets.append(entries["log_offset"][kept].astype(np.int64))
         bounds = (queue.min_offset, queue.max_offset)
-        return QueueSide(bounds, np.concatenate(numbers), np.concatenate(offsets), queue.is_batch)
+        return QueueSide(bounds, *reached_entries(queue), queue.is_batch)
 
     def file_numbers(self, log_offsets: Longs) -> NDArray[np.intp]:
         """Return the number of the log file that each of LOG_OFFSETS would lie in; −1 before the first."""

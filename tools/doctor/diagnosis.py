@@ -12,9 +12,17 @@ from ...store.disk import Disk
 from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import FindingKind, Verified
 from ..inspect.document import files
-from .evidence import Evidence, State, gather
-from .losses import Before, Changes, KeysFound, Losses, check_keys, find_changes, find_losses
-from .outcome import Outcome, apache_outcome, index_before, our_outcome
+from .evidence import MessageState, StoreEvidence, gather
+from .losses import (
+    Before,
+    KeysFound,
+    StartChanges,
+    StartLosses,
+    check_keys,
+    find_changes,
+    find_losses,
+)
+from .outcome import StartOutcome, apache_outcome, index_before, our_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class PowerCut:
         }
 
 
-def power_cut(disk: Disk, root: str, evidence: Evidence) -> PowerCut:
+def power_cut(disk: Disk, root: str, evidence: StoreEvidence) -> PowerCut:
     """Return what the marks of the store ROOT, as it is, leave open.
 
     The checkpoint's log time is written a second or less behind the flush that it tells of, so it is an upper bound.
@@ -52,7 +60,7 @@ def power_cut(disk: Disk, root: str, evidence: Evidence) -> PowerCut:
     safe_end = 0 if verified is None else verified.log_end
     messages = evidence.messages
     open_rows = (
-        (messages.state == State.SOUND)
+        (messages.state == MessageState.SOUND)
         & (messages.store_ms > checkpoint.log_time_ms)
         & (messages.log_offset >= safe_end)
     )
@@ -67,12 +75,12 @@ def power_cut(disk: Disk, root: str, evidence: Evidence) -> PowerCut:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StartVerdict:
     """One broker's start: what comes of it, and what it loses and changes. A refused start has the outcome alone."""
 
-    outcome: Outcome
-    losses: Losses | None = None
-    changes: Changes | None = None
+    outcome: StartOutcome
+    losses: StartLosses | None = None
+    changes: StartChanges | None = None
     keys: KeysFound | None = None
 
     @property
@@ -127,10 +135,10 @@ class Diagnosis:
     store: str
     abort_present: bool
     what_if: str | None
-    evidence: Evidence
+    evidence: StoreEvidence
     power_cut: PowerCut
-    apache: Verdict
-    ours: Verdict
+    apache: StartVerdict
+    ours: StartVerdict
 
     @property
     def is_healthy(self) -> bool:
@@ -158,9 +166,9 @@ class Diagnosis:
             "now": {
                 "logBegin": evidence.log_begin,
                 "usedEnd": evidence.used_end,
-                "messages": evidence.count(State.SOUND),
-                "damaged": evidence.count(State.DAMAGED),
-                "missing": evidence.count(State.MISSING),
+                "messages": evidence.count(MessageState.SOUND),
+                "damaged": evidence.count(MessageState.DAMAGED),
+                "missing": evidence.count(MessageState.MISSING),
                 "entriesBehindTheLog": evidence.beyond,
                 "entriesOfExpiredFiles": evidence.expired,
                 "notes": evidence.notes,
@@ -187,9 +195,9 @@ def diagnose(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -
     )
 
 
-def _verdict(evidence: Evidence, before: Before, outcome: Outcome) -> Verdict:
+def _verdict(evidence: StoreEvidence, before: Before, outcome: StartOutcome) -> StartVerdict:
     if outcome.refusal is not None:
-        return Verdict(outcome)
+        return StartVerdict(outcome)
     losses = find_losses(evidence, outcome)
     changes = find_changes(evidence, before, outcome)
-    return Verdict(outcome, losses, changes, check_keys(evidence, outcome))
+    return StartVerdict(outcome, losses, changes, check_keys(evidence, outcome))

@@ -37,7 +37,7 @@ Name = tuple[str, int]
 Rows = NDArray[np.bool_] | NDArray[np.intp] | Longs
 
 
-class State(IntEnum):
+class MessageState(IntEnum):
     """What is known of a message."""
 
     SOUND = 0
@@ -51,7 +51,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Messages:
-    """One array a field. QUEUE numbers `Evidence.names`; STORE_MS is −1 where no record tells it."""
+    """One array a field. QUEUE numbers `StoreEvidence.names`; STORE_MS is −1 where no record tells it."""
 
     log_offset: Longs
     size: Longs
@@ -88,7 +88,7 @@ class Bad:
 
 
 @dataclass(slots=True)
-class Evidence:
+class StoreEvidence:
     """The messages of one store.
 
     entries: log offsets in the entries of each queue, as the files hold them;  beyond: entries that point behind the
@@ -111,7 +111,7 @@ class Evidence:
         """Return where the log begins, 0 without files."""
         return self.log_files[0].start if self.log_files else 0
 
-    def count(self, state: State) -> int:
+    def count(self, state: MessageState) -> int:
         """Return how many messages are in STATE."""
         return int((self.messages.state == state).sum())
 
@@ -130,7 +130,7 @@ class Evidence:
         return None
 
 
-def gather(disk: Disk, root: str, settings: ApacheSettings) -> Evidence:
+def gather(disk: Disk, root: str, settings: ApacheSettings) -> StoreEvidence:
     """Read the store ROOT on DISK, an overlay; nothing is written."""
     return _Gathering(disk, root, settings).run()
 
@@ -144,9 +144,9 @@ class _Gathering:
         self._settings = settings
         self._numbers: dict[Name, int] = {}
         self._parts: list[Messages] = []
-        self._found = Evidence(Messages.joined([]), [])
+        self._found = StoreEvidence(Messages.joined([]), [])
 
-    def run(self) -> Evidence:
+    def run(self) -> StoreEvidence:
         found = self._found
         found.log_files = list(self._open_log())
         self._scan()
@@ -201,7 +201,7 @@ class _Gathering:
                     np.full(count, self._number((topic, queue))),
                     columns.queue_offset[rows],
                     columns.store_ms[rows],
-                    np.full(count, int(State.SOUND)),
+                    np.full(count, int(MessageState.SOUND)),
                 )
             )
         for damage in scanned.damages:
@@ -236,7 +236,7 @@ class _Gathering:
             self._number((record.topic, record.queue_id)),
             record.queue_offset,
             record.store_timestamp_ms,
-            int(State.DAMAGED),
+            int(MessageState.DAMAGED),
         )
         self._parts.append(Messages(*(np.array([value], np.int64) for value in one)))
 
@@ -284,7 +284,7 @@ class _Gathering:
                     np.full(count, self._number(name)),
                     numbers[rows],
                     np.full(count, -1),
-                    np.full(count, int(State.MISSING)),
+                    np.full(count, int(MessageState.MISSING)),
                 )
             )
 

@@ -21,12 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...proto.record_run import walk
-from .evidence import Evidence, Messages, Name, State
-from .outcome import Outcome
+from .evidence import Messages, MessageState, Name, StoreEvidence
+from .outcome import StartOutcome
 
 #: Queues that are named one by one; the rest is counted.
 QUEUES_MAX: Final = 20
 SAMPLES_MAX: Final = 3
+#: Names in a list that is printed; the rest is counted.
+NAMES_MAX: Final = 20
+#: Messages whose keys are looked up: evenly spread over the log, all of them in a small store.
+MESSAGES_MAX: Final = 4_000
 
 
 class Reason(StrEnum):
@@ -39,10 +43,10 @@ class Reason(StrEnum):
 
 
 @dataclass(slots=True)
-class Losses:
+class StartLosses:
     """What an outcome whose log ends at LOG_END loses. SERVED_DAMAGED: messages delivered with a wrong body."""
 
-    evidence: Evidence
+    evidence: StoreEvidence
     log_end: int
     by_reason: dict[Reason, Messages]
     served_damaged: Messages
@@ -138,7 +142,7 @@ class Losses:
             "keys": None,
             "tags": None,
         }
-        record = None if lost.state[row] == State.MISSING else self.evidence.record(at)
+        record = None if lost.state[row] == MessageState.MISSING else self.evidence.record(at)
         if record is not None:
             sample |= {
                 "storeTimestamp": record.store_timestamp_ms,
@@ -149,29 +153,25 @@ class Losses:
         return sample
 
 
-def find_losses(evidence: Evidence, outcome: Outcome) -> Losses:
+def find_losses(evidence: StoreEvidence, outcome: StartOutcome) -> StartLosses:
     """Return what is lost of EVIDENCE if OUTCOME comes."""
     messages = evidence.messages
     delivered = np.isin(messages.log_offset, outcome.delivered())
     in_log = (messages.log_offset >= outcome.log_begin) & (
         messages.log_offset + messages.size <= outcome.log_end
     )
-    sound = messages.state == State.SOUND
-    damaged = messages.state == State.DAMAGED
+    sound = messages.state == MessageState.SOUND
+    damaged = messages.state == MessageState.DAMAGED
     taken_out = np.isin(messages.log_offset, outcome.voided())
     served = damaged & in_log & delivered & ~taken_out
     rows: dict[Reason, NDArray[np.bool_]] = {
-        Reason.MISSING: messages.state == State.MISSING,
+        Reason.MISSING: messages.state == MessageState.MISSING,
         Reason.DAMAGED: damaged & ~served,
         Reason.CUT: sound & ~in_log,
         Reason.NO_ENTRY: sound & in_log & ~delivered,
     }
     by_reason = {reason: messages.take(chosen) for reason, chosen in rows.items()}
-    return Losses(evidence, outcome.log_end, by_reason, messages.take(served))
-
-
-#: Names in a list that is printed; the rest is counted.
-NAMES_MAX: Final = 20
+    return StartLosses(evidence, outcome.log_end, by_reason, messages.take(served))
 
 
 # ---------------------------------------------------------------- files and entries
@@ -186,7 +186,7 @@ class Before:
 
 
 @dataclass(slots=True)
-class Changes:
+class StartChanges:
     """CUT_BYTES of the log go; REVIVED_BYTES behind its sound end become part of it; entries of queues go and come."""
 
     cut_bytes: int = 0
@@ -233,9 +233,9 @@ def _named(names: list[str]) -> dict[str, Any]:
     return {"count": len(names), "first": names[:NAMES_MAX]}
 
 
-def find_changes(evidence: Evidence, before: Before, outcome: Outcome) -> Changes:
+def find_changes(evidence: StoreEvidence, before: Before, outcome: StartOutcome) -> StartChanges:
     """Return what OUTCOME changes of the store that EVIDENCE and BEFORE tell of."""
-    changes = Changes(cut_bytes=max(0, evidence.used_end - outcome.log_end))
+    changes = StartChanges(cut_bytes=max(0, evidence.used_end - outcome.log_end))
     changes.revived_bytes, changes.revived_records = _revived(evidence, outcome.log_end)
     for name in evidence.entries.keys() | outcome.entries.keys():
         _compare_queue(changes, evidence, outcome, name)
@@ -255,10 +255,10 @@ def find_changes(evidence: Evidence, before: Before, outcome: Outcome) -> Change
     return changes
 
 
-def _revived(evidence: Evidence, log_end: int) -> tuple[int, int]:
+def _revived(evidence: StoreEvidence, log_end: int) -> tuple[int, int]:
     """Return bytes and records behind the last message that the log takes in though they are not sound."""
     messages = evidence.messages
-    there = messages.take(messages.state != State.MISSING)
+    there = messages.take(messages.state != MessageState.MISSING)
     last = int((there.log_offset + there.size).max()) if len(there) else evidence.log_begin
     size = records = 0
     for bad in evidence.bad:
@@ -272,7 +272,9 @@ def _revived(evidence: Evidence, log_end: int) -> tuple[int, int]:
     return size, records
 
 
-def _compare_queue(changes: Changes, evidence: Evidence, outcome: Outcome, name: Name) -> None:
+def _compare_queue(
+    changes: StartChanges, evidence: StoreEvidence, outcome: StartOutcome, name: Name
+) -> None:
     nothing = np.zeros(0, np.int64)
     now = evidence.entries.get(name, nothing)
     then = outcome.entries.get(name, nothing)
@@ -286,9 +288,6 @@ def _compare_queue(changes: Changes, evidence: Evidence, outcome: Outcome, name:
 
 
 Key = tuple[str, str, str]
-
-#: Messages whose keys are looked up: evenly spread over the log, all of them in a small store.
-MESSAGES_MAX: Final = 4_000
 
 
 # ---------------------------------------------------------------- keys
@@ -313,11 +312,11 @@ class KeysFound:
         }
 
 
-def check_keys(evidence: Evidence, outcome: Outcome) -> KeysFound:
+def check_keys(evidence: StoreEvidence, outcome: StartOutcome) -> KeysFound:
     """Look up the keys and tags of messages that OUTCOME keeps in the log."""
     messages = evidence.messages
     kept = (
-        (messages.state == State.SOUND)
+        (messages.state == MessageState.SOUND)
         & (messages.log_offset >= outcome.log_begin)
         & (messages.log_offset < outcome.log_end)
     )
@@ -332,7 +331,7 @@ def check_keys(evidence: Evidence, outcome: Outcome) -> KeysFound:
     return KeysFound(len(keys), len(keys) - len(lost), is_sample, tuple(lost[:3]))
 
 
-def _keys_at(evidence: Evidence, log_offset: int) -> list[Key]:
+def _keys_at(evidence: StoreEvidence, log_offset: int) -> list[Key]:
     record = evidence.record(log_offset)
     if record is None:
         return []

@@ -15,16 +15,14 @@ import numpy as np
 
 from ...proto.errors import StoreError
 from ...proto.record_run import Longs
-from ...store.apache.files import Refused
+from ...store.apache.files import StartRefused
 from ...store.apache.queue import JavaQueue
 from ...store.apache.settings import ApacheSettings
-from ...store.consume_queue import BatchConsumeQueue
-from ...store.consume_queues import Queue
 from ...store.disk import Disk
 from ...store.format.index import TAG_TYPE, index_key
-from ...store.format.queue_entries import ENTRY, PRE_BLANK_SIZE
 from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
+from ...store.queue_view import entries_of, reached_entries
 from ...store.recovery import FindingKind, RecoveryReport
 from ...store.view import NO_FILE, OpenedStore, open_ours
 from ..inspect.document import ORACLE, OURS, files
@@ -37,7 +35,7 @@ Lookup = Callable[[str, str, str], list[int]]
 
 
 @dataclass(slots=True)
-class Outcome:
+class StartOutcome:
     """The store as one broker would serve it; REFUSAL says why it would not start at all.
 
     entries: log offsets of the entries that can be read, by queue;  index: next free entry by index file;
@@ -75,19 +73,21 @@ def overlay(root: str, *, crash: bool) -> OverlayDisk:
     return disk
 
 
-def apache_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> Outcome:
+def apache_outcome(
+    root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
+) -> StartOutcome:
     """Return what Apache's broker would have after its start."""
     disk = overlay(root, crash=crash)
     try:
         java = OpenedStore.as_java(disk, root, settings, now_ms)
-    except Refused as refusal:
-        return Outcome(ORACLE, refusal.text, files=files(disk, root))
+    except StartRefused as refusal:
+        return StartOutcome(ORACLE, refusal.text, files=files(disk, root))
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
-        return Outcome(ORACLE, Refused().text, files=files(disk, root))
+        return StartOutcome(ORACLE, StartRefused().text, files=files(disk, root))
     store = java.reading
-    return Outcome(
+    return StartOutcome(
         oracle=ORACLE,
         log_begin=max(0, store.log_begin),
         log_end=store.log_end,
@@ -104,14 +104,8 @@ def _java_entries(queue: JavaQueue) -> Longs:
     """Return the log offsets of the entries of QUEUE that a consumer can reach."""
     if queue.kind == "BatchCQ":
         return _units(queue)
-    parts = [np.zeros(0, np.int64)]
-    least = max(0, queue.min_offset)
-    for file in queue.files.files:
-        entries = ENTRY.columns(file.view[: file.wrote])
-        first = file.start // ENTRY.size
-        chosen = entries[max(0, least - first) :]
-        parts.append(chosen["log_offset"][chosen["size"] != PRE_BLANK_SIZE].astype(np.int64))
-    return np.concatenate(parts)
+    parts = [entries.physical_offset for entries in entries_of(queue, 0, queue.max_offset)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _units(queue: JavaQueue) -> Longs:
@@ -126,31 +120,31 @@ def _units(queue: JavaQueue) -> Longs:
     return np.array(offsets, np.int64)
 
 
-def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> Outcome:
+def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool) -> StartOutcome:
     """Return what our broker would have after its start."""
     disk = overlay(root, crash=crash)
     try:
         store, _ = open_ours(disk, root, settings, lambda: now_ms)
-    except Refused:
+    except StartRefused:
         text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
-        return Outcome(OURS, text, files=files(disk, root))
+        return StartOutcome(OURS, text, files=files(disk, root))
     except StoreError as error:
-        return Outcome(OURS, error.message, files=files(disk, root))
+        return StartOutcome(OURS, error.message, files=files(disk, root))
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
         text = f"{error.filename or root} is, or holds, a folder where a file should be: move it"
-        return Outcome(OURS, text, files=files(disk, root))
+        return StartOutcome(OURS, text, files=files(disk, root))
     return outcome_of(store, files(disk, root))
 
 
-def outcome_of(store: MessageStore, paths: dict[str, int]) -> Outcome:
+def outcome_of(store: MessageStore, paths: dict[str, int]) -> StartOutcome:
     """Return the outcome that the opened STORE is; PATHS are its files with their lengths."""
-    return Outcome(
+    return StartOutcome(
         oracle=OURS,
         log_begin=store.min_log_offset,
         log_end=store.max_log_offset,
-        entries={(one.topic, one.queue): _our_entries(one) for one in store.queues},
+        entries={(one.topic, one.queue): reached_entries(one)[1] for one in store.queues},
         index={
             file.name: file.header.next_entry for file in (store.index.files if store.index else [])
         },
@@ -160,21 +154,6 @@ def outcome_of(store: MessageStore, paths: dict[str, int]) -> Outcome:
             topic, key, kind="T" if kind else "K", max_results=_LOOKUP_RESULTS
         ),
     )
-
-
-def _our_entries(queue: Queue) -> Longs:
-    """Return the log offsets of the entries of QUEUE that a consumer can reach."""
-    parts = [np.zeros(0, np.int64)]
-    for file in queue.files.files:
-        entries = queue.row.all_of(file)
-        offsets = entries["log_offset"].astype(np.int64)
-        if isinstance(queue, BatchConsumeQueue):
-            reached = entries["base"] >= queue.min_offset
-        else:
-            first = file.start // queue.row.entry_size
-            reached = first + np.arange(len(entries)) >= queue.min_offset
-        parts.append(offsets[reached & (entries["size"] != PRE_BLANK_SIZE)])
-    return np.concatenate(parts)
 
 
 def index_before(disk: Disk, root: str) -> dict[str, int]:

@@ -9,8 +9,8 @@ import click
 
 from ...proto.instant import format_instant
 from ..output import print_table
-from .diagnosis import Diagnosis, Verdict
-from .evidence import State
+from .diagnosis import Diagnosis, StartVerdict
+from .evidence import MessageState
 
 _QUEUES_SHOWN = 8
 _NONE = "-"
@@ -43,8 +43,8 @@ def _now(diagnosis: Diagnosis) -> Iterator[str]:
     stop = "unclean, or it is running (abort is there)" if diagnosis.abort_present else "clean"
     what_if = "; looked at as if it were killed now" if diagnosis.what_if else ""
     yield f"{diagnosis.store}: last stop {stop}{what_if}"
-    counts = f"{_count(evidence.count(State.SOUND), 'sound message')}"
-    for state, word in ((State.DAMAGED, "damaged"), (State.MISSING, "missing")):
+    counts = f"{_count(evidence.count(MessageState.SOUND), 'sound message')}"
+    for state, word in ((MessageState.DAMAGED, "damaged"), (MessageState.MISSING, "missing")):
         if evidence.count(state):
             counts += f", {evidence.count(state):,} {word}"
     yield f"now: log {evidence.log_begin:,}–{evidence.used_end:,}, {counts}"
@@ -71,7 +71,7 @@ def _names(columns: list[dict[str, str]]) -> list[str]:
     return [name for name in wanted if any(name in column for column in columns)]
 
 
-def _column(verdict: Verdict) -> dict[str, str]:
+def _column(verdict: StartVerdict) -> dict[str, str]:
     outcome, losses, changes = verdict.outcome, verdict.losses, verdict.changes
     if losses is None or changes is None or verdict.keys is None:
         return {"starts": "refuses"}
@@ -111,7 +111,7 @@ def _pair(one: int, what: str, other: int, word: str) -> str:
     return ", ".join(parts)
 
 
-def _details(apache: Verdict, ours: Verdict) -> Iterator[str]:
+def _details(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
     for verdict in (apache, ours):
         if verdict.losses is None:
             yield f"\n{verdict.outcome.oracle} refuses the store: {verdict.outcome.refusal}"
@@ -125,7 +125,7 @@ def _details(apache: Verdict, ours: Verdict) -> Iterator[str]:
             yield f"  … and {len(report.findings) - _QUEUES_SHOWN:,} more"
 
 
-def _losses_lines(apache: Verdict, ours: Verdict) -> Iterator[str]:
+def _losses_lines(apache: StartVerdict, ours: StartVerdict) -> Iterator[str]:
     """Yield the losses; one that both brokers have stands there once."""
     theirs, mine = (
         verdict.losses.to_json()["reasons"] if verdict.losses is not None else []

@@ -15,8 +15,7 @@ from ..instants import past_instant_of
 from ..options import TakesStores, chosen_stores, json_option, stores_argument
 from ..output import print_json
 from ..stores.locations import locate
-from ..stores.scan.conditions import Conditions, Span
-from ..stores.scan.log_range import BadRecords
+from ..stores.scan.conditions import BadRecords, Conditions, Span
 from ..stores.scan.scan import Scan, ScanOptions
 from ..stores.schemas import schema_of
 from .parquet import COMPRESSIONS, PartitionedFiles, Written

@@ -43,6 +43,7 @@ _LEFT_OUT: Final = frozenset(
 _BLOCK: Final = 512
 #: What is never changed once it was written.
 _SAVED: Final = "pocketmq/broken"
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -154,9 +155,6 @@ def _files(root: str, folder: str) -> Iterator[str]:
             yield path
         elif path not in ROWS and path not in _LEFT_OUT:
             yield from _files(root, path)
-
-
-_CHUNK: Final = 1 << 20
 
 
 def settle(overlay: OverlayDisk, root: str) -> None:

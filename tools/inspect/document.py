@@ -30,7 +30,7 @@ from ...proto.record import (
     decompress_body,
 )
 from ...store.apache.config import JavaConfig
-from ...store.apache.files import Refused
+from ...store.apache.files import StartRefused
 from ...store.apache.index import JavaIndexFile
 from ...store.apache.queue import JavaQueue
 from ...store.apache.records import decode
@@ -49,6 +49,7 @@ Document = dict[str, Any]
 
 ORACLE: Final = "Apache RocketMQ 5.5.0"
 _LOOKUP_RESULTS: Final = 64
+OURS: Final = "PocketMQ"
 
 
 def describe_apache(
@@ -68,12 +69,12 @@ def describe_apache(
     try:
         before = checkpoint_before(disk, root)
         java = OpenedStore.as_java(disk, root, settings, now_ms)
-    except Refused as refusal:
+    except StartRefused as refusal:
         return document | {"accepted": False, "refusal": refusal.text}
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
-        return document | {"accepted": False, "refusal": Refused().text}
+        return document | {"accepted": False, "refusal": StartRefused().text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= Description(java.reading).parts(lookups=lookups)
     return document | side_tables(java.config, java.timers)
@@ -351,9 +352,6 @@ def _timer_record(record: TimerRecord | TimerBlank) -> Document:
     }
 
 
-OURS: Final = "PocketMQ"
-
-
 def describe_ours(
     root: str,
     given: Mapping[str, str],
@@ -371,7 +369,7 @@ def describe_ours(
     try:
         before = checkpoint_before(disk, root)
         ours = OpenedStore.as_ours(disk, root, settings, now_ms)
-    except Refused:
+    except StartRefused:
         text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
         return document | {"accepted": False, "refusal": text}
     except StoreError as error:

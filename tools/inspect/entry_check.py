@@ -18,8 +18,8 @@ from ...proto.topics import SCHEDULE_TOPIC
 from ...store.config import parse_delay_levels
 from ...store.format.queue_entries import ADDRESS_MAX, PRE_BLANK_SIZE
 from ...store.format.rows import Rows
+from ...store.log_view import LogWalk
 from ...store.view import QueueFolder, StoreView
-from .log_walk import LogWalk
 
 Codes = NDArray[np.int8]
 
@@ -68,12 +68,14 @@ class EntryCheck:
                 sound = columns.well_formed & (columns.log_offset == offsets[rows])
                 codes[rows] = np.where(sound, FINE, NO_RECORD)
                 rows = rows[sound]
-                found = Found(as_bytes(view), columns.take(sound))
+                found = FoundRecords(as_bytes(view), columns.take(sound))
                 codes[rows] = self._compare(folder, first + rows, entries[rows], found)
         self._find_repeats(offsets, codes)
         return codes
 
-    def _compare(self, folder: QueueFolder, numbers: Longs, entries: Rows, found: Found) -> Codes:
+    def _compare(
+        self, folder: QueueFolder, numbers: Longs, entries: Rows, found: FoundRecords
+    ) -> Codes:
         """Return the verdicts for entries whose sound records are FOUND."""
         codes = np.zeros(len(entries), np.int8)
         columns = found.columns
@@ -96,7 +98,7 @@ class EntryCheck:
             codes[~same] = OTHER_MESSAGE
         return codes
 
-    def tags_codes(self, topic: str, found: Found) -> Longs:
+    def tags_codes(self, topic: str, found: FoundRecords) -> Longs:
         """Return the tags codes that entries of the records FOUND, all of TOPIC, have."""
         codes = tags_codes(found.data, found.ranges)
         if topic == SCHEDULE_TOPIC:
@@ -113,7 +115,7 @@ class EntryCheck:
                 codes[row] = REPEATED if codes[row + 1] in (FINE, REPEATED) else codes[row]
 
 
-class Found:
+class FoundRecords:
     """Sound records in DATA."""
 
     def __init__(self, data: Bytes, columns: RunColumns) -> None:

@@ -24,6 +24,11 @@ from ..instants import past_instant_of
 _OFFSET: Final = re.compile(r"[0-9][0-9_,]*")
 _INSTANT_MS: Final = re.compile(r"@([0-9]+)")
 _OFFSET_MAX: Final = (1 << 63) - 1
+#: Rows of a table where nobody says how many; programs get all.
+ROWS_SHOWN: Final = 50
+_WORD_SIZE_MAX: Final = 60
+#: Wide tables are for the terminal to wrap, not for rich to cut.
+_LINE_SIZE_MAX: Final = 2000
 
 
 def offset_or_time(text: str) -> tuple[int | None, int | None]:
@@ -58,12 +63,6 @@ def offset_of(text: str) -> int:
 
 Row = Mapping[str, Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-#: Rows of a table where nobody says how many; programs get all.
-ROWS_SHOWN: Final = 50
-_WORD_SIZE_MAX: Final = 60
-#: Wide tables are for the terminal to wrap, not for rich to cut.
-_LINE_SIZE_MAX: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from ...store.format.log_file import HEAD_BYTES, record_head
 from ...store.format.replica_files import EPOCHS_FILE
 from ...store.format.timers import WHEEL_SIZE
 from ...store.listing import FileRow, RowFile
+from ...store.log_view import Gap, LogWalk
 from ...store.os_disk import lock_is_held
 from ...store.queue_view import QueueExtent, QueueView
 from ...store.state_files import BROKEN_FOLDER
 from ...store.view import QUEUE_FOLDERS, QueueFolder, StoreView
 from .document import checkpoint
-from .log_walk import Gap, LogWalk
 from .record_rows import Row, record_rows
 from .tables import Tables
 
@@ -40,32 +40,38 @@ Severity = Literal["refused", "wrong", "note"]
 HEADS_MAX: Final = 1024
 _FINDINGS_MAX: Final = 1000
 _SET_ASIDE_SHOWN: Final = 100
+QUEUES_MAX: Final = 1000
+_FILES_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HealthFinding:
     """One thing that is wrong, in one sentence."""
 
     severity: Severity
     text: str
 
 
-def row_findings(row: FileRow, what: str, size: str | None = None) -> Iterator[Finding]:
+def row_findings(row: FileRow, what: str, size: str | None = None) -> Iterator[HealthFinding]:
     """Yield what is wrong with names and lengths of ROW, the files of WHAT; SIZE is what they should have."""
     wanted = int(size) if size is not None and size.isdecimal() else row.usual_size
     for name in row.strange:
-        yield Finding("refused", f"{what}: {name} is no file of it: its name is no offset")
+        yield HealthFinding("refused", f"{what}: {name} is no file of it: its name is no offset")
     for file in row.files:
         if file.size == 0 and file is row.files[-1]:
-            yield Finding("note", f"{what}: {file.name} is empty: a broker deletes it at its start")
+            yield HealthFinding(
+                "note", f"{what}: {file.name} is empty: a broker deletes it at its start"
+            )
         elif file.size != wanted:
-            yield Finding("refused", f"{what}: {file.name} has {file.size:,} bytes, not {wanted:,}")
+            yield HealthFinding(
+                "refused", f"{what}: {file.name} has {file.size:,} bytes, not {wanted:,}"
+            )
     for begin, end in row.holes():
-        yield Finding("wrong", f"{what}: files are missing from byte {begin:,} to {end:,}")
+        yield HealthFinding("wrong", f"{what}: files are missing from byte {begin:,} to {end:,}")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthFindings:
     """Looks at the store FILES, whose log, tables and BOUNDS of queues are known."""
 
     files: StoreView
@@ -73,14 +79,14 @@ class Health:
     tables: Tables
     bounds: Mapping[tuple[str, int], QueueExtent]
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[HealthFinding]:
         """Return everything found, the worst first."""
         parts = (self._log(), self._queues(), self._index(), self._others())
         found = [one for part in parts for one in part]
         order = ("refused", "wrong", "note")
         return sorted(found, key=lambda one: order.index(one.severity))[:_FINDINGS_MAX]
 
-    def _log(self) -> Iterator[Finding]:
+    def _log(self) -> Iterator[HealthFinding]:
         size = self.files.given.get("mappedFileSizeCommitLog")
         yield from row_findings(self.walk.row, "log", size)
         used = self.walk.used
@@ -88,12 +94,12 @@ class Health:
             yield from self._head(file)
         if self.walk.has_stale_tail:
             text = "old bytes behind the end look like a record: Apache's broker would take it back"
-            yield Finding("wrong", f"log: {text}")
+            yield HealthFinding("wrong", f"log: {text}")
         unused = len(self.walk.row.files) - len(used)
         if unused > 1:
-            yield Finding("note", f"log: {unused} files behind the log's end hold no record")
+            yield HealthFinding("note", f"log: {unused} files behind the log's end hold no record")
 
-    def _head(self, file: RowFile) -> Iterator[Finding]:
+    def _head(self, file: RowFile) -> Iterator[HealthFinding]:
         """Look at the first bytes of FILE: by descriptor, for a page fault costs more."""
         try:
             head = self.files.disk.read_at(file.path, 0, HEAD_BYTES)
@@ -102,67 +108,69 @@ class Health:
         size, magic, own = record_head(head.ljust(HEAD_BYTES, b"\0"))
         if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or not 0 < size <= file.size:
             what = "no record" if any(head) else "zeros"
-            yield Finding("wrong", f"log: {file.name} begins with {what}")
+            yield HealthFinding("wrong", f"log: {file.name} begins with {what}")
         elif magic != MAGIC_BLANK and own != file.start:
-            yield Finding(
+            yield HealthFinding(
                 "wrong", f"log: the first record of {file.name} says that it stands at {own:,}"
             )
 
-    def _queues(self) -> Iterator[Finding]:
+    def _queues(self) -> Iterator[HealthFinding]:
         end = self.walk.records_end
         for (topic, queue), bounds in self.bounds.items():
             if bounds.log_end is not None and bounds.log_end > end:
                 text = f"its last entry points to {bounds.log_end:,}, the log ends at {end:,}"
-                yield Finding("wrong", f"queue {topic}/{queue}: {text}")
+                yield HealthFinding("wrong", f"queue {topic}/{queue}: {text}")
         newest = max((one.log_end or 0 for one in self.bounds.values()), default=0)
         if self.walk.used and newest < end:
             begin = max(newest, self.walk.begin)
             text = f"the log's last {end - begin:,} bytes are in no queue: not dispatched, or no messages"
-            yield Finding("note", text)
+            yield HealthFinding("note", text)
 
-    def _index(self) -> Iterator[Finding]:
+    def _index(self) -> Iterator[HealthFinding]:
         entries = [
             one for one in self.files.disk.list(self.files.path("index")) if not one.is_folder
         ]
         sizes = [one.size for one in entries]
         for entry in entries:
             if not entry.name.isdecimal():
-                yield Finding("note", f"index: {entry.name} is no index file: its name is no time")
+                yield HealthFinding(
+                    "note", f"index: {entry.name} is no index file: its name is no time"
+                )
             elif entry.size != max(sizes, key=sizes.count):
-                yield Finding(
+                yield HealthFinding(
                     "wrong", f"index: {entry.name} has {entry.size:,} bytes, unlike the others"
                 )
 
-    def _others(self) -> Iterator[Finding]:
+    def _others(self) -> Iterator[HealthFinding]:
         disk, path = self.files.disk, self.files.path
         if disk.exists(path("abort")):
             text = "a broker has the store open, or was killed: what views show may lack a recovery"
-            yield Finding("note", f"abort is there: {text}")
+            yield HealthFinding("note", f"abort is there: {text}")
         self.tables.groups()
         for problem in dict.fromkeys(self.tables.problems):
             refused = problem in self.tables.refused
-            yield Finding("refused" if refused else "wrong", problem)
+            yield HealthFinding("refused" if refused else "wrong", problem)
         if self.walk.row.files and not self.files.has("checkpoint"):
-            yield Finding("note", "checkpoint is missing: a broker begins with zeros")
+            yield HealthFinding("note", "checkpoint is missing: a broker begins with zeros")
         else:
             yield from self._checkpoint()
         wheel = path("timerwheel")
         if disk.exists(wheel) and disk.size(wheel) != WHEEL_SIZE:
             text = f"timerwheel has {disk.size(wheel):,} bytes, not {WHEEL_SIZE:,}"
-            yield Finding("refused", text)
+            yield HealthFinding("refused", text)
         broken = disk.list(path(BROKEN_FOLDER))
         if broken:
-            yield Finding(
+            yield HealthFinding(
                 "note", f"{BROKEN_FOLDER} holds {len(broken)} files that were set aside as damaged"
             )
         for one in islice(set_aside(disk, self.files.root), _SET_ASIDE_SHOWN):
-            yield Finding("wrong", f"commitlog: damaged at {one.log_offset:,}: {_what(one)}")
+            yield HealthFinding("wrong", f"commitlog: damaged at {one.log_offset:,}: {_what(one)}")
 
-    def _checkpoint(self) -> Iterator[Finding]:
+    def _checkpoint(self) -> Iterator[HealthFinding]:
         values = self.files.checkpoint()
         if values.confirm_offset > self.walk.end:
             text = f"{values.confirm_offset:,}, but the log ends at {self.walk.end:,}"
-            yield Finding("wrong", f"checkpoint: confirmPhyOffset is {text}")
+            yield HealthFinding("wrong", f"checkpoint: confirmPhyOffset is {text}")
 
 
 def _what(one: SetAside) -> str:
@@ -172,10 +180,6 @@ def _what(one: SetAside) -> str:
     record = one.record
     place = f"{record.topic}/{record.queue_id} at offset {record.queue_offset:,}"
     return f"the message in {place} is lost, kept in {one.path}"
-
-
-QUEUES_MAX: Final = 1000
-_FILES_MAX: Final = 100_000
 
 
 @dataclass(slots=True)
@@ -188,7 +192,7 @@ class Overview:
     bounds: dict[tuple[str, int], QueueExtent] = field(init=False, default_factory=dict)
     queues_unseen: int = field(init=False, default=0)
     _queue_files: dict[str, list[int]] = field(init=False, default_factory=dict)
-    _findings: list[Finding] = field(init=False, default_factory=list)
+    _findings: list[HealthFinding] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.walk = LogWalk(self.files)
@@ -209,7 +213,7 @@ class Overview:
             "checkpoint": self._checkpoint(),
             "replica": self._replica(),
         }
-        health = Health(self.files, self.walk, self.tables, self.bounds)
+        health = HealthFindings(self.files, self.walk, self.tables, self.bounds)
         found = [*self._findings, *health.findings()]
         return parts | {
             "health": [asdict(one) for one in found],
@@ -345,7 +349,7 @@ class Overview:
                 text = (
                     f"epoch {epoch} begins at {start:,}, behind the log's end at {self.walk.end:,}"
                 )
-                self._findings.append(Finding("wrong", f"{EPOCHS_FILE}: {text}"))
+                self._findings.append(HealthFinding("wrong", f"{EPOCHS_FILE}: {text}"))
         return {
             "cluster": None if identity is None else identity.cluster,
             "brokerName": None if identity is None else identity.name,

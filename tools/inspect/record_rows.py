@@ -25,15 +25,17 @@ from ...proto.properties import decode_properties
 from ...proto.property_ranges import PropertyRanges
 from ...proto.record import BORN_HOST_AT, SYS_BORN_V6, SYS_STORE_V6, Host, decompress_body
 from ...proto.record_run import as_bytes, crc_mismatches, topic_is
+from ...store.log_view import Gap, LogStretch, LogWalk
 from ...store.view import StoreView
 from ..output import body_fields
-from .log_walk import Gap, LogWalk, Stretch
 from .output import Output
 
 Row = dict[str, Any]
 Rows = NDArray[np.intp]
 
 _ROWS_AT_ONCE: Final = 1024
+POLL_MS: Final = 100
+PATIENCE: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class RecordFilter:
         """Does it let every record pass?"""
         return (self.topic, self.queue_id, self.from_ms, self.to_ms) == (None,) * 4
 
-    def rows(self, part: Stretch) -> Rows:
+    def rows(self, part: LogStretch) -> Rows:
         """Return the chosen rows of PART."""
         columns = part.columns
         chosen = np.ones(len(columns), np.bool_)
@@ -65,7 +67,7 @@ class RecordFilter:
         return np.flatnonzero(chosen)
 
 
-def record_rows(part: Stretch, rows: Rows, *, full: bool = False) -> Iterator[Row]:
+def record_rows(part: LogStretch, rows: Rows, *, full: bool = False) -> Iterator[Row]:
     """Yield the records ROWS of PART; `problem` says what is wrong with one, None for nothing.
 
     FULL: with all properties and the body as its sender had it (`body`, or `body_base64` where it is no text).
@@ -79,7 +81,7 @@ def record_rows(part: Stretch, rows: Rows, *, full: bool = False) -> Iterator[Ro
             yield from _rows_of(part, some)
 
 
-def _contents(part: Stretch, number: int) -> Row:
+def _contents(part: LogStretch, number: int) -> Row:
     columns = part.columns
     start, size = columns.properties_place(number)
     body_at = int(columns.body_start[number])
@@ -92,8 +94,8 @@ def _contents(part: Stretch, number: int) -> Row:
     }
 
 
-def _rows_of(part: Stretch, rows: Rows) -> Iterator[Row]:
-    chosen = Stretch(part.file, part.view, part.columns.take(rows))
+def _rows_of(part: LogStretch, rows: Rows) -> Iterator[Row]:
+    chosen = LogStretch(part.file, part.view, part.columns.take(rows))
     columns = chosen.columns
     ranges = PropertyRanges(as_bytes(part.view), columns)
     texts = [ranges.texts(name) for name in ("UNIQ_KEY", "TAGS", "KEYS")]
@@ -132,7 +134,7 @@ def gap_row(gap: Gap) -> Row:
     }
 
 
-def _problem(part: Stretch, row: int, wrong: bool, displaced: bool) -> str | None:
+def _problem(part: LogStretch, row: int, wrong: bool, displaced: bool) -> str | None:
     told = []
     if wrong:
         told.append("the body does not fit its CRC")
@@ -161,10 +163,6 @@ def _text(view: memoryview, at: int, size: int) -> str:
     return bytes(view[at : at + size]).decode("utf-8", "replace")
 
 
-POLL_MS: Final = 100
-PATIENCE: Final = 20
-
-
 class LogFollower:
     """New records of the log of FILES from offset AT on."""
 
@@ -182,12 +180,12 @@ class LogFollower:
         """Yield the records that came since the last call."""
         walk = LogWalk(self._files, self.at)
         for part in walk.walk(self.at):
-            if not isinstance(part, Stretch):
+            if not isinstance(part, LogStretch):
                 continue  # A blank, or damage in front of a sound record.
             complete = self._complete(part)
             columns = part.columns.take(slice(0, complete))
             if len(columns):
-                chosen = self._wanted.rows(Stretch(part.file, part.view, columns))
+                chosen = self._wanted.rows(LogStretch(part.file, part.view, columns))
                 yield from record_rows(part, chosen, full=self._full)
                 self.at = part.file.start + int(columns.starts[-1]) + int(columns.sizes[-1])
                 self._waited = 0
@@ -195,7 +193,7 @@ class LogFollower:
                 self._waited += 1
                 return
 
-    def _complete(self, part: Stretch) -> int:
+    def _complete(self, part: LogStretch) -> int:
         """Return how many records of PART are written as a whole; all once it was waited for long enough."""
         wrong = crc_mismatches(part.view, part.columns)
         if not wrong.any() or self._waited >= PATIENCE:

@@ -33,6 +33,7 @@ from ...store.dispatch import by_queue
 from ...store.format.queue_entries import ADDRESS_MAX
 from ...store.index_file import IndexFile, LogPlaces, check_index_file
 from ...store.index_view import IndexEntries, IndexName, index_names, open_index
+from ...store.log_view import Gap, LogStretch, LogWalk
 from ...store.message_index import keys_of
 from ...store.overlay_disk import OverlayDisk
 from ...store.queue_view import QueueExtent, QueueView
@@ -48,9 +49,8 @@ from .entry_check import (
     WRONG_SIZE,
     WRONG_TAGS,
     EntryCheck,
-    Found,
+    FoundRecords,
 )
-from .log_walk import Gap, LogWalk, Stretch
 from .tables import Tables
 
 PLACES_MAX: Final = 20
@@ -79,10 +79,16 @@ KINDS: Final[dict[str, tuple[str, bool]]] = {
     "entryRepeated": ("queue entries that recovery repeated in place of lost ones", False),
     "keyNotIndexed": ("keys of records that the index has not", False),
 }
+#: Bits of a key hash; a stretch of the log is far shorter than what is left of 64.
+_HASH_BITS: Final = 31
+#: Bytes and records at a time. Each queue that a piece has records of costs some 100 µs in it: with thousands of queues
+#: large pieces are five times quicker, with a few they cost a tenth, for they leave the processor's cache.
+_BYTES_AT_ONCE: Final = 32 << 20
+_ROWS_MAX: Final = 1 << 16
 
 
 @dataclass(slots=True)
-class Kind:
+class FaultCount:
     """How much there is of one kind; `places` are the first."""
 
     count: int = 0
@@ -97,14 +103,14 @@ class Tally:
     entries: int = 0
     index_entries: int = 0
     log_bytes: int = 0
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    kinds: dict[str, FaultCount] = field(default_factory=dict)
 
     def add(self, kind: str, places: Iterable[str], count: int) -> None:
         """Count COUNT findings of KIND; PLACES are only asked for while they are remembered."""
         assert kind in KINDS, kind
         if not count:
             return
-        found = self.kinds.setdefault(kind, Kind())
+        found = self.kinds.setdefault(kind, FaultCount())
         found.count += count
         if len(found.places) < PLACES_MAX:
             for place in places:
@@ -137,10 +143,6 @@ class Tally:
                 if name in self.kinds
             ],
         }
-
-
-#: Bits of a key hash; a stretch of the log is far shorter than what is left of 64.
-_HASH_BITS: Final = 31
 
 
 @dataclass(slots=True)
@@ -313,7 +315,7 @@ class QueuePass:
                 self._see_batches(queue, array, columns, rows)
             else:
                 if topic == SCHEDULE_TOPIC:
-                    found = Found(array, columns.take(rows))
+                    found = FoundRecords(array, columns.take(rows))
                     codes[rows] = self._check.tags_codes(topic, found)
                 self._see_plain(queue, columns, rows, codes[rows])
 
@@ -417,10 +419,6 @@ def _places(offsets: Longs, name: str = "") -> Iterator[str]:
         yield f"log offset {offset:,}" + (f" of {name}" if name else "")
 
 
-#: Bytes and records at a time. Each queue that a piece has records of costs some 100 µs in it: with thousands of queues
-#: large pieces are five times quicker, with a few they cost a tenth, for they leave the processor's cache.
-_BYTES_AT_ONCE: Final = 32 << 20
-_ROWS_MAX: Final = 1 << 16
 _GAP_KINDS: Final = {"missing": "logFileMissing", "damaged": "logDamaged"}
 
 
@@ -447,7 +445,7 @@ class Verification:
                 continue
             for at in range(0, len(part.columns), _ROWS_MAX):
                 rows = part.columns.take(slice(at, at + _ROWS_MAX))
-                self._see(Stretch(part.file, part.view, rows))
+                self._see(LogStretch(part.file, part.view, rows))
             yield int(part.offsets[-1]) - self._walk.begin
         self._queues.finish()
         self._index.finish()
@@ -460,7 +458,7 @@ class Verification:
             place = f"log offset {gap.start:,}–{gap.end:,}: {gap.why}"
             self.tally.add(_GAP_KINDS[gap.kind], [place], 1)
 
-    def _see(self, part: Stretch) -> None:
+    def _see(self, part: LogStretch) -> None:
         columns = part.columns
         self.tally.records += len(columns)
         self.tally.log_bytes += int(columns.sizes.sum())

@@ -30,11 +30,13 @@ from ...store.format.log_file import begins_record
 from ...store.format.state_tables import GroupConfig
 from ...store.queue_view import QueueEntries, entries_of
 from ...store.view import OpenedQueue, OpenedStore
-from ..stores.waiting import Waiting, waiting_of
-from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
+from ..stores.waiting import WaitingCounts, waiting_of
+from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 
 #: By topic and queue: groups, and their committed offsets; None for none.
 Positions = Mapping[tuple[str, int], dict[str, int | None]]
+#: So many records that cannot be read are passed over, one by one, to find the oldest that can.
+_BAD_HEADS_MAX: Final = 64
 
 
 def positions_of(store: OpenedStore, queues: Collection[OpenedQueue]) -> Positions:
@@ -115,10 +117,6 @@ def _owner(name: str, groups: Collection[str]) -> str:
         if name[at] in "_+" and name[:at] in groups:
             return name[:at]
     return name
-
-
-#: So many records that cannot be read are passed over, one by one, to find the oldest that can.
-_BAD_HEADS_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -227,7 +225,7 @@ class _Report:
         self._now_ms = now_ms
         self._bounds = {(one.topic, one.queue_id): one for one in store.queues()}
         self._positions: Positions = positions_of(store, self._bounds.values())
-        self._waiting: Waiting = waiting_of(store)
+        self._waiting: WaitingCounts = waiting_of(store)
         self._accounts = accounts_in(store.disk, store.root)
         self._retries: dict[str, int] = defaultdict(int)
         self._dead: dict[str, int] = defaultdict(int)
@@ -279,7 +277,7 @@ class _Report:
             unread_by_offset.get(committed, Unread()) if known and committed is not None else None
         )
         held = self._waiting.held_by(*place, group)
-        facts = Facts(
+        facts = LagFacts(
             topic=place[0],
             queue_id=place[1],
             group=group,

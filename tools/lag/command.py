@@ -39,11 +39,13 @@ from ..stores.locations import locate
 from .cold import store_rows
 from .live import cluster_rows
 from .output import check_out, print_rows, write_rows
-from .rows import LagRow, Verdict
-from .snapshots import Progress, Snapshot, compare
+from .rows import LagRow, LagVerdict
+from .snapshots import LagProgress, LagSnapshot, compare
 
 #: Verdicts that no limit of messages excuses.
-_WRONG = frozenset({Verdict.DATA_LOST, Verdict.AHEAD, Verdict.NO_SUCH_QUEUE, Verdict.STALLED})
+_WRONG = frozenset(
+    {LagVerdict.DATA_LOST, LagVerdict.AHEAD, LagVerdict.NO_SUCH_QUEUE, LagVerdict.STALLED}
+)
 
 
 @click.command(cls=TakesStores)
@@ -102,7 +104,7 @@ class _Asked:
     group: str
     topic: str
     out: str | None
-    since: Snapshot | None
+    since: LagSnapshot | None
     interval_ms: int | None
     times: int | None
     max_lag: int | None
@@ -131,14 +133,14 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         nameserver=given.pop("nameserver") or DEFAULT_NAME_SERVERS,
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
-        since=None if since is None else Snapshot.parse(Path(since).read_text("utf-8")),
+        since=None if since is None else LagSnapshot.parse(Path(since).read_text("utf-8")),
         interval_ms=interval_ms,
         settings=broker_settings(given.pop("settings")),
         **given,
     )
 
 
-def _looks(asked: _Asked, clock: Clock) -> Iterator[list[Progress]]:
+def _looks(asked: _Asked, clock: Clock) -> Iterator[list[LagProgress]]:
     """Yield what each look finds: one, or with an interval one after the other."""
     before = asked.since
     with ExitStack() as stack:
@@ -152,7 +154,7 @@ def _looks(asked: _Asked, clock: Clock) -> Iterator[list[Progress]]:
             yield found
             if asked.interval_ms is None or number == asked.times:
                 return
-            before = Snapshot.of(rows, now_ms)
+            before = LagSnapshot.of(rows, now_ms)
             asyncio.run(clock.sleep_until(looked_ms + asked.interval_ms))
 
 

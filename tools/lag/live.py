@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from ...client import Admin, GroupQueue, GroupReport
 from ...proto.errors import GroupNotFound, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from .rows import Facts, LagRow, is_dead_letter_topic, is_retry_topic
+from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 
 
 def cluster_rows(admin: Admin) -> list[LagRow]:
@@ -69,7 +69,7 @@ def _rows_of(group: str, queues: list[GroupQueue]) -> list[LagRow]:
 def _row(group: str, one: GroupQueue, retries: int, dead: int) -> LagRow:
     topic, broker, number = one.queue
     is_own = is_retry_topic(topic, group) or is_dead_letter_topic(topic, group)
-    facts = Facts(
+    facts = LagFacts(
         topic=topic,
         queue_id=number,
         group=group,

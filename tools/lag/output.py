@@ -17,7 +17,7 @@ from ...proto.duration import format_duration
 from ...proto.errors import ConfigError
 from ..output import print_table
 from .rows import COLUMNS, LagRow, lag_batch
-from .snapshots import Progress, document_of
+from .snapshots import LagProgress, document_of
 
 _TITLES: Final = (
     "broker", "topic", "queue", "group", "committed", "min", "max", "lag", "bytes", "oldest", "verdict",
@@ -28,7 +28,7 @@ _ROWS_MAX: Final = 1_000
 FORMS: Final = (".json", ".jsonl", ".csv", ".parquet")
 
 
-def print_rows(found: Sequence[Progress], *, as_json: bool, with_rates: bool) -> None:
+def print_rows(found: Sequence[LagProgress], *, as_json: bool, with_rates: bool) -> None:
     """Print FOUND: a row a line as JSON, or a table with a line that sums it up."""
     if as_json:
         documents = (one.to_json() if with_rates else one.row.to_json() for one in found)
@@ -44,7 +44,7 @@ def print_rows(found: Sequence[Progress], *, as_json: bool, with_rates: bool) ->
     click.echo(_summary([one.row for one in found]))
 
 
-def _cells(one: Progress, *, with_rates: bool) -> list[object]:
+def _cells(one: LagProgress, *, with_rates: bool) -> list[object]:
     row, facts = one.row, one.row.facts
     age = None if row.oldest_unread_age_ms is None else _rounded(row.oldest_unread_age_ms)
     numbers = (facts.committed_offset, facts.min_offset, facts.max_offset, row.lag, row.lag_bytes)

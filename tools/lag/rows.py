@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BROADCAST_SUFFIX = "@broadcast"
 
 
-class Verdict(StrEnum):
+class LagVerdict(StrEnum):
     """How a group stands in a queue."""
 
     OK = "ok"
@@ -52,11 +52,11 @@ class Verdict(StrEnum):
 
 
 #: All is well: nothing that the group could read is unread.
-CALM = frozenset({Verdict.OK, Verdict.DELAYED, Verdict.HELD})
+CALM = frozenset({LagVerdict.OK, LagVerdict.DELAYED, LagVerdict.HELD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LagFacts:
     """What is known of GROUP in one queue; None is unknown.
 
     min_offset, max_offset: both None where there is no such queue.  unread_entries: how many of the unread messages
@@ -98,75 +98,75 @@ class Facts:
         return max(0, self.max_offset - max(at or 0, self.min_offset or 0))
 
 
-def judge(facts: Facts) -> tuple[Verdict, tuple[str, ...]]:
+def judge(facts: LagFacts) -> tuple[LagVerdict, tuple[str, ...]]:
     """Return the verdict on FACTS and its reasons."""
     verdict, why = _verdict(facts)
     return verdict, (why, *_besides(facts, verdict))
 
 
-def _verdict(facts: Facts) -> tuple[Verdict, str]:
+def _verdict(facts: LagFacts) -> tuple[LagVerdict, str]:
     low, high, at = facts.min_offset, facts.max_offset, facts.committed_offset
     if high is None:
-        return Verdict.NO_SUCH_QUEUE, f"{facts.topic} has no queue {facts.queue_id}"
+        return LagVerdict.NO_SUCH_QUEUE, f"{facts.topic} has no queue {facts.queue_id}"
     if at is None:
         return _uncommitted(facts, low or 0, high)
     if at > high:
         return (
-            Verdict.AHEAD,
+            LagVerdict.AHEAD,
             f"{_count(at - high, 'message')} beyond the end at {high:,}: the store was cut or replaced",
         )
     if low is not None and at < low:
         gone = _count(low - at, "message")
-        return Verdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
+        return LagVerdict.DATA_LOST, f"{gone} before {low:,} went before the group read them"
     unread_from = max(at, facts.read_to or 0)
     if unread_from < high:
         return _unread(facts, high - unread_from)
     return _all_read(facts, high)
 
 
-def _uncommitted(facts: Facts, low: int, high: int) -> tuple[Verdict, str]:
+def _uncommitted(facts: LagFacts, low: int, high: int) -> tuple[LagVerdict, str]:
     if is_dead_letter_topic(facts.topic, facts.group):
-        return Verdict.DEAD_LETTERS, f"{_count(high - max(0, low), 'dead letter')}"
+        return LagVerdict.DEAD_LETTERS, f"{_count(high - max(0, low), 'dead letter')}"
     there = f"{_count(high - max(0, low), 'message')} in it" if high > low else "it is empty"
-    return Verdict.NEVER_COMMITTED, f"the group has no offset in this queue; {there}"
+    return LagVerdict.NEVER_COMMITTED, f"the group has no offset in this queue; {there}"
 
 
-def _unread(facts: Facts, lag: int) -> tuple[Verdict, str]:
+def _unread(facts: LagFacts, lag: int) -> tuple[LagVerdict, str]:
     unread = f"{_count(lag, 'message')} unread"
     if facts.stalled_ms is not None:
-        return Verdict.STALLED, f"{unread}, and no progress for {facts.stalled_ms / 1000:,.3g} s"
+        return LagVerdict.STALLED, f"{unread}, and no progress for {facts.stalled_ms / 1000:,.3g} s"
     if is_dead_letter_topic(facts.topic, facts.group):
-        return Verdict.DEAD_LETTERS, f"{_count(lag, 'dead letter')} unread"
+        return LagVerdict.DEAD_LETTERS, f"{_count(lag, 'dead letter')} unread"
     if is_retry_topic(facts.topic, facts.group):
-        return Verdict.RETRYING, f"{_count(lag, 'retried message')} unread"
-    return Verdict.BEHIND, unread
+        return LagVerdict.RETRYING, f"{_count(lag, 'retried message')} unread"
+    return LagVerdict.BEHIND, unread
 
 
-def _all_read(facts: Facts, high: int) -> tuple[Verdict, str]:
+def _all_read(facts: LagFacts, high: int) -> tuple[LagVerdict, str]:
     if facts.delayed and is_retry_topic(facts.topic, facts.group):
-        return Verdict.RETRYING, f"{_count(facts.delayed, 'message')} waiting for the next try"
+        return LagVerdict.RETRYING, f"{_count(facts.delayed, 'message')} waiting for the next try"
     if facts.held:
-        return Verdict.HELD, _held(facts)
+        return LagVerdict.HELD, _held(facts)
     if facts.delayed:
-        return Verdict.DELAYED, _delayed(facts)
-    return Verdict.OK, f"all read up to {high:,}" if high else "the queue is empty"
+        return LagVerdict.DELAYED, _delayed(facts)
+    return LagVerdict.OK, f"all read up to {high:,}" if high else "the queue is empty"
 
 
-def _besides(facts: Facts, verdict: Verdict) -> Iterator[str]:
+def _besides(facts: LagFacts, verdict: LagVerdict) -> Iterator[str]:
     """Yield what else is worth knowing."""
     lag = facts.lag
     if (
         lag
         and facts.unread_entries is not None
         and facts.committed_offset is not None
-        and verdict is not Verdict.DATA_LOST
+        and verdict is not LagVerdict.DATA_LOST
     ):
         missing = lag - facts.unread_entries
         if missing > 0:
             yield f"{_count(missing, 'unread message')} cannot be read: the queue has no entries for them"
-    if facts.held and verdict is not Verdict.HELD:
+    if facts.held and verdict is not LagVerdict.HELD:
         yield _held(facts)
-    if facts.delayed and verdict not in (Verdict.DELAYED, Verdict.RETRYING):
+    if facts.delayed and verdict not in (LagVerdict.DELAYED, LagVerdict.RETRYING):
         yield _delayed(facts)
     if facts.skipped:
         yield f"{_count(facts.skipped, 'message')} skipped by the group's filters"
@@ -176,14 +176,14 @@ def _besides(facts: Facts, verdict: Verdict) -> Iterator[str]:
         yield f"the group has {_count(facts.dead_letters, 'dead letter')}"
 
 
-def _held(facts: Facts) -> str:
+def _held(facts: LagFacts) -> str:
     text = f"{_count(facts.held or 0, 'message')} popped and not acknowledged"
     if facts.held_until_ms is not None and facts.held_until_ms <= facts.now_ms:
         return f"{text}; their leases have ended, so they come again"
     return text
 
 
-def _delayed(facts: Facts) -> str:
+def _delayed(facts: LagFacts) -> str:
     return f"{_count(facts.delayed or 0, 'message')} for this queue waiting for their time"
 
 
@@ -224,23 +224,23 @@ COLUMNS: Final = (
 class LagRow:
     """How GROUP stands in one queue; None is unknown, and where it cannot be told.
 
-    lag: messages in the queue that are not finished (Facts.lag).  lag_bytes: bytes of their records, from the committed
-    offset on.  oldest_unread_age_ms: how long ago the oldest of them was stored; None where nothing is unread.
-    facts: what the verdict was made of.
+    lag: messages in the queue that are not finished (LagFacts.lag).  lag_bytes: bytes of their records, from the
+    committed offset on.  oldest_unread_age_ms: how long ago the oldest of them was stored; None where nothing is
+    unread.  facts: what the verdict was made of.
     """
 
     broker_name: str
-    facts: Facts
+    facts: LagFacts
     lag_bytes: int | None
     oldest_unread_age_ms: int | None
-    verdict: Verdict
+    verdict: LagVerdict
     reasons: tuple[str, ...]
 
     @classmethod
     def of(
         cls,
         broker_name: str,
-        facts: Facts,
+        facts: LagFacts,
         *,
         lag_bytes: int | None,
         oldest_unread_age_ms: int | None,

@@ -15,7 +15,7 @@ from .rows import CALM, LagRow
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LagPosition:
     """What of a row must be known to compare it with a later one."""
 
     committed_offset: int | None
@@ -23,27 +23,30 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LagSnapshot:
     """The positions of one moment, by broker, topic, queue and group."""
 
     taken_at_ms: int
-    positions: Mapping[tuple[str, str, int, str], Position]
+    positions: Mapping[tuple[str, str, int, str], LagPosition]
 
     @classmethod
-    def of(cls, rows: Iterable[LagRow], taken_at_ms: int) -> Snapshot:
+    def of(cls, rows: Iterable[LagRow], taken_at_ms: int) -> LagSnapshot:
         """Return the snapshot of ROWS."""
         return cls(
             taken_at_ms,
-            {row.key: Position(row.facts.committed_offset, row.facts.max_offset) for row in rows},
+            {
+                row.key: LagPosition(row.facts.committed_offset, row.facts.max_offset)
+                for row in rows
+            },
         )
 
     @classmethod
-    def parse(cls, text: str) -> Snapshot:
+    def parse(cls, text: str) -> LagSnapshot:
         """Return the snapshot in TEXT, a document that `pocketmq lag --out FILE.json` wrote; or InvalidArgument."""
         try:
             document = json.loads(text)
             positions = {
-                (row["brokerName"], row["topic"], int(row["queueId"]), row["group"]): Position(
+                (row["brokerName"], row["topic"], int(row["queueId"]), row["group"]): LagPosition(
                     _number(row["committedOffset"]), _number(row["maxOffset"])
                 )
                 for row in document["rows"]
@@ -67,7 +70,7 @@ def document_of(rows: Iterable[LagRow], taken_at_ms: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LagProgress:
     """A row, and what it did since an earlier snapshot; None is unknown.
 
     read_per_s, written_per_s: messages a second, committed and stored; never negative: an offset that was set back, or
@@ -89,25 +92,25 @@ class Progress:
         }
 
 
-def compare(before: Snapshot | None, rows: Sequence[LagRow], now_ms: int) -> list[Progress]:
+def compare(before: LagSnapshot | None, rows: Sequence[LagRow], now_ms: int) -> list[LagProgress]:
     """Return ROWS, taken at NOW_MS, with what they did since BEFORE; a row without progress is judged `stalled`.
 
     Rows that BEFORE does not have, and all of them without BEFORE or without time between, have no rates.
     """
     elapsed_ms = 0 if before is None else now_ms - before.taken_at_ms
     if before is None or elapsed_ms <= 0:
-        return [Progress(row=row, catch_up_s=_catch_up_s(row.lag, None, None)) for row in rows]
+        return [LagProgress(row=row, catch_up_s=_catch_up_s(row.lag, None, None)) for row in rows]
     return [_progress(before.positions.get(row.key), row, elapsed_ms) for row in rows]
 
 
-def _progress(before: Position | None, row: LagRow, elapsed_ms: int) -> Progress:
+def _progress(before: LagPosition | None, row: LagRow, elapsed_ms: int) -> LagProgress:
     if before is None:
-        return Progress(row=row, catch_up_s=_catch_up_s(row.lag, None, None))
+        return LagProgress(row=row, catch_up_s=_catch_up_s(row.lag, None, None))
     read = _rate(before.committed_offset, row.facts.committed_offset, elapsed_ms)
     written = _rate(before.max_offset, row.facts.max_offset, elapsed_ms)
     if _stands_still(before, row):
         row = row.stalled_for(elapsed_ms)
-    return Progress(
+    return LagProgress(
         row=row,
         read_per_s=read,
         written_per_s=written,
@@ -121,7 +124,7 @@ def _rate(before: int | None, after: int | None, elapsed_ms: int) -> float | Non
     return (after - before) * 1000 / elapsed_ms
 
 
-def _stands_still(before: Position, row: LagRow) -> bool:
+def _stands_still(before: LagPosition, row: LagRow) -> bool:
     """Was something unread at both moments, and was nothing read between them?"""
     at = row.facts.committed_offset
     if at is None or not row.lag or row.verdict in CALM:

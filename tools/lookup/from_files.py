@@ -14,12 +14,12 @@ from ...proto.record import Record, decompress_body
 from ...store.os_disk import OsDisk
 from ..output import body_fields, instant, print_json, print_pairs
 from ..stores.locations import StoreLocation, locate
-from .log_files import Stored
+from .files import StoredRecord
 from .question import Question
-from .search import Found, StoreSearch
+from .search import LookupAnswer, StoreSearch
 
 
-def message_row(stored: Stored, broker: str) -> dict[str, Any]:
+def message_row(stored: StoredRecord, broker: str) -> dict[str, Any]:
     """Return STORED as JSON shows it; what a message does not have is null.
 
     `body` is text, or null with `bodyBase64`, or with `bodyFault` for what cannot be decompressed.
@@ -63,7 +63,7 @@ def _body(record: Record) -> dict[str, str | None]:
     return fields
 
 
-def print_stored(stored: Stored, broker: str) -> None:
+def print_stored(stored: StoredRecord, broker: str) -> None:
     """Print STORED for people."""
     record = stored.record
     fields, size = _body(record), len(stored.data)
@@ -119,7 +119,7 @@ def print_from_files(
             click.echo(f"note: {sentence}", err=True)
 
 
-def ask(search: StoreSearch, question: Question) -> Found:
+def ask(search: StoreSearch, question: Question) -> LookupAnswer:
     """Return what one store answers."""
     topic, count, scan = question.topic, question.count, question.scan
     if question.message_id is not None:
@@ -144,8 +144,8 @@ def _search(place: StoreLocation, settings: Mapping[str, str]) -> StoreSearch:
 
 
 def _ordered(
-    question: Question, answers: Sequence[tuple[StoreLocation, Found]]
-) -> list[tuple[Stored, str]]:
+    question: Question, answers: Sequence[tuple[StoreLocation, LookupAnswer]]
+) -> list[tuple[StoredRecord, str]]:
     """Return the hits of all stores, oldest first: the first ones by time and offset, the newest ones by key."""
     rows = [(stored, place.broker_name) for place, found in answers for stored in found.hits]
     rows.sort(key=lambda row: row[0].record.store_timestamp_ms)
@@ -153,7 +153,7 @@ def _ordered(
     return rows[-question.count :] if by_key else rows[: question.count]
 
 
-def _told(answers: Sequence[tuple[StoreLocation, Found]]) -> list[str]:
+def _told(answers: Sequence[tuple[StoreLocation, LookupAnswer]]) -> list[str]:
     several = len(answers) > 1
     return [
         f"{place.broker_name}: {sentence}" if several else sentence
@@ -163,7 +163,7 @@ def _told(answers: Sequence[tuple[StoreLocation, Found]]) -> list[str]:
 
 
 def _not_found(
-    question: Question, answers: Sequence[tuple[StoreLocation, Found]], told: Sequence[str]
+    question: Question, answers: Sequence[tuple[StoreLocation, LookupAnswer]], told: Sequence[str]
 ) -> MessageNotFound:
     may = any(found.may_have_existed for _, found in answers)
     where = f"topic {question.topic!r}" if question.topic is not None else "the store"

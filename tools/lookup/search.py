@@ -23,10 +23,16 @@ from ...proto.record import Host, Record
 from ...store.disk import Disk
 from ...store.format.index import index_key, key_hash
 from ...store.index_view import Candidate, IndexFiles, PagedIndex
-from .log_files import Absence, LogFiles, Stored
-from .queue_files import QueueEntry, QueueFiles, Queues
+from .files import Absence, LogFiles, QueueEntry, QueueFiles, Queues, StoredRecord
 
 TIME_MAX_MS: Final = (1 << 63) - 1
+#: A part of the log that no index covers is searched of itself up to so many bytes: a quarter of a second.
+SCAN_BYTES: Final = 256 << 20
+#: Candidates of one key that are compared; entries of a key that often are no key.
+_CANDIDATES_MAX: Final = 100_000
+#: Where a topic has no hit: other topics that are named, and candidates that are read in each.
+_TOPICS_TOLD: Final = 5
+_OTHERS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ ALL_TIMES: Final = TimeRange()
 
 
 @dataclass(slots=True)
-class Found:
+class LookupAnswer:
     """The answer of one store.
 
     hits: oldest first;  candidates: index entries with the hash that was looked for;  collisions: those that lead to
@@ -54,7 +60,7 @@ class Found:
     may_have_existed: could the message have been there, and be gone, or be out of reach?;  notes: sentences.
     """
 
-    hits: list[Stored] = field(default_factory=list)
+    hits: list[StoredRecord] = field(default_factory=list)
     candidates: int = 0
     collisions: int = 0
     strays: int = 0
@@ -125,14 +131,6 @@ def keys_of(record: Record) -> list[str]:
     return [unique, *words] if unique else words
 
 
-#: A part of the log that no index covers is searched of itself up to so many bytes: a quarter of a second.
-SCAN_BYTES: Final = 256 << 20
-#: Candidates of one key that are compared; entries of a key that often are no key.
-_CANDIDATES_MAX: Final = 100_000
-#: Where a topic has no hit: other topics that are named, and candidates that are read in each.
-_TOPICS_TOLD: Final = 5
-_OTHERS_MAX: Final = 16
-
 _Matches = Callable[[Record], bool]
 
 
@@ -158,7 +156,7 @@ class StoreSearch:
         times: TimeRange = ALL_TIMES,
         count: int = 32,
         scan: bool = False,
-    ) -> Found:
+    ) -> LookupAnswer:
         """Return the newest COUNT messages with KEY (one of its keys, or its id; KIND "T": its tag) stored in TIMES.
 
         Without TOPIC all topics are looked in. SCAN: read the whole log, whatever the index says.
@@ -167,9 +165,9 @@ class StoreSearch:
         def matches(record: Record) -> bool:
             return key in _texts(record, kind) and topic in (None, record.topic)
 
-        found = Found()
+        found = LookupAnswer()
         self.log.known = self.index.end_log_offset
-        hits: dict[int, Stored] = {}
+        hits: dict[int, StoredRecord] = {}
         if not scan:
             for name in self.queues.topics if topic is None else [topic]:
                 self._ask_index(index_key(name, key, kind), matches, times, count, found, hits)
@@ -182,7 +180,7 @@ class StoreSearch:
             self._tell_of_other_topics(topic, key, kind, found)
         return found
 
-    def _tell_of_other_topics(self, topic: str, key: str, kind: str, found: Found) -> None:
+    def _tell_of_other_topics(self, topic: str, key: str, kind: str, found: LookupAnswer) -> None:
         """Note which other topics have the KEY: a message that waits or failed lies in another one than its own."""
         others = [
             name
@@ -200,7 +198,7 @@ class StoreSearch:
         candidates = self.index.candidates(index_key(topic, key, kind), 0, TIME_MAX_MS)
         for candidate in islice(candidates, _OTHERS_MAX):
             stored = self.log.at(candidate.log_offset)
-            if not isinstance(stored, Stored) or stored.record.topic != topic:
+            if not isinstance(stored, StoredRecord) or stored.record.topic != topic:
                 continue
             if key in _texts(stored.record, kind):
                 yield True
@@ -211,8 +209,8 @@ class StoreSearch:
         matches: _Matches,
         times: TimeRange,
         count: int,
-        found: Found,
-        hits: dict[int, Stored],
+        found: LookupAnswer,
+        hits: dict[int, StoredRecord],
     ) -> None:
         wanted, own = key_hash(text), 0
         for number, candidate in enumerate(
@@ -245,8 +243,8 @@ class StoreSearch:
         times: TimeRange,
         *,
         scan: bool,
-        found: Found,
-        hits: dict[int, Stored],
+        found: LookupAnswer,
+        hits: dict[int, StoredRecord],
     ) -> None:
         ranges = [(self.log.begin, self.log.data_end)] if scan else self._uncovered()
         if sum(end - begin for begin, end in ranges) > SCAN_BYTES and not scan:
@@ -283,10 +281,10 @@ class StoreSearch:
 
     def _behind(self, file: PagedIndex) -> int:
         last = self.log.at(file.header.end_log_offset)
-        size = len(last.data) if isinstance(last, Stored) else 0
+        size = len(last.data) if isinstance(last, StoredRecord) else 0
         return file.header.end_log_offset + size
 
-    def _tell_what_is_gone(self, times: TimeRange, found: Found) -> None:
+    def _tell_what_is_gone(self, times: TimeRange, found: LookupAnswer) -> None:
         first_ms = self.log.begin_time_ms
         reaches_back = first_ms is not None and times.begin_ms < first_ms and not found.more
         if self.log.begin and first_ms is not None and reaches_back:
@@ -298,7 +296,7 @@ class StoreSearch:
 
     def by_id(
         self, message_id: str, topic: str | None = None, *, count: int = 32, scan: bool = False
-    ) -> Found:
+    ) -> LookupAnswer:
         """Return the message that an offset MESSAGE_ID names, or all that bear the unique one, oldest first.
 
         An id of 32 or 56 digits may be either; the place that it names is looked at first.
@@ -308,14 +306,16 @@ class StoreSearch:
         except InvalidArgument:
             return self._by_unique_id(message_id, topic, count=count, scan=scan)
         at_place = self.log.at(log_offset)
-        if isinstance(at_place, Stored) and _bears(at_place.record, message_id, topic):
-            return Found(hits=[at_place])
+        if isinstance(at_place, StoredRecord) and _bears(at_place.record, message_id, topic):
+            return LookupAnswer(hits=[at_place])
         found = self._by_unique_id(message_id, topic, count=count, scan=scan)
         if not found.hits and 0 <= log_offset < self.log.limit:
             self._tell_of_place(at_place, Host(host, port), found)
         return found
 
-    def _tell_of_place(self, at_place: Stored | Absence, host: Host, found: Found) -> None:
+    def _tell_of_place(
+        self, at_place: StoredRecord | Absence, host: Host, found: LookupAnswer
+    ) -> None:
         if isinstance(at_place, Absence):
             found.notes.append(f"as an offset id: {at_place.why}")
             found.may_have_existed |= at_place.kind in ("expired", "hole")
@@ -326,25 +326,31 @@ class StoreSearch:
                 f"as an offset id it names the broker at {host}; the record at that place was stored by {there}"
             )
 
-    def _by_unique_id(self, text: str, topic: str | None, *, count: int, scan: bool) -> Found:
+    def _by_unique_id(
+        self, text: str, topic: str | None, *, count: int, scan: bool
+    ) -> LookupAnswer:
         found = self.by_key(topic, text, count=count, scan=scan)
         found.hits = [one for one in found.hits if one.record.properties.get(UNIQ_KEY) == text]
         return found
 
     # --- by offset and time --------------------------------------------------------------------------------------
 
-    def by_log_offset(self, log_offset: int) -> Found:
+    def by_log_offset(self, log_offset: int) -> LookupAnswer:
         """Return the record that begins at LOG_OFFSET."""
         stored = self.log.at(log_offset)
-        if isinstance(stored, Stored):
-            return Found(hits=[stored])
-        return Found(unreadable=[stored], may_have_existed=stored.kind in ("expired", "hole"))
+        if isinstance(stored, StoredRecord):
+            return LookupAnswer(hits=[stored])
+        return LookupAnswer(
+            unreadable=[stored], may_have_existed=stored.kind in ("expired", "hole")
+        )
 
-    def by_queue_offset(self, topic: str, queue: int, offset: int, *, count: int = 1) -> Found:
+    def by_queue_offset(
+        self, topic: str, queue: int, offset: int, *, count: int = 1
+    ) -> LookupAnswer:
         """Return COUNT messages of a queue from queue offset OFFSET on; none if that one cannot be read."""
         files = self.queues.get(topic, queue)
         if files is None:
-            return Found(notes=[f"the store has no queue {topic}/{queue}"])
+            return LookupAnswer(notes=[f"the store has no queue {topic}/{queue}"])
         if files.entry(offset) is None:
             low, high = files.min_offset(self.log), files.max_offset
             note = f"queue {topic}/{queue} has the offsets {low:,} to {high - 1:,}"
@@ -353,34 +359,36 @@ class StoreSearch:
                 if high > low
                 else f"queue {topic}/{queue} is empty; the next offset is {high:,}"
             )
-            return Found(notes=[note], may_have_existed=0 <= offset < high)
-        found = Found()
+            return LookupAnswer(notes=[note], may_have_existed=0 <= offset < high)
+        found = LookupAnswer()
         for entry in files.entries_from(offset):
             self._take(entry, found)
             if len(found.hits) == 1 and self._repeats(files, offset, found.hits[0]):
                 note = f"the message at offset {offset:,} is lost: its entry repeats another one"
-                return Found(notes=[note], may_have_existed=True)
+                return LookupAnswer(notes=[note], may_have_existed=True)
             if len(found.hits) >= count or not found.hits:
                 break
         return found
 
-    def _repeats(self, files: QueueFiles, offset: int, stored: Stored) -> bool:
+    def _repeats(self, files: QueueFiles, offset: int, stored: StoredRecord) -> bool:
         """Does the entry at OFFSET, which leads to STORED, repeat the entry of the number that STORED bears?"""
         number = stored.record.queue_offset
         own = None if number == offset else files.entry(number)
         return own is not None and own.log_offset == stored.log_offset and not files.is_batch
 
-    def _take(self, entry: QueueEntry, found: Found) -> None:
+    def _take(self, entry: QueueEntry, found: LookupAnswer) -> None:
         stored = self.log.at(entry.log_offset)
-        if isinstance(stored, Stored):
+        if isinstance(stored, StoredRecord):
             found.hits.append(stored)
             return
         found.unreadable.append(stored)
         found.may_have_existed = True
 
-    def by_time(self, topic: str, queue: int | None, times: TimeRange, *, count: int = 32) -> Found:
+    def by_time(
+        self, topic: str, queue: int | None, times: TimeRange, *, count: int = 32
+    ) -> LookupAnswer:
         """Return the first COUNT messages of TOPIC (of one QUEUE) stored in TIMES, oldest first."""
-        found = Found()
+        found = LookupAnswer()
         chosen = [one for one in self.queues.of_topic(topic) if queue in (None, one.queue)]
         if not chosen:
             found.notes.append(f"the store has no queue {topic}" + (f"/{queue}" if queue else ""))
@@ -397,8 +405,8 @@ class StoreSearch:
         return found
 
     def _from_time(
-        self, files: QueueFiles, times: TimeRange, count: int, found: Found
-    ) -> Iterator[Stored]:
+        self, files: QueueFiles, times: TimeRange, count: int, found: LookupAnswer
+    ) -> Iterator[StoredRecord]:
         taken = 0
         for entry in files.entries_from(files.offset_at_time(times.begin_ms, self.log)):
             stored = self.log.at(entry.log_offset)

@@ -42,8 +42,8 @@ from ...store.overlay_disk import OverlayDisk
 from ...store.recovery import RecoveryReport
 from ...store.sizes import settings_of
 from ...store.state_files import BROKEN_FOLDER, StateFile
-from ..doctor.evidence import Evidence, gather
-from ..doctor.losses import Losses, find_losses
+from ..doctor.evidence import StoreEvidence, gather
+from ..doctor.losses import StartLosses, find_losses
 from ..doctor.outcome import outcome_of
 from ..fork.skeleton import (
     ROWS,
@@ -61,6 +61,7 @@ _BATCH_ATTRIBUTE: Final = {"queue.type": "BatchCQ"}
 _TOPICS: Final = "topics.json"
 #: What must be a file at the store's root, or under config/.
 _SINGLE_FILES: Final = ("checkpoint", "timerwheel", "abort", "lock", "config/timercheck")
+_NOT_BELIEVED = ("pocketmq/verified.json",)
 
 
 @dataclass(slots=True)
@@ -271,17 +272,14 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-_NOT_BELIEVED = ("pocketmq/verified.json",)
-
-
 @dataclass(slots=True)
 class Repaired:
     """What was found in the store, what was changed in the copy, and what is lost."""
 
-    evidence: Evidence
+    evidence: StoreEvidence
     fitted: Fitted
     recovery: RecoveryReport
-    losses: Losses
+    losses: StartLosses
     copied: Copied = field(default_factory=Copied)
 
 

@@ -35,11 +35,30 @@ from ...store.view import OpenedStore
 from ..stores import RECOVERIES, RecoveryName
 from ..stores.cold_store import open_cold
 from ..stores.locations import StoreLocation
-from ..stores.scan.conditions import Conditions
-from ..stores.scan.log_range import policy_of
+from ..stores.scan.conditions import Conditions, policy_of
 from ..stores.scan.scan import SPLIT_BYTES, ScanOptions, Through, dataset_of
 from ..stores.schemas import datasets
 from .live.option_reader import OptionReader
+
+_OWN: Final = (
+    "path",
+    "paths",
+    "dataset",
+    "topic",
+    "queueId",
+    "maxSplitBytes",
+    "batchRows",
+    "badRecords",
+    "checkCrc",
+    "decompress",
+    "failOnDataLoss",
+    "through",
+    "brokerName",
+    "pushdown",
+    "recovery",
+    "now",
+)
+_BATCH_ROWS_MAX: Final = 1 << 20
 
 
 def _now_ms() -> int:
@@ -66,25 +85,6 @@ class Opening:
         )
 
 
-_OWN: Final = (
-    "path",
-    "paths",
-    "dataset",
-    "topic",
-    "queueId",
-    "maxSplitBytes",
-    "batchRows",
-    "badRecords",
-    "checkCrc",
-    "decompress",
-    "failOnDataLoss",
-    "through",
-    "brokerName",
-    "pushdown",
-    "recovery",
-    "now",
-)
-_BATCH_ROWS_MAX: Final = 1 << 20
 _APACHES: Final = tuple(
     name
     for field in fields(ApacheSettings)

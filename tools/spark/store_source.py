@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from ...store.view import OpenedStore
 from ..lag.cold import store_rows
 from ..stores.locations import StoreLocation, locate
-from ..stores.scan.log_range import BadRecords
+from ..stores.scan.conditions import BadRecords
 from ..stores.scan.scan import Scan, ScanTask
 from ..stores.schemas import arrow, projected
 from .asked_columns import check_types

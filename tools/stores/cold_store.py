@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...proto.errors import StoreRefused
-from ...store.apache.files import Refused
+from ...store.apache.files import StartRefused
 from ...store.overlay_disk import OverlayDisk
 from ...store.sizes import settings_of
 from ...store.view import NO_FILE, OpenedStore
@@ -40,7 +40,7 @@ def open_cold(
     way_in = OpenedStore.as_java if recovery == "apache" else OpenedStore.as_ours
     try:
         opened = way_in(disk, location.root, settings, now_ms)
-    except Refused as refusal:
+    except StartRefused as refusal:
         raise _refused(location, recovery, refusal.text) from None
     except OSError as error:
         if error.errno not in NO_FILE:

@@ -55,7 +55,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingCounts:
     """What waits. `is_whole` is false where there was too much to read: what is not found then is unknown, not 0."""
 
     is_whole: bool = True
@@ -74,9 +74,9 @@ class Waiting:
         return self.lent.get(key) or (self.held.get(key) if self.is_whole else None)
 
 
-def waiting_of(store: OpenedStore) -> Waiting:
+def waiting_of(store: OpenedStore) -> WaitingCounts:
     """Return what waits in STORE."""
-    found = Waiting(lent=_lent(store))
+    found = WaitingCounts(lent=_lent(store))
     delayed: dict[Place, int] = defaultdict(int)
     scheduled = list(islice(_scheduled(store), RECORDS_MAX + 1))
     timed = list(islice(_timed(store), RECORDS_MAX + 1))

@@ -22,8 +22,8 @@ from ...proto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY
 from ...store.damage import SetAside, set_aside
 from ...store.disk import Disk
 from ...store.os_disk import OsDisk
-from ..lookup.log_files import Absence
-from ..lookup.search import Found, StoreSearch
+from ..lookup.files import Absence
+from ..lookup.search import LookupAnswer, StoreSearch
 from ..options import TakesStores, broker_settings, chosen_stores, json_option, stores_argument
 from ..output import instant, print_json
 from ..stores.locations import StoreLocation, locate
@@ -45,6 +45,9 @@ _STYLES = {
     "acknowledged": "green",
     "read": "green",
 }
+#: Width of the table where the output is no terminal.
+_WIDTH = 160
+_NOT_FOUND = 3
 
 
 def print_story(console: Console, story: Story, broker: str) -> None:
@@ -95,9 +98,6 @@ def _when(event: Event) -> str:
 
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<queue>\d{1,9})/(?P<offset>\d{1,18})", re.ASCII)
-#: Width of the table where the output is no terminal.
-_WIDTH = 160
-_NOT_FOUND = 3
 
 
 @click.command(cls=TakesStores)
@@ -135,7 +135,7 @@ def why(
     asked = _Asked(**asked_for)
     given = broker_settings(settings)
     told: list[tuple[Story, StoreLocation]] = []
-    answers: list[Found] = []
+    answers: list[LookupAnswer] = []
     for place in locate(chosen_stores(stores), settings=given):
         found, stories = _told(place, given, asked)
         answers.append(found)
@@ -159,7 +159,7 @@ class _Asked:
 
 def _told(
     place: StoreLocation, settings: Mapping[str, str], asked: _Asked
-) -> tuple[Found, list[Story]]:
+) -> tuple[LookupAnswer, list[Story]]:
     """Return what the look-up in one store found, and the stories of it."""
     disk = place.open_disk()
     mapped = isinstance(disk, OsDisk)
@@ -169,7 +169,7 @@ def _told(
     return found, list(_stories(search, disk, witnesses, found, asked))
 
 
-def _found(search: StoreSearch, asked: _Asked) -> Found:
+def _found(search: StoreSearch, asked: _Asked) -> LookupAnswer:
     place = _PLACE.fullmatch(asked.message)
     if asked.topic is not None:
         # In all topics: a message that waits lies in another one than its own.
@@ -182,7 +182,7 @@ def _found(search: StoreSearch, asked: _Asked) -> Found:
 
 
 def _stories(
-    search: StoreSearch, disk: Disk, witnesses: Witnesses, found: Found, asked: _Asked
+    search: StoreSearch, disk: Disk, witnesses: Witnesses, found: LookupAnswer, asked: _Asked
 ) -> Iterator[Story]:
     for known in messages_of(found.hits)[-asked.count :]:
         copies = witnesses.copies_of(known, scan=asked.scan)
@@ -212,7 +212,7 @@ def _is_asked_for(one: SetAside, asked: _Asked) -> bool:
     return asked.message == place or asked.message.upper() in ids
 
 
-def _gone(search: StoreSearch, found: Found, asked: _Asked) -> tuple[str, int | None] | None:
+def _gone(search: StoreSearch, found: LookupAnswer, asked: _Asked) -> tuple[str, int | None] | None:
     """Return what is known to be gone, and when about it was stored; None if nothing says that it was there."""
     if found.expired:
         newest = found.expired[0]
@@ -235,7 +235,7 @@ def _gone(search: StoreSearch, found: Found, asked: _Asked) -> tuple[str, int | 
     return None
 
 
-def _not_found(asked: _Asked, answers: Sequence[Found]) -> MessageNotFound:
+def _not_found(asked: _Asked, answers: Sequence[LookupAnswer]) -> MessageNotFound:
     told = "; ".join(sentence for found in answers for sentence in found.sentences())
     doubt = ". It may have existed: " if any(one.may_have_existed for one in answers) else "; "
     return MessageNotFound(

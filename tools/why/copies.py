@@ -31,7 +31,7 @@ from ...proto.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from ..lookup.log_files import Stored
+from ..lookup.files import StoredRecord
 
 Role = Literal[
     "message", "scheduled", "timed", "recall", "half", "mark", "given up", "retry", "dead letter", "pop mark"
@@ -137,20 +137,20 @@ def checks(record: Record) -> int:
     return number_of(record, TRANSACTION_CHECK_TIMES) or 0
 
 
-def identity(stored: Stored) -> tuple[str, int]:
+def identity(stored: StoredRecord) -> tuple[str, int]:
     """Return what all copies of a message share, as far as one copy tells."""
     unique = stored.record.properties.get(UNIQ_KEY)
     return (unique, 0) if unique else ("", stored.log_offset)
 
 
-def messages_of(copies: Iterable[Stored]) -> list[list[Stored]]:
+def messages_of(copies: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
     """Return COPIES by message, each in the order of the log, the messages in that of their first copies."""
-    found: dict[tuple[str, int], list[Stored]] = {}
+    found: dict[tuple[str, int], list[StoredRecord]] = {}
     for copy in sorted(copies, key=lambda one: one.log_offset):
         found.setdefault(identity(copy), []).append(copy)
     return list(found.values())
 
 
-def first_message(copies: Sequence[Stored]) -> Stored:
+def first_message(copies: Sequence[StoredRecord]) -> StoredRecord:
     """Return the copy that shows best what was sent: the oldest that is no mark."""
     return next((one for one in copies if role_of(one.record) not in ("recall", "mark")), copies[0])

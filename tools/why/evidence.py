@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from ...broker.accounts.account import Account
 from ...broker.accounts.accounts import AccountKey
-from ..lookup.log_files import Stored
+from ..lookup.files import StoredRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GroupReading:
     """Where GROUP stood in a queue when the table of offsets was written, at AT_MS; and when the one before was.
 
     committed: the next queue offset that it wanted;  earlier, earlier_ms: the same in the backup of the table.
@@ -55,7 +55,7 @@ class PopMark:
     time_ms: int
     popped_ms: int
     invisible_ms: int | None
-    copy: Stored | None
+    copy: StoredRecord | None
 
 
 #: Topic, queue and offset of a message.
@@ -74,13 +74,13 @@ class Evidence:
     log_begin, log_begin_ms: the first record that is left;  log_changed_ms: when a log file was last made or deleted.
     """
 
-    readings: Mapping[tuple[str, int], Sequence[Reading]] = field(default_factory=dict)
+    readings: Mapping[tuple[str, int], Sequence[GroupReading]] = field(default_factory=dict)
     filters: Mapping[tuple[str, str], Filter] = field(default_factory=dict)
     due_ms: Mapping[int, int] = field(default_factory=dict)
     delay_progress: Mapping[int, int] | None = None
     timers_read_ms: int | None = None
     timer_marks: Mapping[int, TimerMark] = field(default_factory=dict)
-    outcomes: Mapping[tuple[int, int], Stored] = field(default_factory=dict)
+    outcomes: Mapping[tuple[int, int], StoredRecord] = field(default_factory=dict)
     pops: Mapping[Place, Sequence[PopMark]] = field(default_factory=dict)
     accounts: Mapping[AccountKey, Account] = field(default_factory=dict)
     log_begin: int = 0

@@ -18,9 +18,9 @@ from ...proto.filters.tags import parse_tags
 from ...proto.instant import format_instant
 from ...proto.properties import TAGS
 from ...proto.record import Record
-from ..lookup.log_files import Stored
+from ..lookup.files import StoredRecord
 from .copies import group_of, role_of
-from .evidence import Evidence, Filter, Place, PopMark, Reading
+from .evidence import Evidence, Filter, GroupReading, Place, PopMark
 from .story import Event, GroupView
 
 #: Whose committed offset of a dead letter topic says that the letters before it were put away.
@@ -29,7 +29,7 @@ _PUT_AWAY: Final = "CID_RMQ_SYS_DEAD_LETTERS"
 _KINDS: Final = {"TAG": "TAG", "SQL": "SQL92"}
 
 
-def group_views(copies: Sequence[Stored], evidence: Evidence) -> list[GroupView]:
+def group_views(copies: Sequence[StoredRecord], evidence: Evidence) -> list[GroupView]:
     """Return what each group made of each of COPIES that consumers can see, in their order."""
     found = []
     for number, copy in enumerate(copies):
@@ -47,7 +47,7 @@ def group_views(copies: Sequence[Stored], evidence: Evidence) -> list[GroupView]
     return found
 
 
-def pop_events(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
+def pop_events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
     """Yield what check points and acknowledgements tell of COPIES."""
     for copy in copies:
         marks = evidence.pops.get(_place(copy.record), ())
@@ -108,7 +108,7 @@ def _place(record: Record) -> Place:
     return record.topic, record.queue_id, record.queue_offset
 
 
-def _failed(record: Record, later: Stored) -> str | None:
+def _failed(record: Record, later: StoredRecord) -> str | None:
     """Return the group that LATER shows to have failed RECORD; None if it does not show that."""
     group = group_of(later.record)
     own = group_of(record)
@@ -122,10 +122,10 @@ class _Look:
 
     def __init__(
         self,
-        copy: Stored,
-        later: Sequence[Stored],
+        copy: StoredRecord,
+        later: Sequence[StoredRecord],
         group: str,
-        reading: Reading | None,
+        reading: GroupReading | None,
         evidence: Evidence,
     ) -> None:
         self._copy = copy
@@ -247,7 +247,7 @@ class _Look:
         passed = "will never get it" if before_ms is None else "never got it"
         return "filtered", f"{self._group} {passed}: {what} {wanted.expression!r}", before_ms
 
-    def _read_and_failed(self, failure: Stored) -> tuple[str, str, int | None]:
+    def _read_and_failed(self, failure: StoredRecord) -> tuple[str, str, int | None]:
         before_ms = failure.record.store_timestamp_ms
         word = {"dead letter": "failed for good", "retry": "failed"}.get(
             role_of(failure.record), "sent back"
@@ -258,7 +258,7 @@ class _Look:
             before_ms,
         )
 
-    def _read(self, reading: Reading) -> tuple[str, str, int | None]:
+    def _read(self, reading: GroupReading) -> tuple[str, str, int | None]:
         before_ms = self._bound(reading)
         if self._group == _PUT_AWAY:
             return "read", f"put away (purged) before {format_instant(before_ms)}", before_ms
@@ -268,7 +268,7 @@ class _Look:
         text = f"read by {self._group} before {format_instant(before_ms)}{since} (committed {reading.committed:,})"
         return "read", text, before_ms
 
-    def _bound(self, reading: Reading) -> int:
+    def _bound(self, reading: GroupReading) -> int:
         """Return a time at which the group's committed offset was beyond the message."""
         earlier, earlier_ms = reading.earlier, reading.earlier_ms
         if earlier is not None and earlier_ms is not None and earlier > self._record.queue_offset:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...proto.instant import format_instant
 from ...proto.record import Record
-from ..lookup.log_files import Stored
+from ..lookup.files import StoredRecord
 from .copies import checks, due_of_timed, group_of, is_commit, real_place, role_of
 from .evidence import Evidence
 
@@ -36,7 +36,7 @@ class Event:
     text: str
     time_ms: int | None
     is_bound: bool = False
-    copy: Stored | None = None
+    copy: StoredRecord | None = None
     group: str | None = None
     due_ms: int | None = None
 
@@ -125,7 +125,9 @@ class Story:
 _Ending = tuple[State, str]
 
 
-def ending_of(copies: Sequence[Stored], evidence: Evidence, views: Sequence[GroupView]) -> _Ending:
+def ending_of(
+    copies: Sequence[StoredRecord], evidence: Evidence, views: Sequence[GroupView]
+) -> _Ending:
     """Return the state of the message with COPIES, and a sentence; VIEWS are what groups made of it."""
     roles = [role_of(copy.record) for copy in copies]
     last = copies[-1].record
@@ -146,7 +148,7 @@ def ending_of(copies: Sequence[Stored], evidence: Evidence, views: Sequence[Grou
     return "stored", _in_its_topic(copies)
 
 
-def _in_its_topic(copies: Sequence[Stored]) -> str:
+def _in_its_topic(copies: Sequence[StoredRecord]) -> str:
     record = [copy.record for copy in copies if role_of(copy.record) == "message"][-1:]
     if not record:
         return "what the log holds of it is no message that consumers see"
@@ -155,7 +157,7 @@ def _in_its_topic(copies: Sequence[Stored]) -> str:
     )
 
 
-def _uncommitted(copies: Sequence[Stored], evidence: Evidence) -> _Ending:
+def _uncommitted(copies: Sequence[StoredRecord], evidence: Evidence) -> _Ending:
     halves = [copy.record for copy in copies if role_of(copy.record) == "half"]
     if any(role_of(copy.record) == "given up" for copy in copies):
         return "given up", "a half message that the broker gave up: no consumer ever sees it"
@@ -166,7 +168,7 @@ def _uncommitted(copies: Sequence[Stored], evidence: Evidence) -> _Ending:
     return "half", f"a half message: its producer gave no outcome ({times}); no consumer sees it"
 
 
-def _waiting(copies: Sequence[Stored], evidence: Evidence) -> _Ending | None:
+def _waiting(copies: Sequence[StoredRecord], evidence: Evidence) -> _Ending | None:
     """Return the ending of a message whose last copy waits; None for one whose does not."""
     recalled = any(role_of(copy.record) == "recall" for copy in copies)
     kept = [copy for copy in copies if role_of(copy.record) != "recall"]
@@ -195,7 +197,7 @@ def _level_passed(record: Record, evidence: Evidence) -> bool:
     return progress is not None and progress > record.queue_offset
 
 
-def _slot_passed(copy: Stored, evidence: Evidence) -> bool:
+def _slot_passed(copy: StoredRecord, evidence: Evidence) -> bool:
     mark = evidence.timer_marks.get(copy.log_offset)
     read_ms = evidence.timers_read_ms
     return mark is not None and read_ms is not None and mark.slot_ms < read_ms

@@ -14,7 +14,7 @@ from ...proto.properties import (
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
 )
-from ..lookup.log_files import Stored
+from ..lookup.files import StoredRecord
 from .copies import (
     FIRST_POP_TIME,
     checks,
@@ -34,7 +34,7 @@ from .groups import group_views, pop_events
 from .story import Event, GroupView, Story, ending_of
 
 
-def tell(copies: Sequence[Stored], evidence: Evidence) -> Story:
+def tell(copies: Sequence[StoredRecord], evidence: Evidence) -> Story:
     """Return the story of the message whose COPIES these are, in the order of the log; at least one."""
     copies = sorted(copies, key=lambda one: one.log_offset)
     first = first_message(copies).record
@@ -102,7 +102,7 @@ def expired_text(evidence: Evidence) -> str:
     return f"file expired: the log begins at {evidence.log_begin:,}{since}{until}"
 
 
-def _origin(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
+def _origin(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
     """Yield that the first copy is gone, if later ones name it and it lies before the log's beginning."""
     here = {copy.log_offset for copy in copies}
     named = {offset for copy in copies if (offset := origin_offset(copy.record)) is not None}
@@ -112,7 +112,7 @@ def _origin(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
             yield Event(kind="gone", text=text, time_ms=None)
 
 
-def _events(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
+def _events(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
     """Yield what each copy shows."""
     stored_before = False
     for number, copy in enumerate(copies):
@@ -136,7 +136,7 @@ def _events(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
 
 
 def _event(
-    copy: Stored, kind: str, text: str, *, group: str | None = None, due_ms: int | None = None
+    copy: StoredRecord, kind: str, text: str, *, group: str | None = None, due_ms: int | None = None
 ) -> Event:
     return Event(
         kind=kind,  # type: ignore[arg-type]
@@ -148,12 +148,14 @@ def _event(
     )
 
 
-def _place(copy: Stored) -> str:
+def _place(copy: StoredRecord) -> str:
     record = copy.record
     return f"{record.topic}/{record.queue_id} at offset {record.queue_offset:,}"
 
 
-def _in_topic(copy: Stored, before: Sequence[Stored], evidence: Evidence, *, again: bool) -> Event:
+def _in_topic(
+    copy: StoredRecord, before: Sequence[StoredRecord], evidence: Evidence, *, again: bool
+) -> Event:
     record = copy.record
     if is_commit(record):
         return _event(copy, "committed", f"committed: in its topic {_place(copy)}")
@@ -166,7 +168,7 @@ def _in_topic(copy: Stored, before: Sequence[Stored], evidence: Evidence, *, aga
     return _event(copy, "stored", f"stored in {_place(copy)}")
 
 
-def _late(copy: Stored, before: Sequence[Stored], evidence: Evidence) -> str:
+def _late(copy: StoredRecord, before: Sequence[StoredRecord], evidence: Evidence) -> str:
     """Return how long after its due time COPY was stored, if one of the copies BEFORE tells."""
     for waiting in reversed(before):
         due_ms = due_of(waiting, evidence)
@@ -176,7 +178,7 @@ def _late(copy: Stored, before: Sequence[Stored], evidence: Evidence) -> str:
     return ""
 
 
-def due_of(copy: Stored, evidence: Evidence) -> int | None:
+def due_of(copy: StoredRecord, evidence: Evidence) -> int | None:
     """Return until when COPY waits; None for one that does not, or does not tell."""
     role = role_of(copy.record)
     if role == "scheduled":
@@ -188,7 +190,7 @@ def _until(due_ms: int | None) -> str:
     return "a time that the files do not tell" if due_ms is None else format_instant(due_ms)
 
 
-def _scheduled(copy: Stored, evidence: Evidence) -> Event:
+def _scheduled(copy: StoredRecord, evidence: Evidence) -> Event:
     record, due_ms = copy.record, due_of(copy, evidence)
     group, level = group_of(record), delay_level(record)
     waits = f"waits at delay level {level} until {_until(due_ms)}"
@@ -197,12 +199,12 @@ def _scheduled(copy: Stored, evidence: Evidence) -> Event:
     return _sent_back(copy, group, waits, due_ms)
 
 
-def _sent_back(copy: Stored, group: str, waits: str, due_ms: int | None) -> Event:
+def _sent_back(copy: StoredRecord, group: str, waits: str, due_ms: int | None) -> Event:
     text = f"sent back by {group}, failure {copy.record.reconsume_times}: {waits}"
     return _event(copy, "sent back", text, group=group, due_ms=due_ms)
 
 
-def _timed(copy: Stored, evidence: Evidence) -> Event:
+def _timed(copy: StoredRecord, evidence: Evidence) -> Event:
     record, due_ms = copy.record, due_of(copy, evidence)
     rolls = number_of(record, TIMER_ROLL_TIMES)
     mark = evidence.timer_marks.get(copy.log_offset)
@@ -218,7 +220,7 @@ def _timed(copy: Stored, evidence: Evidence) -> Event:
     return _event(copy, "waits", f"waits {text}", due_ms=due_ms)
 
 
-def _half(copy: Stored) -> Event:
+def _half(copy: StoredRecord) -> Event:
     record, times = copy.record, checks(copy.record)
     producers = record.properties.get(PRODUCER_GROUP, "?")
     if role_of(record) == "given up":
@@ -233,7 +235,7 @@ def _half(copy: Stored) -> Event:
     return _event(copy, "half", text)
 
 
-def _rolled_back(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event]:
+def _rolled_back(copies: Sequence[StoredRecord], evidence: Evidence) -> Iterator[Event]:
     """Yield the roll-back, if a mark names a half message that no committed copy follows."""
     if any(is_commit(copy.record) for copy in copies):
         return
@@ -245,7 +247,7 @@ def _rolled_back(copies: Sequence[Stored], evidence: Evidence) -> Iterator[Event
             yield _event(mark, "rolled back", text)
 
 
-def _retried(copy: Stored) -> Event:
+def _retried(copy: StoredRecord) -> Event:
     record, group = copy.record, group_of(copy.record)
     if FIRST_POP_TIME in record.properties:
         text = f"not acknowledged by {group} in time: revived in {_place(copy)}, try {record.reconsume_times + 1}"
@@ -254,7 +256,7 @@ def _retried(copy: Stored) -> Event:
     return _event(copy, "retried", text, group=group)
 
 
-def _dead(copy: Stored) -> Event:
+def _dead(copy: StoredRecord) -> Event:
     record, group = copy.record, group_of(copy.record)
     reason = record.properties.get(DEAD_LETTER_REASON)
     text = f"dead letter of {group} after {record.reconsume_times} failures, in {_place(copy)}"
@@ -272,5 +274,5 @@ def _doubts(views: Sequence[GroupView]) -> list[str]:
     ]
 
 
-def _faults(copies: Sequence[Stored]) -> list[str]:
+def _faults(copies: Sequence[StoredRecord]) -> list[str]:
     return [f"log offset {copy.log_offset:,}: {fault}" for copy in copies for fault in copy.faults]

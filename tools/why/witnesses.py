@@ -32,17 +32,23 @@ from ...store.format.state_tables import (
 )
 from ...store.format.timers import DELETE, RECORD, RECORD_SIZE, ROLL
 from ...store.listing import PagedRow
-from ..lookup.log_files import Stored
-from ..lookup.queue_files import QueueFiles
+from ..lookup.files import QueueFiles, StoredRecord
 from ..lookup.search import SCAN_BYTES, StoreSearch
 from .copies import REVIVE_PREFIX, origin_offset, role_of
-from .evidence import Evidence, Filter, Place, PopMark, Reading, TimerMark
+from .evidence import Evidence, Filter, GroupReading, Place, PopMark, TimerMark
 
 T = TypeVar("T")
 _AT: Final = "@"
+#: Copies of one message.
+COPIES_MAX: Final = 1_000
+#: Marks of one kind that are looked through.
+MARKS_MAX: Final = 50_000
+#: More than a remote file's pages that are kept, so that one request brings them.
+_TIMER_PIECE_RECORDS: Final = 1 << 17
+_ACK_TAGS: Final = ("ack", "bAck")
 
 
-class Tables:
+class ProgressTables:
     """The tables in the folder config of the store at ROOT; NOTES collects what could not be read."""
 
     def __init__(self, disk: Disk, root: str, notes: list[str]) -> None:
@@ -50,7 +56,7 @@ class Tables:
         self._folder = posixpath.join(root, "config")
         self._notes = notes
 
-    def readings(self) -> dict[tuple[str, int], list[Reading]]:
+    def readings(self) -> dict[tuple[str, int], list[GroupReading]]:
         """Return where each group stands, by topic and queue."""
         table, at_ms = self._offsets("consumerOffset.json")
         earlier, earlier_ms = self._offsets("consumerOffset.json.bak")
@@ -64,12 +70,12 @@ class Tables:
             return {}
         assert at_ms is not None, "a table that was read has a time"
         before = {} if earlier is None else earlier.offsets
-        found: dict[tuple[str, int], list[Reading]] = {}
+        found: dict[tuple[str, int], list[GroupReading]] = {}
         for key, queues in table.offsets.items():
             topic, _, group = key.partition(_AT)
             for queue, committed in queues.items():
                 then = before.get(key, {}).get(queue)
-                reading = Reading(
+                reading = GroupReading(
                     group, committed, at_ms, then, None if then is None else earlier_ms
                 )
                 found.setdefault((topic, queue), []).append(reading)
@@ -186,15 +192,6 @@ def _filter(bean: Json) -> tuple[str, Filter | None]:
     return str(bean.get("topic")), Filter(kind, expression)
 
 
-#: Copies of one message.
-COPIES_MAX: Final = 1_000
-#: Marks of one kind that are looked through.
-MARKS_MAX: Final = 50_000
-#: More than a remote file's pages that are kept, so that one request brings them.
-_TIMER_PIECE_RECORDS: Final = 1 << 17
-_ACK_TAGS: Final = ("ack", "bAck")
-
-
 class Witnesses:
     """The store that SEARCH looks into, on DISK."""
 
@@ -205,7 +202,7 @@ class Witnesses:
 
     # --- copies --------------------------------------------------------------------------------------------------
 
-    def copies_of(self, known: Sequence[Stored], *, scan: bool) -> list[Stored]:
+    def copies_of(self, known: Sequence[StoredRecord], *, scan: bool) -> list[StoredRecord]:
         """Return all copies of the message of which KNOWN are some, by its unique id and the links between them."""
         found = {one.log_offset: one for one in known}
         for unique in {one.record.properties.get(UNIQ_KEY) for one in known} - {None}:
@@ -215,7 +212,7 @@ class Witnesses:
         for copy in list(found.values()):
             origin = origin_offset(copy.record)
             first = None if origin is None else self._search.log.at(origin)
-            if isinstance(first, Stored):
+            if isinstance(first, StoredRecord):
                 found.setdefault(first.log_offset, first)
         if all(one.record.properties.get(UNIQ_KEY) is None for one in known):
             found |= {one.log_offset: one for one in self._linked(known)}
@@ -223,7 +220,7 @@ class Witnesses:
             found[offset] for offset in sorted(found) if role_of(found[offset].record) != "pop mark"
         ]
 
-    def _linked(self, known: Sequence[Stored]) -> Iterator[Stored]:
+    def _linked(self, known: Sequence[StoredRecord]) -> Iterator[StoredRecord]:
         """Yield the records that name one of KNOWN as their origin, which only reading the log shows."""
         log = self._search.log
         for one in known:
@@ -237,10 +234,10 @@ class Witnesses:
 
     # --- evidence ------------------------------------------------------------------------------------------------
 
-    def evidence(self, copies: Sequence[Stored]) -> Evidence:
+    def evidence(self, copies: Sequence[StoredRecord]) -> Evidence:
         """Return what is known beside COPIES."""
         log, notes = self._search.log, list[str]()
-        tables = Tables(self._disk, self._search.root, notes)
+        tables = ProgressTables(self._disk, self._search.root, notes)
         checkpoint = tables.timer_checkpoint()
         return Evidence(
             readings=tables.readings(),
@@ -264,7 +261,7 @@ class Witnesses:
         except OSError:
             return None
 
-    def _due_times(self, copies: Sequence[Stored]) -> dict[int, int]:
+    def _due_times(self, copies: Sequence[StoredRecord]) -> dict[int, int]:
         """Return the times that the entries of delayed copies hold."""
         found = {}
         for copy in copies:
@@ -275,7 +272,7 @@ class Witnesses:
                     found[copy.log_offset] = entry.tags_code
         return found
 
-    def _timer_marks(self, copies: Sequence[Stored]) -> dict[int, TimerMark]:
+    def _timer_marks(self, copies: Sequence[StoredRecord]) -> dict[int, TimerMark]:
         wanted = [one.log_offset for one in copies if one.record.topic == TIMER_TOPIC]
         row = PagedRow(
             self._disk, posixpath.join(self._search.root, "timerlog"), mapped=self._mapped
@@ -296,10 +293,10 @@ class Witnesses:
 
     # --- transactions --------------------------------------------------------------------------------------------
 
-    def _outcomes(self, copies: Sequence[Stored]) -> dict[tuple[int, int], Stored]:
+    def _outcomes(self, copies: Sequence[StoredRecord]) -> dict[tuple[int, int], StoredRecord]:
         """Return the marks that say of half copies that they are done."""
         halves = [one.record for one in copies if one.record.topic == HALF_TOPIC]
-        found: dict[tuple[int, int], Stored] = {}
+        found: dict[tuple[int, int], StoredRecord] = {}
         if not halves:
             return found
         wanted = {(half.queue_id, half.queue_offset) for half in halves}
@@ -311,19 +308,19 @@ class Witnesses:
                         found.setdefault((queue.queue, offset), mark)
         return found
 
-    def _since(self, queue: QueueFiles, time_ms: int) -> Iterator[Stored]:
+    def _since(self, queue: QueueFiles, time_ms: int) -> Iterator[StoredRecord]:
         """Yield the records of QUEUE stored at TIME_MS or later, at most MARKS_MAX."""
         log = self._search.log
         entries = queue.entries_from(queue.offset_at_time(time_ms, log))
         for entry in islice(entries, MARKS_MAX):
             stored = log.at(entry.log_offset)
-            if isinstance(stored, Stored):
+            if isinstance(stored, StoredRecord):
                 yield stored
 
     # --- POP -----------------------------------------------------------------------------------------------------
 
     def _pops(
-        self, copies: Sequence[Stored], in_order: dict[Place, list[PopMark]]
+        self, copies: Sequence[StoredRecord], in_order: dict[Place, list[PopMark]]
     ) -> dict[Place, list[PopMark]]:
         """Return the check points of copies and their acknowledgements, in order of time; and those IN_ORDER."""
         seen = [one.record for one in copies if role_of(one.record) in ("message", "retry")]
@@ -355,7 +352,7 @@ def _timer_mark(row: Any, path: str, position: int) -> TimerMark:
     )
 
 
-def _pop_marks(stored: Stored, places: set[Place]) -> Iterator[tuple[Place, PopMark]]:
+def _pop_marks(stored: StoredRecord, places: set[Place]) -> Iterator[tuple[Place, PopMark]]:
     """Yield what STORED says of PLACES, if it is a check point or an acknowledgement."""
     tag = stored.record.properties.get("TAGS")
     if tag != "ck" and tag not in _ACK_TAGS:

@@ -6,7 +6,7 @@ import pytest
 
 from pocketmq.tools.bench import scan as bench
 from pocketmq.tools.bench.generated.traffic import Traffic
-from pocketmq.tools.bench.measure import Conditions
+from pocketmq.tools.bench.measure import BenchConditions
 
 
 def test_messages_and_entries_are_measured_beside_parquet_of_as_many_rows(
@@ -16,7 +16,7 @@ def test_messages_and_entries_are_measured_beside_parquet_of_as_many_rows(
     monkeypatch.setattr(bench, "MESSAGES", Traffic(count=3_000, log_file_bytes=256 << 10))
     monkeypatch.setattr(bench, "QUEUES", Traffic(count=5_000, log_file_bytes=256 << 10))
 
-    figure = bench.scan(Conditions(folder=tmp_path, seconds=0.01))
+    figure = bench.scan(BenchConditions(folder=tmp_path, seconds=0.01))
 
     assert (figure.facts["messages"], figure.facts["entries"]) == (3_000, 5_000)
     assert parquet.read_metadata(tmp_path / "messages.parquet").num_rows == 3_000

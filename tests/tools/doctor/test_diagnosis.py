@@ -17,7 +17,7 @@ from pocketmq.proto.clock import SystemClock
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.sizes import settings_of
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
-from pocketmq.tools.doctor.evidence import State
+from pocketmq.tools.doctor.evidence import MessageState
 from pocketmq.tools.doctor.losses import Reason
 
 from ...damage import damage
@@ -215,7 +215,7 @@ def test_random_damage_ends_in_a_diagnosis_and_changes_nothing(
         if found.apache.losses is not None and found.ours.losses is not None:
             assert (
                 found.ours.losses.messages
-                <= found.apache.losses.messages + found.evidence.count(State.DAMAGED)
+                <= found.apache.losses.messages + found.evidence.count(MessageState.DAMAGED)
             )
     finally:
         shutil.rmtree(home)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.clock import VirtualClock
-from pocketmq.tools.inspect.log_walk import LogWalk
+from pocketmq.store.log_view import LogWalk
 from pocketmq.tools.inspect.output import Output
 from pocketmq.tools.inspect.record_rows import (
     PATIENCE,

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketmq.tools.inspect import log_walk
-from pocketmq.tools.inspect.log_walk import Gap, LogWalk, Stretch, next_sound
+from pocketmq.store import log_view
+from pocketmq.store.log_view import Gap, LogStretch, LogWalk, next_sound
 
 from ...recorded import expected, recorded_names, recorded_store
 from ...runs import Hand, make_run, open_store
@@ -16,8 +16,8 @@ SOUND = [name for name in recorded_names() if not name.startswith("damaged-")]
 FILE_SIZE = 65_536
 
 
-def stretches(walk: LogWalk, begin: int = 0) -> list[Stretch]:
-    return [part for part in walk.walk(begin) if isinstance(part, Stretch)]
+def stretches(walk: LogWalk, begin: int = 0) -> list[LogStretch]:
+    return [part for part in walk.walk(begin) if isinstance(part, LogStretch)]
 
 
 def offsets(walk: LogWalk, begin: int = 0) -> list[int]:
@@ -55,7 +55,7 @@ def test_a_walk_from_within_a_record_begins_at_the_next_one() -> None:
 def test_a_range_ends_in_front_of_its_end() -> None:
     walk = LogWalk(files_of(unchanged("rolled")))
 
-    found = [part.offsets for part in walk.walk(497, 1208) if isinstance(part, Stretch)]
+    found = [part.offsets for part in walk.walk(497, 1208) if isinstance(part, LogStretch)]
 
     assert np.concatenate(found).tolist() == [497, 927]
 
@@ -79,7 +79,7 @@ def test_reading_goes_on_behind_damage(tmp_path: Path) -> None:
     walk = LogWalk(files_of(store))
 
     first = list(walk.walk(0, 2000))
-    assert [type(part) for part in first] == [Stretch, Gap, Stretch]
+    assert [type(part) for part in first] == [LogStretch, Gap, LogStretch]
     assert isinstance(first[1], Gap)
     assert (first[1].start, first[1].end, first[1].kind) == (497, 927, "damaged")
     assert "size -1" in first[1].why
@@ -143,7 +143,7 @@ def test_the_newest_records_are_found_past_the_holes_of_files_that_age_closed(
         searched.append(max(0, end - at))
         return next_sound(view, start, at, end)
 
-    monkeypatch.setattr(log_walk, "next_sound", counted)
+    monkeypatch.setattr(log_view, "next_sound", counted)
     walk = LogWalk(files_of(tmp_path))
 
     assert (walk.begin, walk.end) == (0, 5 * size)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketmq.tools.lag.cold import store_rows
-from pocketmq.tools.lag.rows import COLUMNS, LagRow, Verdict
+from pocketmq.tools.lag.rows import COLUMNS, LagRow, LagVerdict
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
 
@@ -79,11 +79,15 @@ def test_offsets_anywhere_are_judged_exactly(name: str, tmp_path: Path) -> None:
     assert counted(rows) == recount(document, NOW_MS)
     for row in rows:
         low, high, at = row.facts.min_offset, row.facts.max_offset, row.facts.committed_offset
-        assert (row.verdict is Verdict.NO_SUCH_QUEUE) == (high is None)
+        assert (row.verdict is LagVerdict.NO_SUCH_QUEUE) == (high is None)
         if at is not None and high is not None:
-            assert (row.verdict is Verdict.AHEAD) == (at > high)
-            assert (row.verdict is Verdict.DATA_LOST) == (low is not None and at < low)
-            is_unread = row.verdict in (Verdict.BEHIND, Verdict.RETRYING, Verdict.DEAD_LETTERS)
+            assert (row.verdict is LagVerdict.AHEAD) == (at > high)
+            assert (row.verdict is LagVerdict.DATA_LOST) == (low is not None and at < low)
+            is_unread = row.verdict in (
+                LagVerdict.BEHIND,
+                LagVerdict.RETRYING,
+                LagVerdict.DEAD_LETTERS,
+            )
             assert is_unread == ((low or 0) <= at < high)
 
 
@@ -104,14 +108,14 @@ def test_retries_dead_letters_and_popped_messages_are_told(tmp_path: Path) -> No
 
     rows = {row.key[1:]: row for row in rows_of(store, settings("consumption"))}
 
-    assert rows["%DLQ%G_failing", 0, "G_failing"].verdict is Verdict.DEAD_LETTERS
+    assert rows["%DLQ%G_failing", 0, "G_failing"].verdict is LagVerdict.DEAD_LETTERS
     assert rows["%DLQ%G_failing", 0, "G_failing"].reasons == ("4 dead letters",)
-    assert rows["%RETRY%G_pop_Popped", 0, "G_pop"].verdict is Verdict.RETRYING
-    assert rows["%RETRY%G_lagging", 0, "G_lagging"].verdict is Verdict.NEVER_COMMITTED
-    assert rows["Failing", 0, "G_failing"].verdict is Verdict.OK
+    assert rows["%RETRY%G_pop_Popped", 0, "G_pop"].verdict is LagVerdict.RETRYING
+    assert rows["%RETRY%G_lagging", 0, "G_lagging"].verdict is LagVerdict.NEVER_COMMITTED
+    assert rows["Failing", 0, "G_failing"].verdict is LagVerdict.OK
     assert "the group has 4 dead letters" in rows["Failing", 0, "G_failing"].reasons
     held = rows["Popped", 1, "G_pop"]
-    assert held.verdict is Verdict.HELD
+    assert held.verdict is LagVerdict.HELD
     assert held.facts.held == 5
     # Offsets 1 and 2 of an ordered group: 0 is acknowledged.
     assert rows["PoppedFifo", 0, "G_pop_fifo"].facts.held == 2
@@ -124,7 +128,7 @@ def test_what_waits_for_its_time_is_told_of_the_queue_it_goes_to(tmp_path: Path)
     rows = rows_of(store, settings("delays"))
 
     # 15 by delay level and 9 timed; four timed ones were recalled.
-    assert {row.verdict for row in rows} == {Verdict.DELAYED}
+    assert {row.verdict for row in rows} == {LagVerdict.DELAYED}
     by_topic = {
         topic: sum(row.facts.delayed or 0 for row in rows if row.facts.topic == topic)
         for topic in ("Delayed", "Timed")
@@ -153,7 +157,7 @@ def test_a_negative_offset_is_none(tmp_path: Path) -> None:
 
     row = rows_of(store, {})[0]
 
-    assert (row.facts.committed_offset, row.verdict) == (None, Verdict.NEVER_COMMITTED)
+    assert (row.facts.committed_offset, row.verdict) == (None, LagVerdict.NEVER_COMMITTED)
 
 
 def test_a_row_has_exactly_the_names_of_the_report(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ class TestOurPops:
 
         (row,) = popped_rows(tmp_path)
 
-        assert row.verdict is Verdict.HELD
+        assert row.verdict is LagVerdict.HELD
         assert row.facts.held == 6
         assert row.reasons[0].startswith("6 messages popped and not acknowledged")
         assert (row.facts.committed_offset, row.lag) == (0, 8)
@@ -196,7 +200,7 @@ class TestOurPops:
 
         (row,) = popped_rows(tmp_path)
 
-        assert row.verdict is Verdict.BEHIND
+        assert row.verdict is LagVerdict.BEHIND
         assert row.reasons[0] == "5 messages unread"
         assert row.reasons[1].startswith("3 messages popped")
 
@@ -208,7 +212,7 @@ class TestOurPops:
 
         (row,) = popped_rows(tmp_path)
 
-        assert row.verdict is Verdict.OK
+        assert row.verdict is LagVerdict.OK
 
     async def test_a_journal_of_before_another_brokers_stop_is_not_believed(
         self, tmp_path: Path
@@ -223,7 +227,7 @@ class TestOurPops:
         (row,) = popped_rows(tmp_path)
 
         assert row.facts.held is None
-        assert row.verdict is Verdict.BEHIND
+        assert row.verdict is LagVerdict.BEHIND
 
 
 def popped_rows(path: Path) -> list[LagRow]:

@@ -19,7 +19,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.sizes import settings_of
 from pocketmq.tools.inspect.document import describe_apache
 from pocketmq.tools.lag.cold import store_rows
-from pocketmq.tools.lag.rows import LagRow, Verdict
+from pocketmq.tools.lag.rows import LagRow, LagVerdict
 from pocketmq.tools.stores import RecoveryName
 from pocketmq.tools.stores.cold_store import open_cold
 from pocketmq.tools.stores.locations import StoreLocation
@@ -127,7 +127,7 @@ def test_the_report_is_what_a_recount_finds(
         for row in rows
         if row.key[1:3] not in messages and row.facts.committed_offset is not None
     ]
-    assert all(row.verdict is Verdict.NO_SUCH_QUEUE for row in gone)
+    assert all(row.verdict is LagVerdict.NO_SUCH_QUEUE for row in gone)
 
 
 def damage(store: Path, chance: random.Random) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.tools.lag.rows import Facts, Verdict, is_retry_topic, judge
+from pocketmq.tools.lag.rows import LagFacts, LagVerdict, is_retry_topic, judge
 
-READ = Facts(
+READ = LagFacts(
     topic="T", queue_id=0, group="G", committed_offset=10, min_offset=0, max_offset=10, now_ms=1_000
 )
 
@@ -18,78 +18,78 @@ READ = Facts(
 @pytest.mark.parametrize(
     ("facts", "verdict", "reason"),
     [
-        (READ, Verdict.OK, "all read up to 10"),
-        (replace(READ, committed_offset=0, max_offset=0), Verdict.OK, "the queue is empty"),
-        (replace(READ, committed_offset=7), Verdict.BEHIND, "3 messages unread"),
-        (replace(READ, committed_offset=9), Verdict.BEHIND, "1 message unread"),
+        (READ, LagVerdict.OK, "all read up to 10"),
+        (replace(READ, committed_offset=0, max_offset=0), LagVerdict.OK, "the queue is empty"),
+        (replace(READ, committed_offset=7), LagVerdict.BEHIND, "3 messages unread"),
+        (replace(READ, committed_offset=9), LagVerdict.BEHIND, "1 message unread"),
         (
             replace(READ, committed_offset=7, stalled_ms=30_000),
-            Verdict.STALLED,
+            LagVerdict.STALLED,
             "3 messages unread, and no progress for 30 s",
         ),
         (
             replace(READ, committed_offset=7, min_offset=9),
-            Verdict.DATA_LOST,
+            LagVerdict.DATA_LOST,
             "2 messages before 9 went before the group read them",
         ),
         (
             replace(READ, committed_offset=2_011),
-            Verdict.AHEAD,
+            LagVerdict.AHEAD,
             "2,001 messages beyond the end at 10: the store was cut or replaced",
         ),
         (
             replace(READ, min_offset=None, max_offset=None),
-            Verdict.NO_SUCH_QUEUE,
+            LagVerdict.NO_SUCH_QUEUE,
             "T has no queue 0",
         ),
         (
             replace(READ, committed_offset=None),
-            Verdict.NEVER_COMMITTED,
+            LagVerdict.NEVER_COMMITTED,
             "the group has no offset in this queue; 10 messages in it",
         ),
         (
             replace(READ, committed_offset=None, max_offset=0),
-            Verdict.NEVER_COMMITTED,
+            LagVerdict.NEVER_COMMITTED,
             "the group has no offset in this queue; it is empty",
         ),
         (
             replace(READ, topic="%RETRY%G", committed_offset=8),
-            Verdict.RETRYING,
+            LagVerdict.RETRYING,
             "2 retried messages unread",
         ),
         (
             replace(READ, topic="%RETRY%G", delayed=4),
-            Verdict.RETRYING,
+            LagVerdict.RETRYING,
             "4 messages waiting for the next try",
         ),
         (
             replace(READ, topic="%DLQ%G", committed_offset=None),
-            Verdict.DEAD_LETTERS,
+            LagVerdict.DEAD_LETTERS,
             "10 dead letters",
         ),
         (
             replace(READ, topic="%DLQ%G", committed_offset=9),
-            Verdict.DEAD_LETTERS,
+            LagVerdict.DEAD_LETTERS,
             "1 dead letter unread",
         ),
         (
             replace(READ, held=2, held_until_ms=5_000),
-            Verdict.HELD,
+            LagVerdict.HELD,
             "2 messages popped and not acknowledged",
         ),
         (
             replace(READ, held=2, held_until_ms=1_000),
-            Verdict.HELD,
+            LagVerdict.HELD,
             "2 messages popped and not acknowledged; their leases have ended, so they come again",
         ),
         (
             replace(READ, delayed=5),
-            Verdict.DELAYED,
+            LagVerdict.DELAYED,
             "5 messages for this queue waiting for their time",
         ),
     ],
 )
-def test_each_verdict_has_its_reason(facts: Facts, verdict: Verdict, reason: str) -> None:
+def test_each_verdict_has_its_reason(facts: LagFacts, verdict: LagVerdict, reason: str) -> None:
     found, reasons = judge(facts)
 
     assert found is verdict
@@ -109,7 +109,7 @@ def test_what_else_is_known_stands_behind() -> None:
     )
 
     assert judge(facts) == (
-        Verdict.BEHIND,
+        LagVerdict.BEHIND,
         (
             "6 messages unread",
             "1 unread message cannot be read: the queue has no entries for them",
@@ -141,7 +141,7 @@ small = st.none() | st.integers(0, 5)
 
 @given(
     st.builds(
-        Facts,
+        LagFacts,
         topic=st.sampled_from(["T", "%RETRY%G", "%DLQ%G"]),
         queue_id=st.just(0),
         group=st.just("G"),
@@ -157,16 +157,16 @@ small = st.none() | st.integers(0, 5)
         stalled_ms=small,
     )
 )
-def test_a_verdict_never_contradicts_the_offsets(facts: Facts) -> None:
+def test_a_verdict_never_contradicts_the_offsets(facts: LagFacts) -> None:
     verdict, reasons = judge(facts)
 
     low, high, at = facts.min_offset, facts.max_offset, facts.committed_offset
-    assert (verdict is Verdict.NO_SUCH_QUEUE) == (high is None)
+    assert (verdict is LagVerdict.NO_SUCH_QUEUE) == (high is None)
     if high is not None and at is not None:
-        assert (verdict is Verdict.AHEAD) == (at > high)
+        assert (verdict is LagVerdict.AHEAD) == (at > high)
         lost = low is not None and at < low and at <= high
-        assert (verdict is Verdict.DATA_LOST) == lost
-        assert (verdict is Verdict.OK) <= (at == high)
+        assert (verdict is LagVerdict.DATA_LOST) == lost
+        assert (verdict is LagVerdict.OK) <= (at == high)
     assert facts.lag is None or facts.lag >= 0
     assert reasons
     assert all(reasons)

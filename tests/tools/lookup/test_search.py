@@ -14,7 +14,7 @@ from pocketmq.store.format.index import index_key, key_hash
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.lookup import search as search_module
-from pocketmq.tools.lookup.search import Found, StoreSearch, TimeRange
+from pocketmq.tools.lookup.search import LookupAnswer, StoreSearch, TimeRange
 from pocketmq.tools.stores.filesystem_disk import FileSystemDisk
 
 from ...recorded import expected, recorded_store
@@ -38,7 +38,7 @@ def small_store(path: Path) -> MessageStore:
     return open_store(path, now_ms=Hand(), index_slots=500, index_entries=2000)
 
 
-def offsets(found: Found) -> list[int]:
+def offsets(found: LookupAnswer) -> list[int]:
     return [one.log_offset for one in found.hits]
 
 

@@ -19,7 +19,7 @@ from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.sizes import settings_of
 from pocketmq.tools.cli import run as command
 from pocketmq.tools.doctor.diagnosis import Diagnosis, diagnose
-from pocketmq.tools.doctor.evidence import State
+from pocketmq.tools.doctor.evidence import MessageState
 from pocketmq.tools.repair.command import repair
 from pocketmq.tools.repair.repairing import Repaired, make_repaired_copy
 
@@ -49,10 +49,10 @@ def test_a_repaired_copy_is_healthy_and_the_source_untouched(name: str, tmp_path
     assert fingerprint(store) == before
     assert not (tmp_path / "copy" / "abort").exists()
     found = of(tmp_path / "copy", settings(name))
-    gone = made.evidence.count(State.MISSING) if name == "damaged-missing-middle-log" else 0
+    gone = made.evidence.count(MessageState.MISSING) if name == "damaged-missing-middle-log" else 0
     assert found.is_healthy == (not gone)
-    assert found.evidence.count(State.MISSING) == gone
-    assert found.evidence.count(State.SOUND) == made.evidence.count(State.SOUND)
+    assert found.evidence.count(MessageState.MISSING) == gone
+    assert found.evidence.count(MessageState.SOUND) == made.evidence.count(MessageState.SOUND)
     assert found.ours.outcome.recovery is not None
     assert found.ours.outcome.recovery.scanned_records == 0 or gone
 
@@ -171,8 +171,8 @@ def test_random_damage_ends_in_a_sound_copy_or_an_error_and_changes_nothing(
         found = of(home / "copy", settings(name))
         assert found.apache.outcome.refusal is None
         assert found.ours.outcome.refusal is None
-        assert found.evidence.count(State.SOUND) >= made.evidence.count(State.SOUND)
+        assert found.evidence.count(MessageState.SOUND) >= made.evidence.count(MessageState.SOUND)
         assert found.apache.losses is not None
-        assert found.apache.losses.messages == found.evidence.count(State.MISSING)
+        assert found.apache.losses.messages == found.evidence.count(MessageState.MISSING)
     finally:
         shutil.rmtree(home)

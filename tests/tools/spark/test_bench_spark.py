@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq.tools.bench import spark as bench
 from pocketmq.tools.bench.generated.traffic import Traffic
-from pocketmq.tools.bench.measure import Conditions
+from pocketmq.tools.bench.measure import BenchConditions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def test_every_figure_with_an_aim_is_there_beside_parquet(
     }.items():
         monkeypatch.setattr(bench, name, value)
 
-    figure = bench.spark(Conditions(folder=tmp_path, seconds=0.1))
+    figure = bench.spark(BenchConditions(folder=tmp_path, seconds=0.1))
 
     assert set(bench.AIMS) < set(figure.facts)
     assert 0 < figure.facts["filter_bytes_read"] < figure.facts["filter_bytes_of"] / 20

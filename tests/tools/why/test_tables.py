@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.tools.why.evidence import Filter
-from pocketmq.tools.why.witnesses import Tables
+from pocketmq.tools.why.witnesses import ProgressTables
 
 _OFFSETS = '{"offsetTable":{"T@g":{0:%d},"T@b@broadcast":{1:4}}}'
 
@@ -19,9 +19,9 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "config"
 
 
-def tables(config: Path) -> tuple[Tables, list[str]]:
+def tables(config: Path) -> tuple[ProgressTables, list[str]]:
     notes: list[str] = []
-    return Tables(OsDisk(), str(config.parent), notes), notes
+    return ProgressTables(OsDisk(), str(config.parent), notes), notes
 
 
 def test_the_offsets_come_with_those_of_the_backup(config: Path) -> None:

@@ -13,8 +13,8 @@ from pocketmq.broker.accounts.account import Account, MovedBy, QueueLook
 from pocketmq.proto.message_id import offset_message_id
 from pocketmq.proto.record import SYS_COMMIT, Host, Record
 from pocketmq.proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from pocketmq.tools.lookup.log_files import Stored
-from pocketmq.tools.why.evidence import Evidence, Filter, PopMark, Reading, TimerMark
+from pocketmq.tools.lookup.files import StoredRecord
+from pocketmq.tools.why.evidence import Evidence, Filter, GroupReading, PopMark, TimerMark
 from pocketmq.tools.why.groups import wants
 from pocketmq.tools.why.story import GroupView, Story
 from pocketmq.tools.why.telling import tell, tell_gone
@@ -33,7 +33,7 @@ def copy(
     sys_flag: int = 0,
     extra: Mapping[str, str] | None = None,
     **properties: str,
-) -> Stored:
+) -> StoredRecord:
     """Return a record at log offset AT, stored AT ms after T0."""
     record = Record(
         topic=topic,
@@ -47,13 +47,13 @@ def copy(
         store_host=HOST,
         properties={"UNIQ_KEY": "U"} | properties | dict(extra or {}),
     )
-    return Stored(record, b"", at, "/store/commitlog/0")
+    return StoredRecord(record, b"", at, "/store/commitlog/0")
 
 
-def readings(group: str, committed: int, **more: int) -> dict[tuple[str, int], list[Reading]]:
+def readings(group: str, committed: int, **more: int) -> dict[tuple[str, int], list[GroupReading]]:
     return {
         ("T", 0): [
-            Reading(group, committed, T0 + 9000, more.get("earlier"), more.get("earlier_ms"))
+            GroupReading(group, committed, T0 + 9000, more.get("earlier"), more.get("earlier_ms"))
         ]
     }
 
@@ -208,7 +208,7 @@ def test_a_failure_shows_that_a_group_read_before_its_offset_moved() -> None:
 
 def test_a_dead_letter_that_was_purged_is_said_so() -> None:
     dead = copy(300, "%DLQ%g", tries=3, DLQ_REASON="ValueError: no")
-    purge = {("%DLQ%g", 0): [Reading("CID_RMQ_SYS_DEAD_LETTERS", 1, T0 + 9000)]}
+    purge = {("%DLQ%g", 0): [GroupReading("CID_RMQ_SYS_DEAD_LETTERS", 1, T0 + 9000)]}
 
     story = tell([copy(100), dead], Evidence(readings=purge))
 
@@ -337,7 +337,7 @@ _extras: st.SearchStrategy[dict[str, str]] = st.dictionaries(
 
 
 @st.composite
-def _copies(draw: st.DrawFn) -> list[Stored]:
+def _copies(draw: st.DrawFn) -> list[StoredRecord]:
     return [
         copy(
             draw(st.integers(0, 10_000)),
@@ -352,10 +352,12 @@ def _copies(draw: st.DrawFn) -> list[Stored]:
 
 
 @given(_copies(), st.integers(-2, 5), st.booleans())
-def test_any_records_make_a_story(copies: list[Stored], committed: int, is_filtered: bool) -> None:
+def test_any_records_make_a_story(
+    copies: list[StoredRecord], committed: int, is_filtered: bool
+) -> None:
     places = {(one.record.topic, one.record.queue_id) for one in copies}
     evidence = Evidence(
-        readings={place: [Reading("g", committed, T0)] for place in places},
+        readings={place: [GroupReading("g", committed, T0)] for place in places},
         filters={("T", "g"): Filter("TAG", "A")} if is_filtered else {},
         due_ms={one.log_offset: T0 for one in copies[::2]},
         delay_progress={1: committed},

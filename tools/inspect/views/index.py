@@ -10,8 +10,8 @@ import numpy as np
 
 from ....proto.errors import MessageNotFound
 from ....store.index_view import IndexEntries, IndexName, index_names, open_index
+from ....store.log_view import LogWalk
 from ....store.view import StoreView
-from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
 
 FILES: Final = (

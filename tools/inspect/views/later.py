@@ -37,14 +37,15 @@ from ....store.format.timers import (
     sound_rows,
 )
 from ....store.listing import FileRow, RowFile
+from ....store.log_view import LogStretch, LogWalk
 from ....store.queue_view import QueueView
 from ....store.view import StoreView
-from ..log_walk import LogWalk, Stretch
 from ..output import Column, Output, Row, format_options, limit_option, opened, people
 from ..tables import Tables
 
 _ROWS_AT_ONCE: Final = 1024
 _BITS: Final = ((ROLL, "roll"), (DELETE, "delete"))
+_DONE_TAG: Final = "d"
 
 
 class TimerFiles:
@@ -130,7 +131,6 @@ def _record(position: int, row: Any, sound: bool) -> dict[str, Any]:
     }
 
 
-_DONE_TAG: Final = "d"
 _PROPERTIES: Final = {
     "realTopic": names.REAL_TOPIC,
     "realQueueId": names.REAL_QUEUE_ID,
@@ -164,7 +164,7 @@ def half_messages(files: StoreView, walk: LogWalk) -> Iterator[dict[str, Any]]:
                 yield row | {"state": state}
 
 
-def _rows(part: Stretch) -> Iterator[dict[str, Any]]:
+def _rows(part: LogStretch) -> Iterator[dict[str, Any]]:
     ranges = PropertyRanges(as_bytes(part.view), part.columns)
     texts = {field: ranges.texts(name) for field, name in _PROPERTIES.items()}
     columns = part.columns
@@ -194,7 +194,7 @@ def _done(files: StoreView, walk: LogWalk, queue_id: int) -> set[int]:
 
 def queue_records(
     files: StoreView, walk: LogWalk, topic: str, queue_id: int, first: int = 0
-) -> Iterator[Stretch]:
+) -> Iterator[LogStretch]:
     """Yield the sound records of queue QUEUE_ID of TOPIC from queue offset FIRST on; none for an unknown queue."""
     folder = files.queue(topic, queue_id)
     if folder is None:
@@ -209,7 +209,7 @@ def queue_records(
                 view = files.view(file)
                 columns = parse_run(view, inside - file.start)
                 sound = columns.well_formed & (columns.log_offset == inside)
-                yield Stretch(file, view, columns.take(sound))
+                yield LogStretch(file, view, columns.take(sound))
 
 
 LEVELS: Final = (

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from ..log_walk import Gap, LogWalk
+from ....store.log_view import Gap, LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, offset_or_time, opened
 from ..record_rows import LogFollower, RecordFilter, follow_log, gap_row, record_rows
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ....proto.errors import QueueNotFound
 from ....store.format.rows import Rows
+from ....store.log_view import LogWalk
 from ....store.queue_view import QueueExtent, QueueView
 from ....store.view import QueueFolder, StoreView
 from ..entry_check import EntryCheck, fault_of
-from ..log_walk import LogWalk
 from ..output import (
     Column,
     Output,

@@ -40,8 +40,8 @@ from ....proto.record import (
     body_crc,
 )
 from ....store.listing import RowFile
+from ....store.log_view import LogWalk, next_sound
 from ....store.view import StoreView
-from ..log_walk import LogWalk, next_sound
 from ..output import Output, format_options, offset_of, opened, people
 from ..record_rows import host_at
 
@@ -70,6 +70,14 @@ _COMPRESSIONS: Final = {
     COMPRESSION_ZLIB: "ZLIB",
 }
 _KNOWN_BITS: Final = 0x7FF
+_BYTES_A_LINE: Final = 16
+_LINES_MAX: Final = 6
+_NAME_WIDTH: Final = 26
+#: A record may say that it is longer than any can be.
+_SIZE_MAX: Final = 64 << 20
+_LEAST: Final = 8
+#: Digits of an offset message id; an offset has fewer.
+_ID_SIZES: Final = (32, 56)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,16 +265,6 @@ def _properties(reader: _Reader, size: int) -> Iterator[RecordField]:
 def text_of(data: bytes) -> str:
     """Return DATA as text, and bytes that are none as \\xNN."""
     return data.decode("utf-8", "backslashreplace")
-
-
-_BYTES_A_LINE: Final = 16
-_LINES_MAX: Final = 6
-_NAME_WIDTH: Final = 26
-#: A record may say that it is longer than any can be.
-_SIZE_MAX: Final = 64 << 20
-_LEAST: Final = 8
-#: Digits of an offset message id; an offset has fewer.
-_ID_SIZES: Final = (32, 56)
 
 
 @click.command()

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from ....proto.errors import StoreRefused
 from ....proto.instant import format_instant
+from ....store.log_view import LogWalk
 from ....store.queue_view import QueueExtent, QueueView
 from ....store.view import StoreView
 from ..document import checkpoint as checkpoint_fields
-from ..log_walk import LogWalk
 from ..output import Column, Output, Row, format_options, limit_option, opened, people
 from ..overview import Overview
 from ..tables import Tables

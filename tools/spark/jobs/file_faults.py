@@ -16,10 +16,10 @@ from ....store.format.log_file import is_blank
 from ....store.format.state_tables import parse_consumer_offsets, parse_groups, parse_topics
 from ....store.index_file import IndexFile, check_index_file
 from ....store.listing import missing_between, queue_folders, row_files, zeros_from
+from ....store.log_view import log_end
 from ....store.overlay_disk import OverlayDisk
 from ....store.sizes import settings_of
 from ...stores.locations import StoreLocation
-from ...stores.scan.log_range import log_end
 
 _LOOKED_AT_BYTES: Final = 16 << 20
 _TABLES: Final[Mapping[str, Callable[[str], Any]]] = {

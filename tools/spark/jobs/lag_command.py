@@ -12,8 +12,8 @@ import click
 from ....proto.clock import Clock, SystemClock
 from ....proto.errors import StoreRefused
 from ...lag.output import print_rows
-from ...lag.rows import Facts, LagRow, Verdict
-from ...lag.snapshots import Progress, Snapshot, compare
+from ...lag.rows import LagFacts, LagRow, LagVerdict
+from ...lag.snapshots import LagProgress, LagSnapshot, compare
 from ...options import (
     TakesStores,
     broker_name_option,
@@ -65,7 +65,7 @@ class _Looks:
     given: dict[str, Any]
     settings: dict[str, str]
     clock: Clock
-    before: Snapshot | None = None
+    before: LagSnapshot | None = None
 
     def run(self, interval_ms: int | None, times: int | None, *, as_json: bool) -> None:
         number = 0
@@ -88,7 +88,7 @@ class _Looks:
         self._tell(left_out, any_rows=bool(rows))
         found = _with_reasons(compare(self.before, rows, now_ms), rows)
         print_rows(found, as_json=as_json, with_rates=with_rates)
-        self.before = Snapshot.of(rows, now_ms)
+        self.before = LagSnapshot.of(rows, now_ms)
 
     def _frame(self, now_ms: int, left_out: LeftOut) -> DataFrame:
         if self.given["nameserver"]:
@@ -116,7 +116,7 @@ def rows_of(frame: DataFrame) -> list[LagRow]:
 
 
 def _row(values: dict[str, Any]) -> LagRow:
-    facts = Facts(
+    facts = LagFacts(
         topic=values["topic"],
         queue_id=values["queueId"],
         group=values["group"],
@@ -130,12 +130,12 @@ def _row(values: dict[str, Any]) -> LagRow:
         facts=facts,
         lag_bytes=values["lagBytes"],
         oldest_unread_age_ms=values["oldestUnreadAgeMs"],
-        verdict=Verdict(values["verdict"]),
+        verdict=LagVerdict(values["verdict"]),
         reasons=tuple(values["reasons"]),
     )
 
 
-def _with_reasons(found: Iterable[Progress], rows: list[LagRow]) -> list[Progress]:
+def _with_reasons(found: Iterable[LagProgress], rows: list[LagRow]) -> list[LagProgress]:
     """Return FOUND; a row that stands still keeps all but the first of the reasons that it has in ROWS."""
     return [
         one

@@ -27,15 +27,18 @@ from ....proto.errors import ConfigError, PocketMQError
 from ...instants import past_instant_of
 from ...options import broker_settings, broker_settings_option, stores_argument
 from ...output import print_json, print_table
-from ...stores.scan.log_range import POLICIES
+from ...stores.scan.conditions import POLICIES
 from ..session import require_pyspark, spark_session
-from .reading import Reading
+from .reading import JobReading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _RAISED: Final = re.compile(r"(?:^|[\s\]])(?:pocketmq\.[\w.]+\.)?([A-Z]\w+): ([^\n]*)")
 _TEXT_MAX: Final = 500
+FORMS: Final = ("parquet:FOLDER", "json:FOLDER", "folder:FOLDER", "table:NAME")
+_SNAPSHOT: Final = "snapshotTime"
+_ROWS_MAX: Final = 1_000
 
 
 @contextmanager
@@ -57,11 +60,6 @@ def plain_error(text: str) -> PocketMQError:
         if isinstance(kind, type) and issubclass(kind, PocketMQError):
             return kind(message.strip()[:_TEXT_MAX])
     return PocketMQError(f"Spark: {text.strip().splitlines()[0][:_TEXT_MAX]}")
-
-
-FORMS: Final = ("parquet:FOLDER", "json:FOLDER", "folder:FOLDER", "table:NAME")
-_SNAPSHOT: Final = "snapshotTime"
-_ROWS_MAX: Final = 1_000
 
 
 def check_out(out: str | None) -> None:
@@ -212,11 +210,11 @@ READING: Final[tuple[Callable[[Any], Any], ...]] = (
 )
 
 
-def reading_of(given: dict[str, Any]) -> Reading:
+def reading_of(given: dict[str, Any]) -> JobReading:
     """Return what the options GIVEN say, and take them out."""
     since, until = given.pop("since"), given.pop("until")
     policy = given.pop("bad_records")
-    return Reading(
+    return JobReading(
         topics=given.pop("topics"),
         since_ms=None if since is None else past_instant_of(since),
         until_ms=None if until is None else past_instant_of(until),

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _BYTES_MAX: Final = (1 << 31) - 1
 #: In microseconds 64 bits reach that many milliseconds either way; a sender may have written anything.
 _INSTANT_MAX_MS: Final = (1 << 63) // 1000 - 1
+#: So many different names are counted as bits of one number; the sums of so many properties a record fit in 64 bits.
+_BITS_MAX: Final = 40
+_TOKENS: Final = 4
 
 
 def binary_ranges(
@@ -132,7 +135,7 @@ def instants(times_ms: Longs) -> pyarrow.Array:
     return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
 
 
-class Constant:
+class ConstantColumn:
     """A column that has one text in every row; made once, and cut to length."""
 
     __slots__ = ("_array", "_text")
@@ -147,11 +150,6 @@ class Constant:
             pa = arrow()
             self._array = pa.repeat(pa.scalar(self._text, pa.string()), count)
         return self._array[:count]
-
-
-#: So many different names are counted as bits of one number; the sums of so many properties a record fit in 64 bits.
-_BITS_MAX: Final = 40
-_TOKENS: Final = 4
 
 
 def property_map(data: Bytes, pairs: Pairs, count: int) -> pyarrow.Array:

@@ -24,7 +24,7 @@ from ....store.format.rows import RowFormat, Rows
 from ....store.listing import RowFile, zeros_from
 from ....store.queue_extension import QueueExtension
 from ..schemas import arrow
-from .arrow_ranges import Constant
+from .arrow_ranges import ConstantColumn
 from .conditions import Conditions, Span, combined
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ class QueueColumns:
 
     def __init__(self, schema: pyarrow.Schema, broker: str, conditions: Conditions) -> None:
         self.schema = schema
-        self._broker = Constant(broker)
-        self._topics: dict[str, Constant] = {}
+        self._broker = ConstantColumn(broker)
+        self._topics: dict[str, ConstantColumn] = {}
         self._conditions = conditions
 
     def batches(self, disk: Disk, part: QueuePart, rows_max: int) -> Iterator[pyarrow.RecordBatch]:
@@ -147,7 +147,7 @@ class QueueColumns:
             entries, offsets = entries[wanted], offsets[wanted]
         pa = arrow()
         count = len(entries)
-        topic = self._topics.setdefault(part.topic, Constant(part.topic))
+        topic = self._topics.setdefault(part.topic, ConstantColumn(part.topic))
         makers: dict[str, Any] = {
             "brokerName": lambda: self._broker.rows(count),
             "topic": lambda: topic.rows(count),

@@ -16,8 +16,8 @@ from typing import Any, Final
 from ....store.disk import Disk
 from ....store.format.index import ENTRY, HEADER_SIZE, IndexHeader
 from ....store.listing import queue_folders, row_files
+from ....store.log_view import log_in_use
 from .entry_columns import QueuePart, live_part
-from .log_range import log_in_use
 from .log_scan import store_ms_at
 
 Row = dict[str, Any]

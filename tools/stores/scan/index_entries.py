@@ -15,10 +15,10 @@ import numpy as np
 
 from ....store.disk import Disk
 from ....store.format.index import ENTRY, HEADER_SIZE, IndexHeader, IndexShape
+from ....store.log_view import LogDamage
 from ..schemas import arrow
-from .arrow_ranges import Constant, instants
-from .conditions import Conditions, combined
-from .log_range import BadRecords, Damage
+from .arrow_ranges import ConstantColumn, instants
+from .conditions import BadRecords, Conditions, combined
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,7 +63,7 @@ def index_parts(
         elif not 0 <= header.next_entry <= entries or header.begin_ms < 0:
             why = f"its head says that entry {header.next_entry} is next, of {entries}"
         if why:
-            bad.meet(Damage(path, 0, found.size, why))
+            bad.meet(LogDamage(path, 0, found.size, why))
         elif header.next_entry > 1:
             yield IndexPart(path, slots, header.begin_ms, 1, header.next_entry)
 
@@ -73,12 +73,12 @@ class IndexColumns:
 
     def __init__(self, schema: pyarrow.Schema, broker: str, conditions: Conditions) -> None:
         self.schema = schema
-        self._broker = Constant(broker)
+        self._broker = ConstantColumn(broker)
         self._conditions = conditions
 
     def batches(self, disk: Disk, part: IndexPart, rows_max: int) -> Iterator[pyarrow.RecordBatch]:
         """Yield the entries of PART that are wanted, at most ROWS_MAX in a batch."""
-        file = Constant(posixpath.basename(part.path))
+        file = ConstantColumn(posixpath.basename(part.path))
         shape = IndexShape(part.slots, part.end)
         for piece in part.split(rows_max * ENTRY.size):
             data = disk.read_at(part.path, shape.entry_at(piece.begin), piece.size)
@@ -86,7 +86,7 @@ class IndexColumns:
             if batch.num_rows:
                 yield batch
 
-    def _batch(self, part: IndexPart, file: Constant, entries: Any) -> pyarrow.RecordBatch:
+    def _batch(self, part: IndexPart, file: ConstantColumn, entries: Any) -> pyarrow.RecordBatch:
         times = part.begin_ms + entries["seconds"].astype(np.int64) * _SECOND_MS
         wanted = combined(
             [

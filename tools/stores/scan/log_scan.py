@@ -20,10 +20,10 @@ from ....proto.record_run import RunColumns, crc_mismatches, parse_run
 from ....store.disk import Disk
 from ....store.format.index import HEADER_SIZE, IndexHeader
 from ....store.listing import RowFile, hole_from, require_joined, row_files
+from ....store.log_view import WINDOW_BYTES, LogDamage, LogRange, PlacedRecords, log_in_use
 from ..schemas import arrow
-from .conditions import Conditions, Span
+from .conditions import BadRecords, Conditions, Span
 from .entry_columns import QueuePart, read_entries
-from .log_range import WINDOW_BYTES, BadRecords, Damage, Found, LogRange, log_in_use
 from .message_columns import MessageColumns, Refused
 
 if TYPE_CHECKING:
@@ -132,24 +132,26 @@ class MessageRows:
         )
 
     def of_log(
-        self, disk: Disk, part: LogPart, keep: Callable[[Found], list[bool]] | None = None
+        self, disk: Disk, part: LogPart, keep: Callable[[PlacedRecords], list[bool]] | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield the rows of PART that KEEP wants. FileNotFoundError if its file is gone."""
         for found in LogRange(disk, part.file, part.begin, part.end, limit=part.limit):
-            if isinstance(found, Damage):
+            if isinstance(found, LogDamage):
                 yield from self.damaged([found])
             else:
                 if keep is not None:
                     found = self._kept(found, keep)
                 yield from self.of_found(found, part.file.path)
 
-    def _kept(self, found: Found, keep: Callable[[Found], list[bool]]) -> Found:
+    def _kept(
+        self, found: PlacedRecords, keep: Callable[[PlacedRecords], list[bool]]
+    ) -> PlacedRecords:
         """Return those records of FOUND that KEEP wants; it is asked of wanted ones alone."""
         wanted = self._conditions.of_records(found.data, found.columns)
-        chosen = Found(found.data, found.base, wanted)
+        chosen = PlacedRecords(found.data, found.base, wanted)
         return replace(chosen, columns=wanted.take(np.array(keep(chosen), np.bool_)))
 
-    def of_found(self, found: Found, path: str) -> Iterator[pyarrow.RecordBatch]:
+    def of_found(self, found: PlacedRecords, path: str) -> Iterator[pyarrow.RecordBatch]:
         """Yield the records of FOUND, which stand in the file PATH, that are wanted."""
         wanted = self._conditions.of_records(found.data, found.columns)
         if self._check_crc:
@@ -161,12 +163,12 @@ class MessageRows:
         first = 0
         while first < len(wanted):
             columns = wanted.take(slice(first, first + self._rows_max))
-            refused: list[Damage] = []
+            refused: list[LogDamage] = []
 
             def refuse(
                 rows: list[Refused],
                 columns: RunColumns = columns,
-                refused: list[Damage] = refused,
+                refused: list[LogDamage] = refused,
             ) -> None:
                 refused += [_refused(path, columns, row, why) for row, why in rows]
 
@@ -176,7 +178,7 @@ class MessageRows:
             if batch.num_rows:
                 yield batch
 
-    def damaged(self, damages: Sequence[Damage]) -> Iterator[pyarrow.RecordBatch]:
+    def damaged(self, damages: Sequence[LogDamage]) -> Iterator[pyarrow.RecordBatch]:
         """Count DAMAGES, or raise CorruptRecord; yield them as rows if that is asked for."""
         for damage in damages:
             self._bad.meet(damage)
@@ -184,7 +186,7 @@ class MessageRows:
             if self._shows_bad and inside:
                 yield self._row_of(damage)
 
-    def _row_of(self, damage: Damage) -> pyarrow.RecordBatch:
+    def _row_of(self, damage: LogDamage) -> pyarrow.RecordBatch:
         row: dict[str, Any] = {
             "brokerName": self._columns.broker_name,
             "physicalOffset": damage.start,
@@ -197,9 +199,9 @@ class MessageRows:
         )
 
 
-def _refused(path: str, columns: RunColumns, row: int, why: str) -> Damage:
+def _refused(path: str, columns: RunColumns, row: int, why: str) -> LogDamage:
     start = int(columns.log_offset[row])
-    return Damage(path, start, start + int(columns.sizes[row]), why)
+    return LogDamage(path, start, start + int(columns.sizes[row]), why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class LogTailPart:
     def size(self) -> int:
         return self.log.size
 
-    def is_new(self, found: Found) -> list[bool]:
+    def is_new(self, found: PlacedRecords) -> list[bool]:
         """Tell which records of FOUND stand behind the newest one that their queue has."""
         newest = {(topic, queue_id): at for topic, queue_id, at in self.newest}
         return [
@@ -226,7 +228,7 @@ class LogTailPart:
         yield from rows.of_log(disk, self.log, self.is_new)
 
 
-def _queues_of(found: Found) -> Iterator[tuple[str, int]]:
+def _queues_of(found: PlacedRecords) -> Iterator[tuple[str, int]]:
     columns: RunColumns = found.columns
     ends = (columns.topic_start + columns.topic_size).tolist()
     places = zip(columns.topic_start.tolist(), ends, columns.queue_id.tolist(), strict=True)

@@ -37,7 +37,7 @@ from ....proto.record import (
 )
 from ....proto.record_run import Bytes, Longs, RunColumns
 from ..schemas import arrow
-from .arrow_ranges import Constant, binary_ranges, instants, property_map, text_ranges
+from .arrow_ranges import ConstantColumn, binary_ranges, instants, property_map, text_ranges
 
 if TYPE_CHECKING:
     import pyarrow
@@ -59,8 +59,8 @@ class MessageColumns:
     ) -> None:
         self.schema = schema
         self.broker_name = broker
-        self._broker = Constant(broker)
-        self._nothing = Constant(None)
+        self._broker = ConstantColumn(broker)
+        self._nothing = ConstantColumn(None)
         self._decompress = decompress and "body" in schema.names
 
     def batch(
@@ -142,8 +142,8 @@ class _Rows:
         data: Bytes,
         columns: RunColumns,
         bodies: list[bytes | None] | None,
-        broker: Constant,
-        nothing: Constant,
+        broker: ConstantColumn,
+        nothing: ConstantColumn,
     ) -> None:
         self.data = data
         self.columns = columns

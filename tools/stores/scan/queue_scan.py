@@ -21,9 +21,9 @@ from ....proto.record_run import Bytes, Longs, as_bytes, parse_run
 from ....store.disk import Disk, Mapping
 from ....store.format.queue_entries import names_record
 from ....store.listing import RowFile, require_joined, row_files
+from ....store.log_view import RECORD_BYTES_MAX, LogDamage, PlacedRecords
 from .conditions import Conditions, Span
 from .entry_columns import QueuePart, queue_offsets, read_entries
-from .log_range import RECORD_BYTES_MAX, Damage, Found
 from .log_scan import MessageRows, store_ms_at
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _of_time(disk: Disk, part: QueuePart, log: Sequence[RowFile], span: Span) ->
     return replace(part, begin=part.begin + low * size, end=part.begin + high * size)
 
 
-class QueueReader:
+class MessageQueueReader:
     """Reads the messages of parts of queues, with ROWS, from the log files on DISK."""
 
     def __init__(
@@ -169,7 +169,7 @@ class QueueReader:
                 yield from self._rows.damaged(group.damages(file, ~sound))
             # In the place of a message that is lost an entry may repeat a neighbour: each is read in its own place.
             own = columns.queue_offset == group.offsets[sound]
-            yield from self._rows.of_found(Found(data, base, columns.take(own)), file.path)
+            yield from self._rows.of_found(PlacedRecords(data, base, columns.take(own)), file.path)
 
     def _fetched(
         self, file: RowFile, mapping: Mapping, named: _Named
@@ -236,12 +236,12 @@ class _Named:
                 yield self._take(slice(first, row))
                 first = row
 
-    def damages(self, file: RowFile, rows: Rows) -> list[Damage]:
+    def damages(self, file: RowFile, rows: Rows) -> list[LogDamage]:
         """Return ROWS as damage of FILE."""
         bad = self._take(rows)
         places = zip(bad.log_offsets.tolist(), bad.sizes.tolist(), strict=True)
         return [
-            Damage(
+            LogDamage(
                 file.path,
                 at,
                 at + min(size, RECORD_BYTES_MAX),

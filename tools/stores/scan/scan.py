@@ -23,14 +23,13 @@ from ....store.listing import queue_folders, require_joined, row_files
 from ....store.sizes import settings_of
 from ..locations import StoreLocation
 from ..schemas import arrow, projected, schema_of
-from .conditions import Conditions
+from .conditions import BadRecords, Conditions, Policy
 from .entry_columns import QueueColumns, QueuePart, live_part
 from .file_rows import FilePart, file_rows
 from .index_entries import IndexColumns, IndexPart, index_parts
-from .log_range import BadRecords, Policy
 from .log_scan import LogPart, LogTailPart, MessageRows, dispatched_until, log_parts, log_tails
 from .message_columns import MessageColumns
-from .queue_scan import MessageQueuePart, QueueReader, message_queue_parts
+from .queue_scan import MessageQueuePart, MessageQueueReader, message_queue_parts
 
 if TYPE_CHECKING:
     import pyarrow
@@ -226,7 +225,7 @@ class Scan:
             elif isinstance(part, LogTailPart):
                 yield from part.rows(disk, rows)
             else:
-                reader = QueueReader(
+                reader = MessageQueueReader(
                     disk,
                     rows,
                     self.conditions,

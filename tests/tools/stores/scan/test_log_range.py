@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketmq.proto.record import MAGIC_BLANK, Record, encode_record
-from pocketmq.store import OsDisk
+from pocketmq.store import OsDisk, log_view
 from pocketmq.store.disk import Mapping
 from pocketmq.store.listing import RowFile
-from pocketmq.tools.stores.scan import log_range
+from pocketmq.store.log_view import LogDamage, LogRange, PlacedRecords, log_end
 from pocketmq.tools.stores.scan.conditions import Conditions
-from pocketmq.tools.stores.scan.log_range import Damage, Found, LogRange, log_end
 from pocketmq.tools.stores.scan.log_scan import log_parts
 
 from ....runs import Hand, make_run, open_store
@@ -56,13 +55,13 @@ def a_log(sizes: list[int], *, blank: bool = True) -> tuple[bytes, list[int]]:
     return data.ljust(FILE_BYTES, b"\0"), starts
 
 
-def read(data: bytes, begin: int, end: int) -> tuple[list[int], list[Damage]]:
+def read(data: bytes, begin: int, end: int) -> tuple[list[int], list[LogDamage]]:
     """Return the starts of records, and the damages, in [BEGIN, END) of the file of DATA."""
     file = RowFile("log", BASE, len(data))
     starts: list[int] = []
-    damages: list[Damage] = []
+    damages: list[LogDamage] = []
     for found in LogRange(OneFile(data), file, begin, end):
-        if isinstance(found, Damage):
+        if isinstance(found, LogDamage):
             damages.append(found)
         else:
             starts += (found.columns.starts + found.base).tolist()
@@ -87,7 +86,7 @@ def test_cutting_a_file_changes_nothing(
 
     whole = read(bytes(broken), BASE, BASE + FILE_BYTES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_range, "WINDOW_BYTES", window)
+        patch.setattr(log_view, "WINDOW_BYTES", window)
         parts = [read(bytes(broken), *pair) for pair in itertools.pairwise(bounds)]
 
     assert [start for starts, _ in parts for start in starts] == whole[0]
@@ -175,6 +174,6 @@ def test_holes_of_files_that_age_closed_are_not_read(tmp_path: Path) -> None:
     for part in parts:
         for piece in part.split(1 << 20):
             for one in LogRange(disk, piece.file, piece.begin, piece.end, limit=piece.limit):
-                assert isinstance(one, Found)
+                assert isinstance(one, PlacedRecords)
                 found += (one.columns.starts + one.base).tolist()
     assert found == offsets

@@ -17,7 +17,7 @@ from pocketmq.proto.record import SYS_COMPRESSED, Record, encode_record
 from pocketmq.proto.record_run import parse_run, walk
 from pocketmq.store import OsDisk
 from pocketmq.store.listing import row_files, zeros_from
-from pocketmq.tools.stores.scan.log_range import Found, LogRange
+from pocketmq.store.log_view import LogRange, PlacedRecords
 from pocketmq.tools.stores.scan.message_columns import MessageColumns
 from pocketmq.tools.stores.schemas import projected, schema_of
 
@@ -51,7 +51,7 @@ def test_a_recorded_log_has_the_rows_that_apache_finds(name: str, tmp_path: Path
     for file in row_files(OsDisk(), str(store / "commitlog")):
         limit = zeros_from(OsDisk(), file)
         for found in LogRange(OsDisk(), file, file.start, file.end, limit=limit):
-            assert isinstance(found, Found)
+            assert isinstance(found, PlacedRecords)
             rows += columns.batch(found.data, found.columns).to_pylist()
 
     assert of_messages(rows) == described(expected(name)["records"])

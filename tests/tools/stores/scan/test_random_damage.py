@@ -11,8 +11,7 @@ import pytest
 
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.tools.stores.locations import locate
-from pocketmq.tools.stores.scan.conditions import Conditions
-from pocketmq.tools.stores.scan.log_range import BadRecords
+from pocketmq.tools.stores.scan.conditions import BadRecords, Conditions
 from pocketmq.tools.stores.scan.scan import Scan, ScanOptions
 
 from ....recorded import expected, recorded_store, settings

@@ -1,7 +1,8 @@
-"""The commit log as its files have it: read at any place, without recovery, whatever is damaged.
+"""Log and queues as their files have them, read at any place, without recovery, whatever is damaged.
 
-Nothing is opened before it is needed, so that one look into a store of a terabyte costs one listing and a page or two.
-A record that is found here is in the files; whether a broker keeps it, its recovery decides (see docs/recovery.md).
+Nothing is opened before it is needed, so that one look into a store of a terabyte costs one listing and a page or two:
+by queue offset a page, by time a page for each halving. A record that is found here is in the files; whether a broker
+keeps it, its recovery decides (see docs/recovery.md).
 
 Where nothing can be read, an `Absence` says why:
 
@@ -13,11 +14,15 @@ Where nothing can be read, an `Absence` says why:
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
 
 from ...proto.errors import InvalidRecord
 from ...proto.record import (
@@ -32,7 +37,9 @@ from ...proto.record import (
 )
 from ...store.disk import Disk
 from ...store.format.log_file import BLANK_SIZE, MAGIC_AT, MAGIC_PATTERN, size_and_magic
+from ...store.format.queue_entries import PRE_BLANK_SIZE, entry_format
 from ...store.listing import FilePages, PagedRow
+from ...store.queue_extension import QueueExtension
 
 #: Search for the beginning of a record goes back so far at first; a record is rarely longer.
 _BACK_BYTES: Final = 1 << 16
@@ -40,7 +47,7 @@ _BACK_BYTES_MAX: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A record and where it was read; FAULTS: what a reader should know of it, none for a sound one."""
 
     record: Record
@@ -69,7 +76,7 @@ class LogFiles(PagedRow):
 
     # --- records -------------------------------------------------------------------------------------------------
 
-    def at(self, log_offset: int) -> Stored | Absence:
+    def at(self, log_offset: int) -> StoredRecord | Absence:
         """Return the record that begins at LOG_OFFSET, or why there is none."""
         file = self.file_at(log_offset)
         if file is None:
@@ -81,7 +88,9 @@ class LogFiles(PagedRow):
             return Absence(log_offset, "beyond", f"the log ends at {self.end:,}")
         return self._record(file, log_offset, size, magic)
 
-    def _record(self, file: FilePages, log_offset: int, size: int, magic: int) -> Stored | Absence:
+    def _record(
+        self, file: FilePages, log_offset: int, size: int, magic: int
+    ) -> StoredRecord | Absence:
         at, room = log_offset - file.start, file.end - log_offset
         if not size and not magic:
             return Absence(log_offset, "nothing", f"there are zeros in {file.path}")
@@ -96,7 +105,7 @@ class LogFiles(PagedRow):
         if record.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
             why = "what stood there was damaged, and was set aside in pocketmq/broken"
             return Absence(log_offset, "nothing", why)
-        return Stored(record, data, log_offset, file.path, _faults(record, log_offset))
+        return StoredRecord(record, data, log_offset, file.path, _faults(record, log_offset))
 
     def _outside(self, log_offset: int) -> Absence:
         if not self.files:
@@ -108,13 +117,13 @@ class LogFiles(PagedRow):
             return Absence(log_offset, "beyond", f"the last log file ends at {self.limit:,}")
         return Absence(log_offset, "hole", "the log file that held it is missing")
 
-    def records(self, begin: int, end: int | None = None) -> Iterator[Stored]:
+    def records(self, begin: int, end: int | None = None) -> Iterator[StoredRecord]:
         """Yield the records from BEGIN, where one begins, up to END; behind damage from the next file on."""
         at = max(begin, self.begin)
         stop = self.limit if end is None else end
         while at < stop:
             found = self.at(at)
-            if isinstance(found, Stored):
+            if isinstance(found, StoredRecord):
                 yield found
                 at += len(found.data)
                 continue
@@ -142,7 +151,7 @@ class LogFiles(PagedRow):
             return 0
         at = self.known - file.start
         size, magic = size_and_magic(file.read(at, BLANK_SIZE))
-        is_there = isinstance(self._record(file, self.known, size, magic), Stored)
+        is_there = isinstance(self._record(file, self.known, size, magic), StoredRecord)
         return at if is_there else 0
 
     def _written(self, file: FilePages, at: int) -> int:
@@ -167,7 +176,7 @@ class LogFiles(PagedRow):
             for match in MAGIC_PATTERN.finditer(piece):
                 head = start + match.start() - MAGIC_AT
                 found = self.at(file.start + head) if head >= begin else None
-                if isinstance(found, Stored) and found.record.log_offset == found.log_offset:
+                if isinstance(found, StoredRecord) and found.record.log_offset == found.log_offset:
                     return head
         return None
 
@@ -182,7 +191,7 @@ class LogFiles(PagedRow):
     def store_time_ms(self, log_offset: int) -> int | None:
         """Return when the record at LOG_OFFSET was stored, Unix milliseconds; None if there is none."""
         found = self.at(log_offset)
-        return found.record.store_timestamp_ms if isinstance(found, Stored) else None
+        return found.record.store_timestamp_ms if isinstance(found, StoredRecord) else None
 
     @cached_property
     def begin_time_ms(self) -> int | None:
@@ -191,7 +200,9 @@ class LogFiles(PagedRow):
 
     # --- searching -----------------------------------------------------------------------------------------------
 
-    def holding(self, needle: bytes, begin: int = 0, end: int | None = None) -> Iterator[Stored]:
+    def holding(
+        self, needle: bytes, begin: int = 0, end: int | None = None
+    ) -> Iterator[StoredRecord]:
         """Yield the records from BEGIN to END that hold the bytes NEEDLE, oldest first, by reading all of them.
 
         Damage in between costs only the records that it hit. Some 1 GiB a second from the page cache.
@@ -211,7 +222,7 @@ class LogFiles(PagedRow):
                         done = found.log_offset + len(found.data)
                         yield found
 
-    def _around(self, file: FilePages, place: int) -> Stored | None:
+    def _around(self, file: FilePages, place: int) -> StoredRecord | None:
         """Return the record of FILE that holds byte PLACE: the nearest beginning before it that makes a record."""
         back, inside = _BACK_BYTES, place - file.start
         while True:
@@ -219,7 +230,7 @@ class LogFiles(PagedRow):
             before = file.read(low, inside - low)
             for head in reversed([match.start() for match in MAGIC_PATTERN.finditer(before)]):
                 found = self.at(file.start + low + head - 4) if low + head >= 4 else None
-                if isinstance(found, Stored) and found.log_offset + len(found.data) > place:
+                if isinstance(found, StoredRecord) and found.log_offset + len(found.data) > place:
                     return found
             if low == 0 or back >= _BACK_BYTES_MAX:
                 return None
@@ -233,3 +244,173 @@ def _faults(record: Record, log_offset: int) -> tuple[str, ...]:
     if record.log_offset != log_offset:
         faults.append(f"the record says that it stands at {record.log_offset:,}")
     return tuple(faults)
+
+
+# ---------------------------------------------------------------- queues
+
+
+class QueueEntry(NamedTuple):
+    """One entry: queue offset of its (first) message, place and size of the record, tags code, number of messages."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
+    tags_code: int
+    messages: int = 1
+
+
+class QueueFiles(PagedRow):
+    """Queue QUEUE of TOPIC in the files of FOLDER. Reads only."""
+
+    def __init__(
+        self, disk: Disk, folder: str, topic: str, queue: int, *, is_batch: bool, mapped: bool
+    ) -> None:
+        super().__init__(disk, folder, mapped=mapped)
+        self.topic = topic
+        self.queue = queue
+        self.is_batch = is_batch
+        self._format = entry_format(is_batch=is_batch)
+        self._entry_size = self._format.size
+        self._extension = QueueExtension(disk, folder)
+
+    # --- by place in the row -------------------------------------------------------------------------------------
+
+    def _at(self, place: int) -> QueueEntry | None:
+        """Return entry PLACE of the row; None where none was written, or its file is missing."""
+        byte = place * self._entry_size
+        file = self.file_at(byte) if byte >= 0 else None
+        if file is None:
+            return None
+        fields = self._format.read(file.read(byte - file.start, self._entry_size))
+        if self.is_batch:
+            log_offset, size, code, _, base, count, _, _ = fields
+            found = QueueEntry(base, log_offset, size, code, count)
+        else:
+            found = QueueEntry(place, *fields)
+        return found if found.size > 0 and found.log_offset >= 0 else None
+
+    @property
+    def _first_place(self) -> int:
+        return self.begin // self._entry_size
+
+    @cached_property
+    def _end_place(self) -> int:
+        """The place behind the last entry: the end of the row's newest file that has any."""
+        for file in reversed(self.files):
+            first, last = file.start // self._entry_size, file.end // self._entry_size
+            if self._at(first) is not None:
+                return bisect_left(range(last), True, lo=first, key=lambda at: self._at(at) is None)
+        return self._first_place
+
+    def _first_from(self, wanted: Callable[[QueueEntry], bool]) -> int:
+        """Return the first place whose entry is WANTED, which once it is stays so; the end if there is none."""
+
+        def there(place: int) -> bool:
+            entry = self._at(place)
+            return entry is not None and wanted(entry)
+
+        return bisect_left(range(self._end_place), True, lo=self._first_place, key=there)
+
+    # --- by queue offset -----------------------------------------------------------------------------------------
+
+    def min_offset(self, log: LogFiles) -> int:
+        """Return the queue offset of the first message that LOG still has; the end if there is none."""
+        entry = self._at(self._first_from(lambda entry: _is_in(entry, log)))
+        return self.max_offset if entry is None else entry.queue_offset
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset of the next message to come."""
+        last = self._at(self._end_place - 1)
+        if last is not None:
+            return last.queue_offset + last.messages
+        return 0 if self.is_batch else self._end_place
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return the entry that holds QUEUE_OFFSET; None if the files have none."""
+        if not self.is_batch:
+            found = self._at(queue_offset) if queue_offset >= 0 else None
+            if found is not None:
+                (code,) = self._extension.resolved(np.array([found.tags_code], np.int64)).tolist()
+                found = found._replace(tags_code=code)
+            return found
+        behind = self._first_from(lambda entry: entry.queue_offset > queue_offset)
+        found = self._at(behind - 1)
+        if found is None or not 0 <= queue_offset - found.queue_offset < found.messages:
+            return None
+        return found
+
+    def entries_from(self, queue_offset: int) -> Iterator[QueueEntry]:
+        """Yield the entries from QUEUE_OFFSET on."""
+        place = queue_offset
+        if self.is_batch:
+            place = self._first_from(lambda one: one.queue_offset + one.messages > queue_offset)
+        for at in range(max(place, self._first_place), self._end_place):
+            entry = self._at(at)
+            if entry is not None and entry.size != PRE_BLANK_SIZE:
+                yield entry
+
+    def offset_at_time(self, time_ms: int, log: LogFiles) -> int:
+        """Return the queue offset of the first message stored at TIME_MS or later; the end if there is none."""
+
+        def late(entry: QueueEntry) -> bool:
+            if not _is_in(entry, log):
+                return False
+            stored_ms = log.store_time_ms(entry.log_offset)
+            return stored_ms is None or stored_ms >= time_ms
+
+        entry = self._at(self._first_from(late))
+        return self.max_offset if entry is None else entry.queue_offset
+
+
+def _is_in(entry: QueueEntry, log: LogFiles) -> bool:
+    return entry.size != PRE_BLANK_SIZE and entry.log_offset >= log.begin
+
+
+class Queues:
+    """All queues in the store at ROOT, found by listing folders."""
+
+    def __init__(self, disk: Disk, root: str, *, mapped: bool = True) -> None:
+        self._disk = disk
+        self._root = root
+        self._mapped = mapped
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """The names of all topics that have queues."""
+        return sorted(
+            {
+                entry.name
+                for kind in _FOLDERS
+                for entry in self._disk.list(posixpath.join(self._root, kind))
+                if entry.is_folder
+            }
+        )
+
+    def of_topic(self, topic: str) -> list[QueueFiles]:
+        """Return the queues of TOPIC by number; none for a topic without."""
+        found = []
+        for kind, is_batch in _FOLDERS.items():
+            folder = posixpath.join(self._root, kind, topic)
+            for entry in self._disk.list(folder) if _is_plain(topic) else []:
+                if entry.is_folder and entry.name.isascii() and entry.name.isdigit():
+                    path = posixpath.join(folder, entry.name)
+                    number, mapped = int(entry.name), self._mapped
+                    found.append(
+                        QueueFiles(
+                            self._disk, path, topic, number, is_batch=is_batch, mapped=mapped
+                        )
+                    )
+        return sorted(found, key=lambda queue: queue.queue)
+
+    def get(self, topic: str, number: int) -> QueueFiles | None:
+        """Return queue NUMBER of TOPIC; None if the store has none."""
+        return next((queue for queue in self.of_topic(topic) if queue.queue == number), None)
+
+
+_FOLDERS: Final = {"consumequeue": False, "batchconsumequeue": True}
+
+
+def _is_plain(topic: str) -> bool:
+    """Is TOPIC one name, and no way to another folder?"""
+    return bool(topic) and "/" not in topic and topic not in (".", "..")
