@@ -21,6 +21,7 @@ from typing import Self
 
 from ..proto.errors import (
     DiskFailure,
+    InvalidArgument,
     PocketMQError,
     StoreError,
     StoreFull,
@@ -35,11 +36,12 @@ from .config import StoreConfig
 from .disk import Buffer, Disk, Lock
 from .flush import CallOwner, Flusher, Waiter
 from .following import Following
+from .format.log_file import is_blank
 from .log_writer import Appended, LogWriter, store_time_ms
 from .overlay_disk import OverlayDisk
 from .parts import StoreHealth, StoreParts
 from .reader import Reader
-from .recovery import RecoveryReport, VerifiedSnapshot, recover
+from .recovery import LogCut, RecoveryReport, VerifiedSnapshot, recover
 from .scrub import Scrubber
 from .timers.recovery import open_timers
 from .timers.store import TimerStore
@@ -70,8 +72,12 @@ class MessageStore(Reader):
         self._lock = lock
         self._now_ms = now_ms
         clean = not disk.exists(config.abort_path)
-        self.recovery: RecoveryReport = recover(parts, clean=clean, replica=replica)
-        self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean)
+        self._log_cut = LogCut(disk, config.own_folder)
+        cut_at = self._log_cut.offset
+        self.recovery: RecoveryReport = recover(parts, clean=clean, replica=replica, cut_at=cut_at)
+        newest_ms = store_time_ms(self.log, parts.checkpoint.values.confirm_offset) or 0
+        cut_ms = None if cut_at is None else newest_ms
+        self.timers: TimerStore = open_timers(parts, health, now_ms, clean=clean, cut_ms=cut_ms)
         self._forget_pages()
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
@@ -137,9 +143,12 @@ class MessageStore(Reader):
         After a clean stop what recovery changed is little and goes to the device now. After a kill gigabytes may
         still be in the page cache only: they go there with the first flush, and a start does not wait for it.
         """
-        if self.recovery.clean:
+        was_cut = self._log_cut.offset is not None
+        if self.recovery.clean or was_cut:
             self._flush_and_remember()
             self.disk.write_atomically(self.config.abort_path, _process_id())
+            if was_cut:
+                self._log_cut.remove()
         else:
             self._distrust_device()
             self.disk.write_file(self.config.abort_path, _process_id())
@@ -286,6 +295,34 @@ class MessageStore(Reader):
         StoreFull, DiskFailure: `raw_end` tells whether DATA was; then no bytes at `raw_end` try again.
         """
         self._replica.append(data, offset, crc32)
+
+    def truncate_to(self, offset: int) -> None:
+        """Close the store, and have its next opening end the log at OFFSET, where a record or a blank begins.
+
+        Queues, index, timers and epochs then end there, too: the store is what it was when its log ended there, but
+        that timed messages which were handed on since are handed on again. Whatever happens meanwhile, the log is what
+        it was, or cut at OFFSET. Raises InvalidArgument for another place, or one that the log does not hold.
+        """
+        self._replica.stop()
+        if not self._may_end_at(offset):
+            raise InvalidArgument(
+                f"the log, {self.min_log_offset:,} to {self.max_log_offset:,}, cannot be cut at {offset:,}: no record"
+                " begins there",
+                field="offset",
+                limit=self.max_log_offset,
+                value=offset,
+            )
+        self._log_cut.set(offset)
+        self.close()
+
+    def _may_end_at(self, offset: int) -> bool:
+        if offset == self.max_log_offset:
+            return True
+        file = self.log.files.file_at(offset)
+        if file is None or self.log.record_size(offset) is not None:
+            return file is not None
+        at = offset - file.start
+        return at < file.position and is_blank(file.view, at, file.size - at)
 
     @property
     def _replica(self) -> Following:

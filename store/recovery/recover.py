@@ -28,12 +28,18 @@ from typing import Final
 
 import numpy as np
 
+from ...proto.errors import CorruptState
 from ...proto.record import Record, decode_record
+from ...proto.record_run import walk
+from ..commit_log import CommitLog
 from ..consume_queues import ConsumeQueues, Queue
 from ..damage import LogRepair
+from ..disk import Disk
 from ..dispatch import by_queue
 from ..files import MappedFile
+from ..format.replica_files import EPOCHS_FILE, parse_epochs, render_epochs
 from ..parts import StoreParts
+from ..state_files import StateFile
 from .derive import ContradictionFound, Derivation
 from .report import FindingKind, RecoveryFinding, RecoveryReport
 from .scan import FileScan, ScannedFile
@@ -44,20 +50,67 @@ from .verified import Verified
 _COLUMNS_KEPT_MAX: Final = 1_500_000
 
 
-def recover(parts: StoreParts, *, clean: bool, replica: bool = False) -> RecoveryReport:
+def recover(
+    parts: StoreParts, *, clean: bool, replica: bool = False, cut_at: int | None = None
+) -> RecoveryReport:
     """Recover the store of PARTS, which were just loaded; return what was found and done.
 
-    CLEAN: its last owner left no `abort` behind; REPLICA: it is one of a replica set.
+    CLEAN: its last owner left no `abort` behind; REPLICA: it is one of a replica set; CUT_AT: its log is to end there,
+    whatever it holds, where a record begins (`LogCut`).
     Raises StoreFull and DiskFailure; then the next opening goes on.
     """
-    return _Recovery(parts, RecoveryReport(clean=clean), replica=replica).run()
+    return _Recovery(parts, RecoveryReport(clean=clean), replica=replica, cut_at=cut_at).run()
+
+
+class LogCut:
+    """The note that the log is to end at an offset: `log-cut`, which holds it, decimal, in FOLDER, our own of a store.
+
+    Recovery cuts the log there before it looks at what it holds, and makes the rest agree with it; only then the note
+    goes. So a crash at any moment leaves the log as it was, or is followed by another cut at the same place.
+    """
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._path = f"{folder}/log-cut"
+
+    @property
+    def offset(self) -> int | None:
+        """Where the log is to end; None: there is no note. Raises CorruptState for one that cannot be read."""
+        if not self._disk.exists(self._path):
+            return None
+        text = self._disk.read(self._path)
+        if not text.strip().isdigit():
+            raise CorruptState(
+                f"{self._path} holds no log offset: {text[:40]!r}: move the file away, and let the replica follow anew",
+                path=self._path,
+            )
+        return int(text)
+
+    def set(self, offset: int) -> None:
+        """Have the next opening cut the log at OFFSET."""
+        self._disk.make_folders(self._folder)
+        self._disk.write_atomically(self._path, b"%d\n" % offset)
+
+    def remove(self) -> None:
+        """The log was cut, and all that follows from it is on the device."""
+        self._disk.delete(self._path)
+        self._disk.sync_folder(self._folder)
 
 
 class _Recovery:
     """One recovery."""
 
-    def __init__(self, parts: StoreParts, report: RecoveryReport, *, replica: bool) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        report: RecoveryReport,
+        *,
+        replica: bool,
+        cut_at: int | None,
+    ) -> None:
         self._replica = replica
+        self._cut_at = cut_at
         self._config = parts.config
         self._disk = parts.disk
         self._parts = parts
@@ -75,6 +128,8 @@ class _Recovery:
         is_cut = self._note_cut_files()
         if known is not None and (is_cut or changed or not known.holds(self._parts)):
             known = None
+        if self._cut_at is not None:
+            known = self._cut_log(self._cut_at, known)
         try:
             self._recover_from(known, changed)
         except ContradictionFound:
@@ -133,6 +188,32 @@ class _Recovery:
             end = newest.file.end
         self._cut(end)
         del files[last + 1 :]
+
+    def _cut_log(self, end: int, known: Verified | None) -> Verified | None:
+        """End the log at END, on the device; return what is KNOWN of what is left, None if all of it is to be read."""
+        why = "cut, as was asked for: the master's log goes on otherwise from here"
+        self._note(FindingKind.CUT, self._config.log_folder, why, offset=end)
+        # From here on nothing of queues and index need be whole: whoever comes after a crash reads all of the log.
+        self._disk.write_atomically(self._config.abort_path, b"")
+        Verified.forget(self._disk, self._config.own_folder)
+        self._log.truncate(end)
+        for part in self._log.take_dirty():
+            part.sync()
+        self._cut_epochs(end)
+        last = _last_record(self._log)
+        if known is None or not self._report.clean or last is None:
+            return None
+        return Verified.claimed(
+            self._log, end, last_offset=last, newest_ms=known.newest_ms, index=list(known.index)
+        )
+
+    def _cut_epochs(self, end: int) -> None:
+        """Forget the epochs that begin behind END; one that begins there is known, if without a record."""
+        file = StateFile(self._disk, self._config.path, EPOCHS_FILE, "")
+        known = file.load(parse_epochs).value or ()
+        kept = [(epoch, start) for epoch, start in known if start <= end]
+        if len(kept) < len(known):
+            file.save(render_epochs(kept))
 
     def _cut(self, end: int) -> None:
         files = self._log.files.files
@@ -251,6 +332,13 @@ class _Recovery:
             kind=kind, path=path, why=why, offset=offset, records=records, size_bytes=size_bytes
         )
         self._report.add(finding)
+
+
+def _last_record(log: CommitLog) -> int | None:
+    """Return the log offset of the last record; None if the last file that has bytes has none."""
+    file = next((one for one in reversed(log.files.files) if one.position), None)
+    starts = () if file is None else walk(file.view[: file.position])[0].tolist()
+    return file.start + starts[-1] if file is not None and starts else None
 
 
 def _keep_whole(files: list[ScannedFile]) -> None:

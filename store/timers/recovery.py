@@ -65,14 +65,20 @@ Key = tuple[bytes, int]
 
 
 def open_timers(
-    parts: StoreParts, health: StoreHealth, now_ms: Callable[[], int], *, clean: bool
+    parts: StoreParts,
+    health: StoreHealth,
+    now_ms: Callable[[], int],
+    *,
+    clean: bool,
+    cut_ms: int | None = None,
 ) -> TimerStore:
     """Load and recover the timers of a store whose log and queues are recovered; CLEAN: it was stopped cleanly.
 
+    CUT_MS: the log was cut behind a record that was stored then: what was handed on later is handed on again.
     Raises StoreRefused (a file of the log has a wrong length or name), StoreFull, DiskFailure.
     """
     timers = TimerStore(parts, health, now_ms)
-    _Recovery(timers, parts, now_ms(), clean=clean).run()
+    _Recovery(timers, parts, now_ms(), clean=clean, cut_ms=cut_ms).run()
     for file in timers.log.files.files:
         file.mapping.forget(0, file.size)
     return timers
@@ -90,7 +96,16 @@ class _End:
 class _Recovery:
     """The recovery of one store's timers."""
 
-    def __init__(self, timers: TimerStore, parts: StoreParts, now_ms: int, *, clean: bool) -> None:
+    def __init__(
+        self,
+        timers: TimerStore,
+        parts: StoreParts,
+        now_ms: int,
+        *,
+        clean: bool,
+        cut_ms: int | None,
+    ) -> None:
+        self._cut_ms = cut_ms
         self._timers = timers
         self._log: TimerLog = timers.log
         self._ring: TimerRing = timers.ring
@@ -132,7 +147,10 @@ class _Recovery:
 
     def _read_time(self) -> int:
         """Return the oldest slot that may wait."""
-        time = self._known.last_read_ms // self._timers.precision_ms
+        read_ms = self._known.last_read_ms
+        if self._cut_ms is not None:
+            read_ms = min(read_ms, self._cut_ms)
+        time = read_ms // self._timers.precision_ms
         if 0 < time <= self._now_time + self._timers.roll_window_slots:
             return time
         logger.warning(
@@ -148,6 +166,7 @@ class _Recovery:
         found = self._find_end(begin)
         self._log.files.truncate(found.end)
         behind = self._known.log_flushed > found.sound_end or found.lost
+        behind = behind or self._cut_ms is not None
         self._timers.queue_offset = self._queue_offset(found.end)
         if behind:
             self._enter_again()

@@ -47,4 +47,4 @@ def test_a_follower_goes_on_after_a_power_cut(seed: int, tmp_path: Path) -> None
     assert follower.lookup("A", "all") == master.lookup("A", "all") != []
     follower.close()
     master.close()
-    assert_equal(home, tmp_path / "master")
+    assert_equal(home, tmp_path / "master", crashed=True)
