@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ..disk import Disk, Mapping
+from ..files import file_name
 
 _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
 
@@ -150,7 +151,7 @@ class JavaFiles:
         if self.files:
             start = self.files[-1].start + self.size
         self.disk.make_folders(self.folder)
-        file = self._open(posixpath.join(self.folder, f"{start:020d}"), start, wrote=0)
+        file = self._open(posixpath.join(self.folder, file_name(start)), start, wrote=0)
         file.first_in_queue = not self.files
         self.files.append(file)
         return file
