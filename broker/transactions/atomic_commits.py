@@ -413,8 +413,8 @@ class AtomicCommits:
             self._forget(oldest)
 
     def _forget(self, commit: _Commit) -> None:
-        del self._known[commit.key]
-        self._known_messages -= commit.count
+        if self._known.pop(commit.key, None) is not None:
+            self._known_messages -= commit.count
 
     # --- made
 

@@ -35,6 +35,8 @@ class AtomicReading:
         self._cursor = cursor
         #: What the application was handed messages of, and the first of them, by queue.
         self._seen: dict[Queue, tuple[set[ReadStretch], int]] = {}
+        #: Where the application stood at the beginning: a batch, and the cursor in it.
+        self._at_begin: tuple[Batch, int, int] | None = None
 
     @property
     def group(self) -> str:
@@ -59,9 +61,10 @@ class AtomicReading:
             raise InvalidArgument(
                 "the consumer is in another atomic commit, which has to end first", field="consumer"
             )
-        batch, cursor = self._cursor.batch, self._cursor
-        if batch is not None and cursor.begin < cursor.end and not batch.stretch.void:
-            self._see(batch, batch.offset_at(cursor.begin))
+        cursor = self._cursor
+        batch, is_at_some = cursor.batch, cursor.begin < cursor.end
+        if batch is not None and (is_at_some or len(cursor.rest())):
+            self._at_begin = batch, cursor.begin, cursor.end
         reading.watch(self._handed)
 
     def _handed(self, batch: Batch) -> None:
@@ -69,13 +72,26 @@ class AtomicReading:
 
     def _see(self, batch: Batch, offset: int) -> None:
         stretches, first = self._seen.get(batch.stretch.queue, (set(), offset))
-        self._seen[batch.stretch.queue] = stretches | {batch.stretch}, first
+        self._seen[batch.stretch.queue] = stretches | {batch.stretch}, min(first, offset)
+
+    def _look_back(self) -> None:
+        """Count the batch at which the application stood at the beginning if it was, or has been, handed some of it."""
+        if self._at_begin is None:
+            return
+        batch, begin, end = self._at_begin
+        self._at_begin = None
+        if begin < end or self._cursor.batch is not batch or self._cursor.end > end:
+            self._see(batch, batch.offset_at(begin))
 
     def ranges(self) -> list[ReadRange]:
-        """Have all that was handed out be finished; return what is not committed of it. Raises LeaseLost."""
+        """Have all that was handed out be finished; return what is not committed of it. Raises LeaseLost.
+
+        Queues of brokers from which nothing was handed out are left out.
+        """
         reading = self._reading
         reading.check_open()
         assert reading.supply is not None, "it was begun"
+        self._look_back()
         reading.positions.finish(self._cursor.finish())
         source, keeper = reading.supply.source, reading.supply.keeper
         for queue, (stretches, _) in self._seen.items():
@@ -94,7 +110,9 @@ class AtomicReading:
             held = source.held(queue)
             if end != begin and held is not None:
                 found.append(ReadRange(held, begin, end))
-        return found
+        # What a filter passed over at other brokers waits until something is read there.
+        brokers = {queue.broker for queue in self._seen}
+        return [one for one in found if one.held.queue.broker in brokers]
 
     def committed(self, ranges: Iterable[ReadRange]) -> None:
         """End it: the broker has committed RANGES."""
@@ -106,6 +124,7 @@ class AtomicReading:
 
     async def give_up(self, *, ask: bool) -> None:
         """End it: nothing came of it, and what was read comes again; with ASK from where the brokers say."""
+        self._look_back()
         queues = list(self._seen)
         known: dict[Queue, int] = {}
         if ask and queues:
@@ -117,6 +136,7 @@ class AtomicReading:
             for stretch in stretches:
                 stretch.annul()
             self._go_back(queue, first, known.get(queue, -1))
+        self._cursor.finish()  # Of what is void.
         self._end()
 
     def _go_back(self, queue: Queue, first: int, committed: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pocketmq.broker.broker import Broker
 from pocketmq.client import (
     AsyncAdmin,
     AsyncProducer,
@@ -19,7 +20,9 @@ from pocketmq.client import (
     OffsetTarget,
     Producer,
     PullConsumer,
+    Queue,
 )
+from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import (
     ConfigError,
     Disconnected,
@@ -30,8 +33,11 @@ from pocketmq.proto.errors import (
     OffsetMoved,
     PocketMQError,
 )
+from pocketmq.store.os_disk import OsDisk
 
+from ..served import broker_config
 from .test_client import Cluster, running
+from .whole_broker import store_config
 
 GROUP = "transformers"
 COUNT = 40
@@ -148,6 +154,40 @@ async def test_a_batch_that_was_polled_before_the_block_belongs_to_it(tmp_path: 
         assert await results(cluster) == list(range(COUNT))
 
 
+async def test_the_rest_of_a_batch_belongs_to_the_block_in_which_it_is_handed_out(
+    tmp_path: Path,
+) -> None:
+    async with filled(tmp_path) as cluster:
+        async with AsyncProducer(cluster.address) as producer, reader(cluster) as consumer:
+
+            async def step(*, fails: bool = False) -> list[int]:
+                async with producer.atomic_commit(consumer) as commit:
+                    batch = await consumer.poll(3, timeout_ms=5_000)
+                    for message in batch:
+                        commit.send("out", message.body)
+                    if fails:
+                        raise ZeroDivisionError
+                return [message.queue_offset for message in batch]
+
+            assert await step() == [0, 1, 2]
+            with pytest.raises(ZeroDivisionError):
+                await step(fails=True)
+            assert await step() == [3, 4, 5]
+
+            async def lose() -> None:
+                async with producer.atomic_commit(consumer) as commit:
+                    for message in await consumer.poll(3, timeout_ms=5_000):
+                        commit.send("out", message.body)
+                    async with AsyncAdmin(cluster.address) as admin:
+                        await admin.reset_offsets(GROUP, "in", OffsetTarget(offset=6), force=True)
+
+            with pytest.raises(LeaseLost):
+                await lose()
+            assert await transform(producer, consumer, COUNT - 6) == COUNT - 6
+
+        assert await results(cluster) == list(range(COUNT))
+
+
 async def test_a_lost_answer_is_asked_for_again_and_the_commit_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +298,67 @@ async def test_a_queue_that_is_to_go_is_committed_by_who_reads_it_and_goes_then(
             assert await transform(producer, consumer, left) == left
 
         assert await results(cluster) == list(range(COUNT))
+
+
+@asynccontextmanager
+async def second_broker(cluster: Cluster, folder: Path) -> AsyncIterator[None]:
+    config = broker_config(name="broker-b", port=0, nameservers=(cluster.address,))
+    broker = Broker.build(config, store_config(folder), disk=OsDisk(), clock=SystemClock())
+    await broker.start()
+    try:
+        assert await broker.registered(10)
+        async with AsyncAdmin(cluster.address) as admin:
+            for topic in ("pairs", "made"):
+                await admin.create_topic(topic, queues=1)
+        yield
+    finally:
+        await broker.stop()
+
+
+async def test_a_commit_is_of_one_broker_and_its_messages_go_there(tmp_path: Path) -> None:
+    async with filled(tmp_path) as cluster, second_broker(cluster, tmp_path / "b"):
+        settings: Any = {"auto_commit": False, "max_poll_records": 4}
+        consumer = AsyncPullConsumer(GROUP, "pairs", cluster.address, **settings)
+        async with AsyncProducer(cluster.address) as producer, consumer:
+            for name in ("broker-a", "broker-b") * 6:
+                await producer.send("pairs", name.encode(), queue=Queue("pairs", name, 0))
+            seen: list[str] = []
+
+            async def read_both() -> None:
+                async with producer.atomic_commit(consumer):
+                    while len(set(seen)) < 2:
+                        seen.extend(m.broker for m in await consumer.poll(timeout_ms=5_000))
+
+            with pytest.raises(InvalidArgument, match="several brokers"):
+                await read_both()
+            done = 0
+            while done < 12:
+                async with producer.atomic_commit(consumer) as commit:
+                    batch = await consumer.poll(timeout_ms=5_000)
+                    for message in batch:
+                        commit.send("made", message.body)
+                assert batch
+                done += len(batch)
+                assert {receipt.broker.encode() for receipt in commit.receipts} == {batch[0].body}
+
+
+async def test_what_a_filter_passes_over_elsewhere_is_no_part_of_a_commit(tmp_path: Path) -> None:
+    async with filled(tmp_path) as cluster, second_broker(cluster, tmp_path / "b"):
+        settings: Any = {"auto_commit": False, "max_poll_records": 2}
+        wanted = {"pairs": "yes"}
+        consumer = AsyncPullConsumer(GROUP, wanted, cluster.address, **settings)
+        async with AsyncProducer(cluster.address) as producer, consumer:
+            for number in range(10):
+                for name, tag in (("broker-a", "yes"), ("broker-b", "no")):
+                    queue = Queue("pairs", name, 0)
+                    await producer.send("pairs", b"%d" % number, queue=queue, tag=tag)
+            done = 0
+            while done < 10:
+                async with producer.atomic_commit(consumer) as commit:
+                    batch = await consumer.poll(timeout_ms=5_000)
+                    for message in batch:
+                        commit.send("made", message.body)
+                done += len(batch)
 
 
 async def test_who_finds_the_group_elsewhere_is_refused_and_goes_on_from_there(
