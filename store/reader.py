@@ -48,6 +48,10 @@ _TURN_BYTES: Final = 1024 * 1024
 _LOOKUP_TRIES: Final = 3
 
 
+#: Entries that are looked at together for the first that is not confirmed, from the newest on.
+_UNCONFIRMED_STEP: Final = 256
+
+
 class _Checks(NamedTuple):
     """What a record is held against: the CRC of its body, and the number that its place in the queue gives it."""
 
@@ -65,11 +69,47 @@ class Reader:
         self._dispatcher = parts.dispatcher
         self.damages = Damages(parts, health)
         self.lost_entries = LostEntries(parts, health)
+        self._confirmed: int | None = None
+
+    # --- what may be seen
+
+    def confirm(self, log_offset: int | None) -> None:
+        """Let nothing be seen that stands at LOG_OFFSET of the log, where a record begins, or behind it.
+
+        For the brokers of a replica set: what not all of those have that have to may be taken back. None, as at first:
+        everything may be seen.
+        """
+        self._confirmed = log_offset
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Everything in the log before it may be seen."""
+        end = self.log.max_offset
+        return end if self._confirmed is None else min(end, self._confirmed)
+
+    def _is_confirmed(self, log_offset: int) -> bool:
+        return self._confirmed is None or log_offset < self._confirmed
+
+    def _end_of(self, queue: Queue) -> int:
+        """Return the queue offset behind the last message of QUEUE that may be seen."""
+        confirmed = self._confirmed
+        if confirmed is None or queue.max_log_end <= confirmed:
+            return queue.max_offset
+        low, end = queue.min_offset, queue.max_offset
+        if isinstance(queue, BatchConsumeQueue):
+            return _batches_before(queue, confirmed)
+        while end > low:
+            begin = max(low, end - _UNCONFIRMED_STEP)
+            log_offsets = queue.entries(begin, end - begin)[0]
+            if len(log_offsets) and log_offsets[0] < confirmed:
+                return _entries_before(queue, confirmed, begin, end)
+            end = begin
+        return low
 
     def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Return the first queue offset that can be read, and the one behind the last; (0, 0) for no such queue."""
         found = self._find(topic, queue)
-        return (0, 0) if found is None else (found.min_offset, found.max_offset)
+        return (0, 0) if found is None else (found.min_offset, self._end_of(found))
 
     def queue_names(self) -> list[tuple[str, int]]:
         """Return (topic, queue) of every queue that has files, sorted."""
@@ -98,7 +138,9 @@ class Reader:
         """
         self.health.check_open()
         found = self._existing(topic, queue)
-        low, high = found.min_offset, found.max_offset
+        low, high = found.min_offset, self._end_of(found)
+        if high < offset <= found.max_offset:
+            return _nothing(low, offset, offset)  # It was confirmed once, if not to this broker.
         if not low <= offset <= high:
             raise OffsetOutOfRange(
                 f"offset {offset} of {topic}/{queue} lies outside {low} to {high}",
@@ -153,7 +195,7 @@ class Reader:
     ) -> Slices | None:
         """Read a plain queue if all is well: each record is in its place, says its number, and is sound."""
         name = _name(queue.topic, queue.queue)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, self._end_of(queue)
         count = min(max_messages, high - offset, ENTRIES_MAX)
         entries = Entries(offset, *queue.entries(offset, count)).up_to(max_bytes)
         if not len(entries) or name.is_light:
@@ -185,8 +227,8 @@ class Reader:
         """Read a plain queue as CHECKS say, and do not count what is lost."""
         if choose is not None:
             return self._read_chosen(queue, offset, max_messages, max_bytes, choose, checks)
-        count = min(max_messages, queue.max_offset - offset, ENTRIES_MAX)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, self._end_of(queue)
+        count = min(max_messages, high - offset, ENTRIES_MAX)
         entries = Entries(offset, *queue.entries(offset, count))
         if len(entries) and self._may_repeat(entries):
             offset = self._behind_repetitions(queue, offset)
@@ -217,7 +259,7 @@ class Reader:
         checks: _Checks,
     ) -> Slices:
         """Read what CHOOSE wants of the next entries; it is asked of no repetition."""
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, self._end_of(queue)
         count = min(high - offset, ENTRIES_MAX)
         entries = Entries(offset, *queue.entries(offset, count))
         own = np.arange(len(entries))
@@ -268,7 +310,7 @@ class Reader:
             tags_codes=chosen.tags_codes[rows],
             next_offset=entries.first + behind,
             min_offset=queue.min_offset,
-            max_offset=queue.max_offset,
+            max_offset=self._end_of(queue),
         )
 
     def _read_own(
@@ -322,7 +364,7 @@ class Reader:
         check_crcs: bool,
     ) -> Slices:
         """Read whole batches, each one record, from the one on that holds OFFSET; COUNT limits the batches."""
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, self._end_of(queue)
         log_offsets, sizes, tags_codes, bases, counts = queue.entries(offset, count)
         if not len(sizes):
             return _nothing(low, high, high if count else offset)
@@ -350,9 +392,16 @@ class Reader:
             raise QueueNotFound(f"the store has no queue {topic}/{queue}", topic=topic, queue=queue)
         return found
 
-    def read_at(self, log_offset: int, size: int | None = None) -> bytes | None:
-        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if no sound one is there."""
+    def read_at(
+        self, log_offset: int, size: int | None = None, *, confirmed: bool = True
+    ) -> bytes | None:
+        """Return the record at LOG_OFFSET (of SIZE bytes, if that is known); None if no sound one is there.
+
+        Without CONFIRMED also one that is not: for whoever asks what is stored.
+        """
         self.health.check_open()
+        if confirmed and not self._is_confirmed(log_offset):
+            return None
         record = self.log.record(log_offset)
         if record is None or size not in (None, len(record)) or not _is_served(record):
             return None
@@ -454,6 +503,8 @@ class Reader:
 
     def is_served(self, log_offset: int) -> bool:
         """Is there a record at LOG_OFFSET, and not one that was rolled back? (So are damaged ones marked.)"""
+        if not self._is_confirmed(log_offset):
+            return False
         head = self.log.record(log_offset, SYS_FLAG_AT + 4)
         return head is not None and _is_served(head)
 
@@ -461,7 +512,7 @@ class Reader:
         """Return the offset of the first record of the queue stored at TIME_MS or later; the queue's end if none."""
         self.health.check_open()
         found = self._existing(topic, queue)
-        low, high = found.min_offset, found.max_offset
+        low, high = found.min_offset, self._end_of(found)
         while low < high:
             middle = (low + high) // 2
             stored_ms = self._store_time(found, middle)
@@ -483,10 +534,11 @@ class Reader:
         if found is None:
             return 0, 0
         offset, size, count = max(offset, found.min_offset), 0, 0
-        while offset < found.max_offset:
+        end = self._end_of(found)
+        while offset < end:
             if count >= max_entries:
                 return None, count
-            sizes, offset = _entry_sizes(found, offset, max_entries - count)
+            sizes, offset = _entry_sizes(found, offset, min(max_entries - count, end - offset))
             count += max(1, len(sizes))
             size += int(sizes[sizes != PRE_BLANK_SIZE].sum())
         return size, count
@@ -494,6 +546,37 @@ class Reader:
     def _store_time(self, queue: Queue, offset: int) -> int | None:
         log_offsets = queue.entries(offset, 1)[0]
         return store_time_ms(self.log, int(log_offsets[0])) if len(log_offsets) else None
+
+
+def _entries_before(queue: ConsumeQueue, log_offset: int, at: int, end: int) -> int:
+    """Return the number of the first entry of QUEUE from AT on that points to LOG_OFFSET or behind it; END if none."""
+    while at < end:
+        log_offsets = queue.entries(at, end - at)[0]  # They end with a file.
+        before = _leading_before(log_offsets, log_offset)
+        at += before
+        if before < len(log_offsets) or not before:
+            break
+    return at
+
+
+def _batches_before(queue: BatchConsumeQueue, log_offset: int) -> int:
+    """Return the first queue offset of the first batch of QUEUE at LOG_OFFSET of the log or behind it."""
+    at = queue.min_offset
+    while at < queue.max_offset:
+        log_offsets, _, _, bases, counts = queue.entries(at, ENTRIES_MAX)
+        before = _leading_before(log_offsets, log_offset)
+        if before < len(log_offsets):
+            return int(bases[before])
+        if not before:
+            break
+        at = int(bases[-1] + counts[-1])
+    return at
+
+
+def _leading_before(log_offsets: Longs, log_offset: int) -> int:
+    """Return how many of LOG_OFFSETS come before the first at LOG_OFFSET or behind it."""
+    reached = log_offsets >= log_offset
+    return int(reached.argmax()) if reached.any() else len(log_offsets)
 
 
 def _is_served(head: bytes) -> bool:

@@ -397,10 +397,11 @@ class Level:
             self.log_offsets, self.sizes, self.due_ms = nothing(), nothing(), nothing()
             return
         first = at = self._corrected(queue.min_offset, queue.max_offset)
+        _, end = store.queue_bounds(SCHEDULE_TOPIC, self.queue)
         parts = [(nothing(), nothing(), nothing())]
         count = 0
-        while count < ENTRIES_MAX and at < queue.max_offset:
-            part = queue.entries(at, ENTRIES_MAX - count)
+        while count < ENTRIES_MAX and at < end:
+            part = queue.entries(at, min(ENTRIES_MAX - count, end - at))
             if len(part[0]):
                 parts.append(part)
                 count, at = count + len(part[0]), at + len(part[0])

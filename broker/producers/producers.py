@@ -380,7 +380,7 @@ def _in_queue(
 
 
 def _record(store: MessageStore, log_offset: int) -> Record | None:
-    data = store.read_at(log_offset)
+    data = store.read_at(log_offset, confirmed=False)
     try:
         return None if data is None else decode_record(data)
     except InvalidRecord:
