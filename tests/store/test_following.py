@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from pocketmq.proto.errors import CorruptRecord, InvalidArgument, StoreClosed, StoreRefused
+from pocketmq.proto.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    StoreClosed,
+    StoreFull,
+    StoreRefused,
+)
 from pocketmq.store.message_store import MessageStore
 
+from ..fakes import FaultyDisk
 from ..runs import Hand, make_run, open_store, records_of
 from .following import assert_equal, feed, frames, raw, send, take
 
@@ -175,6 +182,37 @@ def test_a_store_that_is_no_replicas_does_not_follow(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="was not opened as one of a replica set"):
         store.follow()
     store.append(make_run("A", 0, [b"one"]))
+
+
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index"])
+def test_a_full_disk_keeps_it_waiting_and_loses_nothing(part: str, tmp_path: Path) -> None:
+    rng, clock = random.Random(11), Hand()
+    master = open_store(tmp_path / "master", now_ms=clock, replica=True)
+    disk = FaultyDisk()
+    disk.torn_write = 40
+    follower = open_store(tmp_path / "follower", now_ms=clock, disk=disk, replica=True)
+    follower.follow()
+    send(master, rng, clock, 60)
+    refused = 0
+    while follower.raw_end < master.max_log_offset:
+        if rng.random() < 0.2:
+            disk.run_full(part)
+        at = follower.raw_end
+        data = raw(master, at, rng.choice([7, 300, 2000]))
+        try:
+            take(follower, data, at)
+        except StoreFull:
+            refused += 1
+            assert follower.raw_end in (at, at + len(data)), "taken, or not"
+            assert follower.raw_end >= follower.max_log_offset
+            disk.heal()
+            take(follower, b"", follower.raw_end)
+    assert refused > 2
+    disk.heal()
+    take(follower, b"", follower.raw_end)
+    master.close()
+    follower.close()
+    assert_equal(tmp_path / "follower", tmp_path / "master", crashed=True)
 
 
 def test_only_a_follower_takes_bytes_and_it_takes_nothing_else(tmp_path: Path) -> None:
