@@ -7,6 +7,7 @@
 #                nothing acknowledged may be missing; every operation on files fails once, each way it can; flipped bits
 #                and spoilt sectors in 3,000 verified stores: no wrong message is read, none that was not hit is lost, all
 #                else is told; 100,000 long polls that a consumer cancels: it is never cut off
+#                10,000 random walks of replica sets, and as many as each broken rule takes to be found out
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
 #                on grpcio; the Java client while it, or the broker, is held up
 # make house     how many files a reader meets: in the sources, and on the roads of calls; tests hold each figure
@@ -53,6 +54,7 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.idempotence_campaign --kills 50
 	$(BIN)/python -m tests.crash.fault_campaign
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
+	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40
 	for kind in pull push ordered; do for trouble in members name-server broker links clock all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
 

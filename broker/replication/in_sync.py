@@ -209,7 +209,12 @@ class InSync:
         """Return what the set should be, going by who is LIVE."""
         staying = {one for one in self.confirmed_set if not self._leaves(one, live, now_ms)}
         others = self._followers.keys() - self.confirmed_set
-        entering = {one for one in others if self.may_enter(one, live)}
+        # Who would have to leave again does not enter, or the cell would change without end.
+        entering = {
+            one
+            for one in others
+            if self.may_enter(one, live) and not self._leaves(one, live, now_ms)
+        }
         return frozenset({self._me, *staying, *entering})
 
     def _leaves(self, replica: int, live: Mapping[int, LiveNode], now_ms: int) -> bool:

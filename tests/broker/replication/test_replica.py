@@ -371,6 +371,19 @@ def test_who_does_not_catch_up_leaves_and_a_lost_connection_alone_is_no_reason()
     assert only(CompareAndSet, effects).cell == cell(2, 1, 1)
 
 
+def test_who_left_because_it_lags_does_not_enter_until_it_has_caught_up() -> None:
+    replica = master(2)
+    attach(replica, 2, link=7)
+    replica.registry_seen(replica.seen, live(1, 2), 0)
+    replica.appended(4, 0)
+    assert only(CompareAndSet, replica.tick(10_001)).cell == cell(2, 1, 1)
+
+    assert none(CompareAndSet, replica.set_done(7, 10_010)), "nothing is confirmed that it lacks"
+    effects = replica.request(7, ack(4), 10_020)
+
+    assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2)
+
+
 def test_a_follower_under_steady_load_is_caught_up() -> None:
     replica = master(2)
     attach(replica, 2, link=7)
