@@ -365,7 +365,9 @@ class Reader:
     ) -> Slices:
         """Read whole batches, each one record, from the one on that holds OFFSET; COUNT limits the batches."""
         low, high = queue.min_offset, self._end_of(queue)
-        log_offsets, sizes, tags_codes, bases, counts = queue.entries(offset, count)
+        found = queue.entries(offset, count)
+        shown = int(np.searchsorted(found[3], high))
+        log_offsets, sizes, tags_codes, bases, counts = (column[:shown] for column in found)
         if not len(sizes):
             return _nothing(low, high, high if count else offset)
         entries = Entries(offset, log_offsets, sizes, tags_codes).up_to(max_bytes)
@@ -538,7 +540,7 @@ class Reader:
         while offset < end:
             if count >= max_entries:
                 return None, count
-            sizes, offset = _entry_sizes(found, offset, min(max_entries - count, end - offset))
+            sizes, offset = _entry_sizes(found, offset, min(max_entries - count, end - offset), end)
             count += max(1, len(sizes))
             size += int(sizes[sizes != PRE_BLANK_SIZE].sum())
         return size, count
@@ -589,10 +591,11 @@ def _name(topic: str, queue: int) -> QueueName:
     return QueueName(topic, queue)
 
 
-def _entry_sizes(queue: Queue, offset: int, count: int) -> tuple[Longs, int]:
-    """Return the sizes of up to COUNT entries of QUEUE from OFFSET on, and the offset behind them (or a hole)."""
+def _entry_sizes(queue: Queue, offset: int, count: int, end: int) -> tuple[Longs, int]:
+    """Return the sizes of up to COUNT entries of QUEUE from OFFSET to END, and the offset behind them (or a hole)."""
     if isinstance(queue, BatchConsumeQueue):
         _, sizes, _, bases, counts = queue.entries(offset, count)
+        sizes = sizes[: np.searchsorted(bases, end)]
         behind = int(bases[-1] + counts[-1]) if len(sizes) else queue.max_offset
         return sizes, max(behind, offset + 1)
     sizes = queue.entries(offset, count)[1]

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import OffsetOutOfRange
+from pocketmq.proto.record import decode_record
+from pocketmq.proto.record_run import starts_of
 from pocketmq.store.message_store import MessageStore
+from pocketmq.store.os_disk import OsDisk
+from pocketmq.store.sizes import settings_of
 
+from ..recorded import recorded_store
 from ..runs import Hand, make_run, open_store, records_of
 from .following import send
 
@@ -55,6 +60,30 @@ def test_the_end_is_found_however_much_is_not_confirmed(tmp_path: Path) -> None:
     for number in (0, 1, 2, 187, 188, 299, 300, 301, 443, 444, 445, 600, 699):
         store.confirm(places[number])
         assert store.queue_bounds("A", 0) == (0, number)
+
+
+def test_batches_are_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = recorded_store("encodings", tmp_path / "store")
+    config = settings_of(OsDisk(), str(path), {}).store_config(str(path))
+    store = MessageStore.open(config, disk=OsDisk(), now_ms=Hand(), read_only=True)
+    batches = [name for name in store.queue_names() if store.queues.get_batch(*name)]
+    assert batches
+    for name in batches:
+        whole = store.read_queue(*name, 0, 100, 1 << 20)
+        places = [
+            decode_record(whole.records, at).log_offset for at in starts_of(whole.sizes).tolist()
+        ]
+        end = store.queue_bounds(*name)[1]
+        for number, place in enumerate(places):
+            store.confirm(place)
+            base = int(whole.queue_offsets[number])
+            assert store.queue_bounds(*name) == (0, base)
+            shown = store.read_queue(*name, 0, 100, 1 << 20)
+            assert (len(shown), shown.next_offset) == (number, base)
+            sizes = int(whole.sizes[:number].sum())
+            assert store.unread_bytes(*name, 0, 100)[0] == sizes
+        store.confirm(None)
+        assert store.queue_bounds(*name)[1] == end
 
 
 def test_an_offset_that_was_confirmed_elsewhere_waits(tmp_path: Path) -> None:
