@@ -23,11 +23,13 @@ def test_a_follower_goes_on_after_a_power_cut(seed: int, tmp_path: Path) -> None
     home = tmp_path / "follower"
     home.mkdir()
     synced = 0
+    opened: list[MessageStore] = []
     for life in range(3):
         disk = RecordingDisk(str(home), seed)
         disk.crash_after = None if life == 2 else rng.randint(1, 150)
         with contextlib.suppress(Crash):
             follower = open_store(home, disk=disk, now_ms=clock, replica=True)
+            opened.append(follower)
             follower.follow()
             assert follower.raw_end == follower.max_log_offset >= synced
             for data, at in frames(master, rng, follower.raw_end):
@@ -42,6 +44,7 @@ def test_a_follower_goes_on_after_a_power_cut(seed: int, tmp_path: Path) -> None
         if life < 2:
             home = tmp_path / f"left by {life}"
             disk.rebuild(str(home))
+    follower = opened[-1]
     for name in master.queue_names():
         assert records_of(follower, *name) == records_of(master, *name)
     assert follower.lookup("A", "all") == master.lookup("A", "all") != []

@@ -101,6 +101,7 @@ def test_a_crash_while_it_is_cut_leaves_the_log_as_it_was_or_cut(seed: int, tmp_
     epochs.save(render_epochs([(1, 0), (2, end + 1)]))
 
     home = tmp_path / "whole"
+    opened: list[MessageStore] = []
     for life in range(4):
         disk = RecordingDisk(str(home), seed + life)
         disk.crash_after = None if life == 3 else rng.randint(1, 60)
@@ -110,9 +111,11 @@ def test_a_crash_while_it_is_cut_leaves_the_log_as_it_was_or_cut(seed: int, tmp_
             if store.max_log_offset != end:
                 store.truncate_to(end)
                 store = replica(home, clock, disk)
+            opened.append(store)
         if life < 3:
             home = tmp_path / f"left by {life}"
             disk.rebuild(str(home))
+    store = opened[-1]
     assert store.max_log_offset == end
     kept = StateFile(OsDisk(), str(home), EPOCHS_FILE, "").load(parse_epochs).value
     assert kept == ((1, 0),)

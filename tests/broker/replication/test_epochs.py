@@ -91,6 +91,7 @@ def test_logs_that_are_cut_by_epochs_are_the_same_up_to_there(
         same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
         if same is None:
             same = min(len(master.records), len(other.records))
+        assert common is not None
         assert common == same
         other.records[common:] = master.records[common : common + 1]
         other.epochs = master.epochs.cut(len(other.records))
