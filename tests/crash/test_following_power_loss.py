@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketmq.store.message_store import MessageStore
+
 from ..fakes import Crash, RecordingDisk
 from ..runs import Hand, open_store, records_of
 from ..store.following import assert_equal, frames, send, take
