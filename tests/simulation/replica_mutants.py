@@ -199,7 +199,7 @@ MUTANTS: Final[Mapping[str, tuple[Callable[[], _Patches], Plan]]] = {
 }
 
 
-#: What too few walks find: the stories of one replica do (and walks in the model, of the same names).
+#: What thousands of walks did not find: the story of one replica does, and of all but "unsynced" the model.
 RARE: Final[Mapping[str, Callable[[], _Patches]]] = {
     "3 believes acks of any epoch": lambda: [(InSync, "counts", lambda *_: True)],
     "4 forgets a proposal": _forgets_a_proposal,
