@@ -29,7 +29,7 @@ from ....proto.errors import ConfigError
 from ....store.message_index import key_hashes
 from ...stores.locations import StoreLocation, locate
 from .file_faults import Fault, file_faults
-from .reading import JobReading
+from .reading import Reading
 from .stores import of_each_store
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ def audit(
     given = dict(settings or {})
     locations = locate(stores, settings=given)
     _require_different(locations)
-    reading = JobReading(
-        bad_records="rows", check_crc=True, fail_on_data_loss=False, settings=given
-    )
+    reading = Reading(bad_records="rows", check_crc=True, fail_on_data_loss=False, settings=given)
     messages = reading.dataset(spark, stores, "messages", _RECORDS)
     records = messages.where("badRecord is null")
     begins = _log_begins(spark, locations)
@@ -100,7 +98,7 @@ def _require_different(locations: list[StoreLocation]) -> None:
 def _rest(
     spark: SparkSession, stores: tuple[str, ...], given: Mapping[str, str], name: str, columns: str
 ) -> DataFrame:
-    reading = JobReading(bad_records="skip", fail_on_data_loss=False, settings=given)
+    reading = Reading(bad_records="skip", fail_on_data_loss=False, settings=given)
     return reading.dataset(spark, stores, name, columns)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .reading import JobReading
+from .reading import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,13 +28,11 @@ class Exported:
     size_bytes: int
 
 
-def messages_by_day(
-    spark: SparkSession, *stores: str, reading: JobReading | None = None
-) -> DataFrame:
+def messages_by_day(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return all columns of the messages of STORES, and `day`."""
     from pyspark.sql import functions as f
 
-    messages = (reading or JobReading()).messages(spark, stores)
+    messages = (reading or Reading()).messages(spark, stores)
     return messages.withColumn("day", f.to_date("storeTimestamp"))
 
 
@@ -42,7 +40,7 @@ def export(
     spark: SparkSession,
     *stores: str,
     to: str,
-    reading: JobReading | None = None,
+    reading: Reading | None = None,
     mode: Mode = "new",
 ) -> Exported:
     """Write the messages of STORES to the folder TO; return how many.

@@ -29,7 +29,7 @@ from ...options import broker_settings, broker_settings_option, stores_argument
 from ...output import print_json, print_table
 from ...stores.scan.conditions import POLICIES
 from ..session import require_pyspark, spark_session
-from .reading import JobReading
+from .reading import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -210,11 +210,11 @@ READING: Final[tuple[Callable[[Any], Any], ...]] = (
 )
 
 
-def reading_of(given: dict[str, Any]) -> JobReading:
+def reading_of(given: dict[str, Any]) -> Reading:
     """Return what the options GIVEN say, and take them out."""
     since, until = given.pop("since"), given.pop("until")
     policy = given.pop("bad_records")
-    return JobReading(
+    return Reading(
         topics=given.pop("topics"),
         since_ms=None if since is None else past_instant_of(since),
         until_ms=None if until is None else past_instant_of(until),

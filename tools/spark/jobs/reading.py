@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobReading:
+class Reading:
     """What of stores is read.
 
     topics: these alone; empty for all.  since_ms, until_ms: stored in [since, until); None for no bound.  bad_records:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .reading import JobReading
+from .reading import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,12 +24,12 @@ _COLUMNS: Final = (
 
 
 def replayed(
-    spark: SparkSession, *stores: str, reading: JobReading | None = None, topic: str | None = None
+    spark: SparkSession, *stores: str, reading: Reading | None = None, topic: str | None = None
 ) -> DataFrame:
     """Return the messages of STORES as `replay` sends them: to TOPIC, or each to its own."""
     from pyspark.sql import functions as f
 
-    messages = (reading or JobReading()).messages(spark, stores, _COLUMNS)
+    messages = (reading or Reading()).messages(spark, stores, _COLUMNS)
     origin = f.concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
     own = f.map_filter("properties", lambda name, _: name != REPLAYED_FROM)
     return messages.select(
@@ -47,7 +47,7 @@ def replay(
     *stores: str,
     nameserver: str,
     topic: str | None = None,
-    reading: JobReading | None = None,
+    reading: Reading | None = None,
 ) -> int:
     """Send the messages of STORES to the cluster behind NAMESERVER; return how many rows were sent once or more."""
     from pyspark.sql import Observation

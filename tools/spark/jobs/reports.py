@@ -17,7 +17,7 @@ from ....proto.properties import (
     RETRY_TOPIC,
 )
 from ....proto.topics import DEAD_LETTER_PREFIX
-from .reading import JobReading, topics_with
+from .reading import Reading, topics_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,14 +29,14 @@ _DEAD_LETTERS: Final = (
 )
 
 
-def dead_letters(spark: SparkSession, *stores: str, reading: JobReading | None = None) -> DataFrame:
+def dead_letters(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return every dead letter that STORES hold, a row each: whose, where it came from, when it died, how often tried.
 
     Only the queues of dead letters are read. originTopic and originMessageId are null where the letter does not say.
     """
     from pyspark.sql import functions as f
 
-    reading = reading or JobReading()
+    reading = reading or Reading()
     topics = reading.topics or topics_with(stores, DEAD_LETTER_PREFIX)
     if not topics:
         letters = spark.createDataFrame([], _DEAD_LETTERS)
@@ -62,12 +62,12 @@ def dead_letters(spark: SparkSession, *stores: str, reading: JobReading | None =
     ).orderBy("group", "diedTimestamp", "brokerName", "queueId", "queueOffset")
 
 
-def tags(spark: SparkSession, *stores: str, reading: JobReading | None = None) -> DataFrame:
+def tags(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return messages and bytes of STORES by topic and tag, the most first; the tag is null where there is none."""
     from pyspark.sql import functions as f
 
     columns = "topic string, tags string, storeSize int, storeTimestamp timestamp"
-    messages = (reading or JobReading()).messages(spark, stores, columns)
+    messages = (reading or Reading()).messages(spark, stores, columns)
     return (
         messages.groupBy("topic", "tags")
         .agg(f.count("*").alias("messages"), f.sum("storeSize").alias("sizeBytes"))
@@ -75,12 +75,12 @@ def tags(spark: SparkSession, *stores: str, reading: JobReading | None = None) -
     )
 
 
-def keys(spark: SparkSession, *stores: str, reading: JobReading | None = None) -> DataFrame:
+def keys(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return how many messages of STORES have each key, by topic, the most first; a message may have several."""
     from pyspark.sql import functions as f
 
     columns = "topic string, keys string, storeSize int, storeTimestamp timestamp"
-    messages = (reading or JobReading()).messages(spark, stores, columns).where("keys is not null")
+    messages = (reading or Reading()).messages(spark, stores, columns).where("keys is not null")
     words = messages.select(
         "topic", f.explode(f.split("keys", " ")).alias("key"), "storeSize"
     ).where("key <> ''")
@@ -91,12 +91,12 @@ def keys(spark: SparkSession, *stores: str, reading: JobReading | None = None) -
     )
 
 
-def rates(spark: SparkSession, *stores: str, reading: JobReading | None = None) -> DataFrame:
+def rates(spark: SparkSession, *stores: str, reading: Reading | None = None) -> DataFrame:
     """Return by topic and minute how many messages STORES took, and their bytes: in all, in the mean, at most."""
     from pyspark.sql import functions as f
 
     columns = "topic string, storeTimestamp timestamp, storeSize int"
-    messages = (reading or JobReading()).messages(spark, stores, columns)
+    messages = (reading or Reading()).messages(spark, stores, columns)
     return (
         messages.groupBy("topic", f.date_trunc("minute", "storeTimestamp").alias("minute"))
         .agg(

@@ -16,7 +16,7 @@ from pocketmq.tools import cli
 from pocketmq.tools.spark.jobs import reports
 from pocketmq.tools.spark.jobs.export import export
 from pocketmq.tools.spark.jobs.options import plain_error, told_plainly
-from pocketmq.tools.spark.jobs.reading import JobReading
+from pocketmq.tools.spark.jobs.reading import Reading
 from pocketmq.tools.spark.jobs.replay import REPLAYED_FROM, replay
 
 from ....recorded import expected, recorded_store
@@ -103,7 +103,7 @@ def test_an_export_has_every_message_of_its_range_once(
 ) -> None:
     times = sorted(one["storeTimestamp"] for one in recorded_messages())
     since_ms, until_ms = times[40], times[-40]
-    reading = JobReading(since_ms=since_ms, until_ms=until_ms)
+    reading = Reading(since_ms=since_ms, until_ms=until_ms)
     wanted = {
         one["physicalOffset"]
         for one in recorded_messages()
@@ -123,10 +123,10 @@ def test_an_export_has_every_message_of_its_range_once(
 
 def test_a_damaged_store_stops_a_job_or_is_read_around(tmp_path: Path, spark: SparkSession) -> None:
     root = str(recorded_store("damaged-flip-middle-clean", tmp_path / "store"))
-    skipping = JobReading(bad_records="skip", check_crc=True)
+    skipping = Reading(bad_records="skip", check_crc=True)
 
     with pytest.raises(CorruptRecord, match="819,308"), told_plainly():
-        reports.tags(spark, root, reading=JobReading(check_crc=True)).collect()
+        reports.tags(spark, root, reading=Reading(check_crc=True)).collect()
     rows = reports.tags(spark, root, reading=skipping).collect()
 
     assert sum(row.messages for row in rows) == 2_999
@@ -153,7 +153,7 @@ def test_a_replay_sends_every_message_with_its_origin(
             consumption,
             nameserver=server.nameserver,
             topic="replayed",
-            reading=JobReading(topics=(topic,)),
+            reading=Reading(topics=(topic,)),
         )
         for _ in range(2)
     ]
