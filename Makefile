@@ -1,5 +1,5 @@
 # make demo   run the main job on real data          make test   install and run the tests
-# make unit   the tests without processes, in a minute     make test-all  besides, those that take minutes, as CI does
+# make unit   the tests without processes: a good minute   make test-all  besides, those that take minutes, as CI does
 # make install  the command, .venv/bin/pocketmq, without what development needs
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code

@@ -80,6 +80,7 @@ def test_keys_become_text() -> None:
         key_encoder(int)("orders", "17")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_json_comes_back_as_it_was(value: Any) -> None:
     assert value_decoder("json")("orders", value_encoder("json")("orders", value)) == value

@@ -9,6 +9,7 @@ import pytest
 from .idempotence_campaign import IdempotenceCampaign
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.campaign
 @pytest.mark.timeout(240)

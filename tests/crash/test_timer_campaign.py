@@ -9,6 +9,7 @@ import pytest
 from .timer_campaign import TimerCampaign
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.campaign
 @pytest.mark.timeout(180)

@@ -173,6 +173,7 @@ def test_a_deleted_topic_leaves_no_extension(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.long
 @pytest.mark.java
 @pytest.mark.timeout(600)
 def test_java_reads_on_what_ours_appended_to_extended_queues(path: Path, tmp_path: Path) -> None:

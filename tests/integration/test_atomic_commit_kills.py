@@ -65,6 +65,7 @@ def outputs(address: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_each_input_has_one_output_whoever_is_killed(tmp_path: Path) -> None:
     chance = random.Random(0)
     store = tmp_path / "store"

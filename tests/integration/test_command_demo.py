@@ -51,6 +51,7 @@ def test_every_check_passes(shown: io.StringIO, tmp_path: Path) -> None:
     assert "16 retries over 4h45m40s" in shown.getvalue()
 
 
+@pytest.mark.long
 def test_a_message_that_changed_on_the_way_is_noticed(
     shown: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

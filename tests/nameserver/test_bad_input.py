@@ -37,6 +37,7 @@ GOOD = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_every_bad_request_is_answered_with_its_field(seed: int) -> None:
     server = NameServer.build(nameserver_config(port=0), clock=SystemClock())

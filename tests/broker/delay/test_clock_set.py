@@ -133,6 +133,7 @@ async def test_what_a_clock_that_is_set_forward_has_passed_comes_at_once(tmp_pat
     await delays.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("pause_ms", [0, 5])
 async def test_each_comes_once_as_soon_as_the_clock_shows_its_time_however_it_is_set(

@@ -179,6 +179,7 @@ def test_that_a_stream_is_given_up_is_told_before_the_rest_of_its_request() -> N
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [b"", b"late"], ids=["", "with data behind"])
 def test_what_callers_gave_up_while_this_side_was_held_up_is_no_flood(behind: bytes) -> None:
     """Ten thousand at once, and once more as many two seconds later."""

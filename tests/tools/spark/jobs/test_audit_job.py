@@ -17,7 +17,7 @@ from ....recorded import recorded_store
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 SOUND = ("basic", "rolled", "consumption", "delays", "transactions", "encodings", "cleaned")
 #: Store → kinds of fault that tell of its damage.

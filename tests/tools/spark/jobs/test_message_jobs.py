@@ -25,7 +25,7 @@ from ....served import ServerProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")
