@@ -43,6 +43,7 @@ from ..queue import Queue
 from ..routes import Route
 from ..session import Session
 from .intake import Intake
+from .interceptors import Sending
 from .queue_choice import QueueChoice, queue_for
 from .receipt import Receipt
 from .run import Origin, unique_property
@@ -83,6 +84,8 @@ class AsyncAtomicCommit(AsyncBlock):
         self._origin = origin
         self._reading = reading
         self._messages: list[Message] = []
+        #: As interceptors returned them, and hear of them again.
+        self._sendings: list[Sending] = []
         self._bytes = 0
         self._receipts: list[Receipt] | None = None
         self._is_open = False
@@ -115,6 +118,7 @@ class AsyncAtomicCommit(AsyncBlock):
             taken = self._intake.message(sending)
             self._check(taken)
         self._messages.append(taken)
+        self._sendings.append(sending)
         self._bytes += record_size(taken)
 
     def _check(self, message: Message) -> None:
@@ -153,16 +157,25 @@ class AsyncAtomicCommit(AsyncBlock):
             return
         self._is_open = False
         if error is not None:
+            self._tell(error)
             await self._reading.give_up(ask=False)
             return
         try:
             ranges = self._reading.ranges()
             self._receipts = await self._commit(ranges)
-        except BaseException:
+        except BaseException as failure:
             # It may be made all the same: the brokers know.
+            self._tell(failure)
             await self._reading.give_up(ask=True)
             raise
         self._reading.committed(ranges)
+        self._tell(None)
+
+    def _tell(self, error: BaseException | None) -> None:
+        """Have interceptors hear what became of each message."""
+        receipts: Sequence[Receipt | None] = self._receipts or [None] * len(self._sendings)
+        for sending, receipt in zip(self._sendings, receipts, strict=True):
+            self._intake.interceptors.on_acknowledgement(receipt, error, sending)
 
     async def _commit(self, ranges: Sequence[ReadRange]) -> list[Receipt]:
         if not ranges:

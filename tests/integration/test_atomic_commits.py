@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from pocketmq.client import (
     Producer,
     PullConsumer,
     Queue,
+    Receipt,
 )
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import (
@@ -134,6 +136,37 @@ async def test_an_exception_in_the_block_forgets_all_and_what_was_read_comes_aga
             assert await transform(producer, consumer) == COUNT
 
         assert await results(cluster) == list(range(COUNT))
+
+
+async def test_interceptors_hear_of_each_message_what_became_of_it(tmp_path: Path) -> None:
+    heard: list[tuple[str, bool, str]] = []
+
+    class Listener:
+        def on_send(self, message: Any) -> Any:
+            return message.replace(tag="seen")
+
+        def on_acknowledgement(
+            self, receipt: Receipt | None, error: BaseException | None, message: Any
+        ) -> None:
+            heard.append((message.tag, receipt is not None, type(error).__name__))
+
+    async with filled(tmp_path) as cluster:
+        producer = AsyncProducer(cluster.address, interceptors=[Listener()])
+        async with producer, reader(cluster) as consumer:
+            async with producer.atomic_commit(consumer) as commit:
+                await consumer.poll(timeout_ms=5_000)
+                commit.send("out", b"1")
+                commit.send(Message("out", b"2"))
+                assert heard == []
+            assert heard == [("seen", True, "NoneType")] * 2
+            heard.clear()
+            with contextlib.suppress(ZeroDivisionError):
+                async with producer.atomic_commit(consumer) as commit:
+                    commit.send("out", b"3")
+                    raise ZeroDivisionError
+            assert heard == [("seen", False, "ZeroDivisionError")]
+
+        assert await results(cluster) == [1, 2]
 
 
 async def test_a_batch_that_was_polled_before_the_block_belongs_to_it(tmp_path: Path) -> None:
