@@ -237,9 +237,11 @@ class Reach:
         _check(dialled)
         pairs = [(address.host, address.port) for address in dialled.addresses]
         ours = [pair for pair in pairs if _written(*pair) not in elsewhere]
-        if dialled.scheme and (len(ours) == len(pairs) or not ours):
+        if not ours:  # It has dialled another broker, and comes here by a route: C++ asks any of one for assignments.
+            return endpoints_at([self._own()])
+        if dialled.scheme and len(ours) == len(pairs):
             return dialled
-        return _endpoints(ours or pairs)
+        return _endpoints(ours)
 
     def of_settings(self, dialled: v2.Endpoints) -> v2.Endpoints:
         """Return the same for an access point that a client need not have: one that is none counts as not said."""

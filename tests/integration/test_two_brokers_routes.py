@@ -158,6 +158,28 @@ async def test_of_an_access_point_with_both_brokers_each_is_named_its_own(
         assert brokers_in(reply) == {"a": [a.address], "b": [b.address]}
 
 
+async def test_who_has_dialled_another_broker_is_named_our_own_address(cluster: Cluster) -> None:
+    a, b = await cluster.broker("a"), await cluster.broker("b")
+    await cluster.topic("orders", queues=1)
+    async with AsyncAdmin(cluster.server.address) as admin:
+        await admin.create_group("g")
+    where = {"a": [a.address], "b": [b.address]}
+    request = v2.QueryAssignmentRequest(
+        topic=v2.Resource(name="orders"),
+        group=v2.Resource(name="g"),
+        endpoints=endpoints_at([a.address]),
+    )
+
+    reply = await route(b, "orders", a.address)
+    assigned = await ask(b, "QueryAssignment", request, v2.QueryAssignmentResponse)
+
+    assert brokers_in(reply) == where
+    brokers = [one.message_queue.broker for one in assigned.assignments]
+    assert {
+        one.name: [f"{at.host}:{at.port}" for at in one.endpoints.addresses] for one in brokers
+    } == where
+
+
 async def test_an_outcome_finds_the_broker_of_its_half_message(cluster: Cluster) -> None:
     a, b = await cluster.broker("a"), await cluster.broker("b")
     await cluster.topic("paid", queues=1, type="TRANSACTION")
