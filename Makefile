@@ -1,5 +1,5 @@
 # make demo   run the main job on real data          make test   install and run the tests
-# make unit   the tests without processes: a good minute   make test-all  besides, those that take minutes, as CI does
+# make unit   the tests without processes: a minute        make test-all  besides, those that take minutes, as CI does
 # make install  the command, .venv/bin/pocketmq, without what development needs
 # make dev    install for development                make check  format, lint, types, imports
 # make bench  print every figure of the README       make proto  regenerate the gRPC code
@@ -8,13 +8,20 @@
 #                and spoilt sectors in 3,000 verified stores: no wrong message is read, none that was not hit is lost, all
 #                else is told; 100,000 long polls that a consumer cancels: it is never cut off
 #                10,000 random walks of replica sets, and as many as each broken rule takes to be found out
+#                10,000 sets of whole brokers in trouble, on recorded disks, and the loss where one acknowledges by a
+#                set that shrank for it alone
+#                200 failovers of three replicas with a real ZooKeeper, under trouble of every kind
+#                a Java master is followed, either side killed 20 times
 # make interop   all scenarios of Apache's own clients, in the languages whose tool chains are there, three times, and once
-#                on grpcio; the Java client while it, or the broker, is held up
+#                on grpcio; the Java client while it, or the broker, is held up; Python and Java through ten failovers
 # make house     how many files a reader meets: in the sources, and on the roads of calls; tests hold each figure
 # make grpcio    the tests that serve, on grpcio instead of our own HTTP/2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+
+# Tests compile each module once, for all processes that they start, also where the environment would have none keep it.
+test unit test-long test-all campaign interop grpcio: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo install test unit test-long test-all dev check bench campaign interop house grpcio proto proto-check clean
 
@@ -28,7 +35,7 @@ test: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not (processes or java or spark or campaign or slow or long)" \
-	  tests/proto tests/store tests/nameserver tests/broker tests/client tests/repository
+	  --hypothesis-profile quick tests/proto tests/store tests/nameserver tests/broker tests/client tests/repository
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
@@ -55,13 +62,18 @@ campaign: $(VENV)/.dev
 	$(BIN)/python -m tests.crash.fault_campaign
 	$(BIN)/python -m tests.proto.http2.honest_campaign --times 100000
 	$(BIN)/python -m tests.simulation.replica_campaign --walks 10000 --mutant-walks 20000 --depth 40
+	$(BIN)/python -m tests.simulation.broker_campaign --seeds 10000
+	$(BIN)/python -m tests.simulation.broker_campaign --seeds 100 --mutant "3 acknowledges by the smaller set"
+	$(BIN)/python -m tests.campaigns.replicas --failovers 200
 	for kind in pull push ordered; do for trouble in members name-server broker links clock all; do \
 	  $(BIN)/python -m tests.simulation.group_campaign --kind $$kind --trouble $$trouble || exit 1; done; done
+	FOLLOW_KILLS=20 $(BIN)/python -m pytest -q tests/interop/test_java_followed.py tests/interop/test_java_follows.py
 
 interop: $(VENV)/.dev
 	$(BIN)/python -m tests.interop.official.campaign --repeat 3
 	$(BIN)/python -m tests.interop.official.campaign --grpc grpcio
 	$(BIN)/python -m tests.interop.official.stalls
+	$(BIN)/python -m tests.interop.official.failovers
 
 house: $(VENV)/.dev
 	$(BIN)/python -m tests.repository.house

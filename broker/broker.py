@@ -3,6 +3,11 @@
 This is where the parts are put together. Start: the store recovers, the tables load, the timers turn, the server
 listens, the name servers are told. Stop is the reverse: unregister, refuse new sends, let what is under way end, save
 the tables, close the store. After a kill the next start recovers: nothing that was acknowledged is missing.
+
+A replica that is the master of its set starts a broker on its own open store, with its mastership, and stops it when
+another is, or may be, the master; the store goes on. `fence` comes first then: from that turn of the loop on nothing is
+stored, and no answer leaves but that this is not the master. Such a broker begins to serve once all that its store has
+is confirmed. So what is not confirmed is always of its own time, and its parts know of it.
 """
 
 from __future__ import annotations
@@ -11,9 +16,10 @@ import asyncio
 import json
 import logging
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random, SystemRandom
+from typing import Final
 
 from .. import __version__
 from ..proto.carrier_http2 import Http2Carrier
@@ -21,9 +27,8 @@ from ..proto.clock import Clock
 from ..proto.errors import PocketMQError, ShuttingDown
 from ..proto.gen import pocketmq_v1_pb2 as pb
 from ..proto.record import Host
-from ..proto.rpc import Carrier, Certificate, Limits, MakeCarrier, MethodTable
+from ..proto.rpc import Carrier, Certificate, MakeCarrier, MethodTable
 from ..proto.rpc.channels import Dial
-from ..proto.rpc.listening import connections_fitting
 from ..proto.rpc.methods import CountsConnections
 from ..proto.rpc.pages import Page
 from ..proto.services.health import HealthService
@@ -34,10 +39,14 @@ from ..store.message_store import MessageStore
 from ..store.recovery import RecoveryReport
 from ..store.state_files import StateFile
 from .certificates import Certificates
+from .client_port import ClientPort, port_limits
 from .config import BrokerConfig
 from .metrics import MetricsPage, PageFigure, figures
 from .parts import BrokerParts, assemble
 from .registration import Registration, RegistrationState, dial
+from .replication.answering import as_master
+from .replication.apache_followers import ApacheFollowers
+from .replication.mastership import Mastership
 from .service_v1 import BrokerService, topic_message
 from .timers import TimerClock
 from .virtual_time import Mark, advance, begin, is_virtual, keep_mark
@@ -56,6 +65,12 @@ _TABLES_TICK_MS = 1_000
 _HEALTH_TICK_MS = 1_000
 #: What to ask the health service for, to hear whether the broker takes messages.
 WRITABLE = "writable"
+#: Of a replica set only: to hear whether it is the master.
+MASTER = "master"
+#: How long those who are told that this is not the master any more have to hear it.
+_FENCED_GRACE_S: Final = 0.05
+#: Served whoever is the master, and whether that is known or not.
+_ALWAYS: Final = frozenset({"/pocketmq.v1.Broker/Status"})
 #: How long a change of topics waits for the name servers before it is answered all the same.
 _ANNOUNCE_TIMEOUT_S = 3.0
 
@@ -66,19 +81,16 @@ class Network:
 
     make_carrier: MakeCarrier | None = None
     dial: Dial = dial
+    #: The port that a replica keeps open; of a broker without replicas None.
+    port: ClientPort | None = None
 
     def carrier(
         self, table: MethodTable, config: BrokerConfig, certificates: Certificates, page: Page
     ) -> Carrier:
         """Return the carrier of TABLE. The one of CONFIG shows CERTIFICATES to TLS, and PAGE to plain HTTP."""
-        limits = Limits(
-            receive_bytes_max=2 * config.run_bytes_max,
-            half_sent_bytes_server=config.held_bytes_max,
-            queue_bytes_server=config.held_bytes_max,
-            connections_max=connections_fitting(config.connections_max),
-            connection_age_ms=config.connection_age_ms,
-            connection_age_grace_ms=config.connection_age_grace_ms,
-        )
+        if self.port is not None:
+            return self.port.leading([table], page)
+        limits = port_limits(config)
         if self.make_carrier is not None:
             return self.make_carrier([table], limits=limits)
         if config.grpc == "grpcio":
@@ -112,6 +124,9 @@ class _Running:
     carrier: Carrier
     health: HealthService
     registration: Registration | None = None
+    apache: ApacheFollowers | None = None
+    #: Whom the store told of flushes before.
+    listeners: Sequence[Callable[[int], None]] = ()
 
 
 class Broker:
@@ -136,6 +151,10 @@ class Broker:
         self._network = network
         self._certificates = Certificates(config, disk, store_config.own_folder, wall)
         self._running: _Running | None = None
+        self._mastership: Mastership | None = None
+        self._fenced: PocketMQError | None = None
+        #: Done when a start with a mastership may go on.
+        self._confirmed: asyncio.Future[None] | None = None
         self._started_ms = 0
         self.port = 0
 
@@ -183,6 +202,10 @@ class Broker:
         self._certificates.reload()
 
     @property
+    def _broker_id(self) -> int:
+        return self._mastership.replica_id if self._mastership else self._config.broker_id
+
+    @property
     def kept(self) -> int:
         """How many topics, groups and queues are in its tables."""
         if self._running is None:
@@ -206,23 +229,56 @@ class Broker:
 
     # --- starting
 
-    async def start(self) -> None:
-        """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had."""
+    async def start(
+        self, *, store: MessageStore | None = None, mastership: Mastership | None = None
+    ) -> None:
+        """Recover, listen, register; raise StoreError or ConfigError if the store or the address cannot be had.
+
+        With a MASTERSHIP: serve as the master that it is of, on STORE, which is open, has started, leads, and stays
+        open in the end. It takes until all that is in it is confirmed. Raises why the mastership is over, if it is
+        by then.
+        """
         self._certificates.load()
-        begin(self._clock, self._disk, self._store_config)
-        store = MessageStore.open(self._store_config, disk=self._disk, now_ms=self._clock.unix_ms)
+        owned = store is None
+        if store is None:
+            begin(self._clock, self._disk, self._store_config)
+            store = MessageStore.open(
+                self._store_config, disk=self._disk, now_ms=self._clock.unix_ms
+            )
+        listeners = list(store.flush_listeners)
         try:
-            await self._serve(store)
+            if mastership is not None:
+                self._mastership = mastership
+                await self._all_confirmed(store, mastership)
+            await self._serve(store, owned=owned)
+            assert self._running is not None, "it serves"
+            self._running.listeners = listeners
         except BaseException:
             running, self._running = self._running, None
             if running is not None:
                 await self._give_up(running)
-            store.close()
+            self._leave(store, listeners)
             raise
         self._started_ms = self._clock.unix_ms()
         logger.info("broker listens address=%s store=%s", self.address, self._store_config.path)
 
-    async def _serve(self, store: MessageStore) -> None:
+    async def _all_confirmed(self, store: MessageStore, mastership: Mastership) -> None:
+        """Return when all that STORE has is confirmed; raise what fences the broker before."""
+        end = store.max_log_offset
+        self._confirmed = asyncio.get_running_loop().create_future()
+
+        def rose(offset: int) -> None:
+            if offset >= end and self._confirmed is not None and not self._confirmed.done():
+                self._confirmed.set_result(None)
+
+        mastership.on_confirm(rose)
+        mastership.on_end(self.fence)
+        rose(store.confirmed_offset)
+        await self._confirmed
+        if self._fenced is not None:
+            raise self._fenced
+
+    async def _serve(self, store: MessageStore, *, owned: bool) -> None:
         store.host = Host.parse(self._config.store_host, self._config.port)
         parts = assemble(
             self._config,
@@ -232,6 +288,8 @@ class Broker:
             wall=self._wall,
             random=self._random,
             dial=self._network.dial,
+            mastership=self._mastership,
+            replicas=self._network.port.replicas if self._network.port else tuple,
         )
         service = BrokerService(
             self._config,
@@ -241,21 +299,31 @@ class Broker:
             parts.offsets,
             parts.coordination,
             parts.pops,
+            parts.state,
         )
         table = service.methods(
             parts.sends, parts.fetches, parts.lookups, self._announced, self._status
         )
-        table |= parts.methods() | clock_methods(self._clock)
-        services = PortServices(
-            table, lambda: carrier, {WRITABLE: lambda: store.health.state == "open"}
-        )
+        table |= parts.methods()
+        if self._mastership is not None:
+            table = as_master(table, self._check_master, _ALWAYS)
+        table |= clock_methods(self._clock)
+        conditions = {WRITABLE: lambda: store.health.state == "open"}
+        if self._mastership is not None:
+            conditions[MASTER] = lambda: True
+        services = PortServices(table, lambda: carrier, conditions)
         page = MetricsPage(self._figures, parts.client_metrics)
         carrier = self._network.carrier(services.methods, self._config, self._certificates, page)
         mark = keep_mark(self._clock, self._disk, self._store_config)
         self._running = _Running(parts=parts, mark=mark, carrier=carrier, health=services.health)
-        store.start(asyncio.get_running_loop().call_soon_threadsafe)
+        if owned:
+            store.start(asyncio.get_running_loop().call_soon_threadsafe)
         parts.start()  # Cleaning leaves what waits, once that is known.
         self._schedule(parts)
+        if self._config.apache_followers:
+            topics, groups = parts.topics.kept, parts.groups.kept
+            self._running.apache = ApacheFollowers(self._config, store, topics, groups)
+            await self._running.apache.start()
         self.port = await carrier.start(self._config.host, self._config.port)
         store.host = store.host._replace(port=self.port)
         self._register(self._running)
@@ -270,12 +338,24 @@ class Broker:
 
     async def _give_up(self, running: _Running) -> None:
         """End what has begun of a start that failed: something may have been delivered already."""
+        if running.apache is not None:
+            await running.apache.stop()
         await running.parts.stop_timers()
         try:
             await running.parts.close()
         except PocketMQError as error:
             logger.error("progress not saved reason=%s", error.message)
         running.mark.close()
+
+    def _leave(self, store: MessageStore, listeners: Sequence[Callable[[int], None]]) -> None:
+        """Close STORE, or leave it to the replica whose it is, as it was: it tells LISTENERS of flushes."""
+        if self._mastership is None:
+            store.close()
+            return
+        for added in [one for one in store.flush_listeners if one not in listeners]:
+            store.flush_listeners.remove(added)
+        store.on_caught_up(lambda queues: None)
+        store.rely_on(lambda done: done(None))
 
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._disk, self._store_config.path, name)
@@ -323,13 +403,16 @@ class Broker:
 
     def _head(self) -> pb.BrokerRegistration:
         assert self._running is not None, "registered while running"
-        return pb.BrokerRegistration(
+        head = pb.BrokerRegistration(
             cluster=self._config.cluster,
             broker_name=self._config.name,
-            broker_id=self._config.broker_id,
+            broker_id=self._broker_id,
             address=self.address,
             data_version=self._running.parts.topics.version,
         )
+        if self._mastership is not None:
+            head.epoch, head.role = self._mastership.epoch, pb.MASTER
+        return head
 
     async def registered(self, timeout_s: float) -> bool:
         """Wait until every name server knows the broker, for TIMEOUT_S at most; return whether they do."""
@@ -356,8 +439,28 @@ class Broker:
 
     # --- stopping
 
+    def fence(self, error: PocketMQError) -> None:
+        """Be the master no more, from this turn of the loop on: the mastership is over, and `stop` follows.
+
+        Nothing is stored any more, all that waits fails with ERROR, and no other answer leaves.
+        """
+        if self._fenced is not None:
+            return
+        self._fenced = error
+        if self._confirmed is not None and not self._confirmed.done():
+            self._confirmed.set_exception(error)
+        if self._running is not None:
+            self._running.parts.fence(error)
+
+    def _check_master(self) -> None:
+        """Raise MasterFenced unless an answer may leave in this turn."""
+        assert self._mastership is not None, "it is that of a master"
+        if self._fenced is not None:
+            raise self._fenced
+        self._mastership.check_master()
+
     async def stop(self) -> None:
-        """Unregister, end what is under way, save, close the store. Twice is once."""
+        """Unregister, end what is under way, save, close the store, but one of a replica. Twice is once."""
         running = self._running
         if running is None:
             return
@@ -365,17 +468,27 @@ class Broker:
         running.health.end()
         if running.registration is not None:
             await running.registration.stop()
-        parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")
-        parts.wind_down()
+        if self._fenced is None:
+            parts.sends.refusal = ShuttingDown("the broker is about to stop: send to another")
+            parts.wind_down()
         parts.store.flush_soon()
-        await running.carrier.stop(self._config.stop_grace_ms / 1000)
+        grace_s = self._config.stop_grace_ms / 1000
+        await running.carrier.stop(grace_s if self._fenced is None else _FENCED_GRACE_S)
+        if running.apache is not None:
+            await running.apache.stop(grace_s if self._fenced is None else 0)
         await parts.stop_timers()
         self._running = None
         try:
             await parts.close()
+        except PocketMQError as error:
+            if self._fenced is None:
+                raise
+            logger.warning(
+                "not all was saved of what is the next master's reason=%s", error.message
+            )
         finally:
             running.mark.close()
-            parts.store.close()
+            self._leave(parts.store, running.listeners)
         logger.info("broker stopped store=%s", self._store_config.path)
 
     # --- status
@@ -390,7 +503,7 @@ class Broker:
         return pb.BrokerStatusReply(
             cluster=self._config.cluster,
             broker_name=self._config.name,
-            broker_id=self._config.broker_id,
+            broker_id=self._broker_id,
             address=self.address,
             version=__version__,
             started_ms=self._started_ms,
@@ -411,6 +524,9 @@ class Broker:
             transactions_open=parts.transactions.open_count,
             now_ms=self._clock.unix_ms(),
             virtual_clock=is_virtual(self._clock),
+            epoch=0 if self._mastership is None else self._mastership.epoch,
+            in_sync=0 if self._mastership is None else self._mastership.in_sync,
+            confirm_offset=store.confirmed_offset,
         )
 
     def _resident_bytes(self) -> int:

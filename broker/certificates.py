@@ -1,4 +1,4 @@
-"""What the broker shows to callers over TLS: the operator's certificate, or one made for development.
+"""What the broker shows over TLS: to callers the operator's certificate, or one made for development.
 
 Two PEM files of the operator (`broker.tls_certificate`, with the certificates between it and a root behind it, and
 `broker.tls_key`) are read at start and again on `reload`. Without them a self-signed certificate is made when the first
@@ -9,6 +9,9 @@ caller wants TLS, and kept:
 
 It is valid for ten years and replaced when less than 30 days are left, or when the two files do not belong together.
 Callers that verify are given `certificate.pem` as their root; whoever deletes the folder gets another certificate.
+
+Replicas of a set show each other one of their operator's (`replication.certificate`, `key`, `authorities`), or speak
+plaintext: whoever shows a certificate of one of the authorities is taken for a replica, whatever name is in it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +31,7 @@ from ..proto.errors import ConfigError, PocketMQError
 from ..proto.rpc import Certificate
 from ..store.disk import Disk
 from .config import BrokerConfig
+from .replication.config import ReplicationConfig
 
 if TYPE_CHECKING:  # Imported when a certificate is made or checked: that takes 100 ms.
     from cryptography import x509
@@ -73,26 +79,14 @@ class Certificates:
             self._current = await self._kept() or await self._made()
 
     def _given(self) -> Certificate:
-        chain = self._read("tls_certificate", self._config.tls_certificate)
-        key = self._read("tls_key", self._config.tls_key)
-        try:
-            _parsed(chain, key)
-        except ValueError as error:
-            raise ConfigError(
-                f"broker.tls_certificate: {self._config.tls_certificate} with {self._config.tls_key} cannot be used:"
-                f" {error}; both are PEM files, the key without a password",
-                field="tls_certificate",
-            ) from error
-        return Certificate(chain=chain, key=key)
-
-    def _read(self, field: str, path: str) -> bytes:
-        try:
-            return self._disk.read(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise ConfigError(
-                f"broker.{field}: {path} cannot be read: {reason}", field=field
-            ) from error
+        config = self._config
+        return _read(
+            self._disk,
+            "broker.tls_certificate",
+            config.tls_certificate,
+            "broker.tls_key",
+            config.tls_key,
+        )
 
     # --- the one for development
 
@@ -133,6 +127,56 @@ class Certificates:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall.unix_ms() / 1000, UTC)
+
+
+def replica_certificate(config: ReplicationConfig, disk: Disk) -> Certificate | None:
+    """Return what replicas show each other by CONFIG, and whom they believe; None: they speak plaintext.
+
+    Raises ConfigError, with the key and the file, for what cannot be used.
+    """
+    if not config.certificate:
+        return None
+    shown = _read(
+        disk, "replication.certificate", config.certificate, "replication.key", config.key
+    )
+    authorities = _content(disk, "replication.authorities", config.authorities)
+    found = replace(shown, authorities=authorities)
+    try:
+        found.client_context()
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"replication.authorities: {config.authorities} cannot be used: {error.reason or error}: it is a PEM file"
+            " with the certificates of who signs those of the replicas",
+            field="authorities",
+        ) from error
+    return found
+
+
+def _read(
+    disk: Disk, chain_name: str, chain_path: str, key_name: str, key_path: str
+) -> Certificate:
+    """Return what the operator's files hold; the names are those of settings."""
+    chain = _content(disk, chain_name, chain_path)
+    key = _content(disk, key_name, key_path)
+    try:
+        _parsed(chain, key)
+    except ValueError as error:
+        raise ConfigError(
+            f"{chain_name}: {chain_path} with {key_path} cannot be used:"
+            f" {error}; both are PEM files, the key without a password",
+            field=chain_name.rpartition(".")[2],
+        ) from error
+    return Certificate(chain=chain, key=key)
+
+
+def _content(disk: Disk, name: str, path: str) -> bytes:
+    try:
+        return disk.read(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"{name}: {path} cannot be read: {reason}", field=name.rpartition(".")[2]
+        ) from error
 
 
 def _parsed(chain: bytes, key: bytes) -> x509.Certificate:

@@ -55,6 +55,10 @@ class BrokerConfig:
     #: Every one of them is registered with, "host:port".
     nameservers: tuple[str, ...] = ("127.0.0.1:9876",)
     registration_interval_ms: int = 30_000
+    #: May Java slaves follow (docs/migrating.md)? They ask at the port and the one two below, the log is at the next.
+    apache_followers: bool = False
+    apache_host: str = "127.0.0.1"
+    apache_port: int = 10911
 
     #: Is a topic made when a message for an unknown one arrives?
     auto_create_topics: bool = True
@@ -161,6 +165,13 @@ class BrokerConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(
                 f"broker.port is {self.port}: must be between 0 and 65535", field="port"
+            )
+        if not 3 <= self.apache_port <= 65534:
+            raise ConfigError(
+                f"broker.apache_port is {self.apache_port}: must be between 3 and 65534, for the one two below and the"
+                " next are needed as well",
+                field="apache_port",
+                value=self.apache_port,
             )
         if bool(self.tls_certificate) != bool(self.tls_key):
             missing = "tls_key" if self.tls_certificate else "tls_certificate"

@@ -102,7 +102,7 @@ class Fetches:
         return waiting
 
     def _operation(self, request: pb.FetchRequest, done: Done) -> _Fetch | FilteredFetch:
-        limits = self._limits(request)
+        limits = limits_of(request, self._config)
         choice = choice_of(request.filter) if request.HasField("filter") else None
         if choice is None:
             return _Fetch(request, limits, self._store, self._filters.accounts, done)
@@ -118,13 +118,6 @@ class Fetches:
         self._topics.for_reading(request.topic, request.queue)
         if request.lease and self._renew_lease is not None:
             self._renew_lease(request.group, request.topic, request.queue, request.lease)
-
-    def _limits(self, request: pb.FetchRequest) -> FetchLimits:
-        """Return how many messages and bytes the answer may have."""
-        config = self._config
-        messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
-        size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
-        return FetchLimits(messages, size)
 
 
 class _Fetch:
@@ -154,13 +147,13 @@ class _Fetch:
         self._accounts = accounts
         self._done = done
         self._seen: Slices | None = None
-        #: While the log ends before it there cannot be enough: a try that failed is not repeated in vain.
+        #: While less of the log than that may be seen there cannot be enough: no try is repeated in vain.
         self._log_offset_enough = 0
 
     def try_complete(self) -> bool:
         request = self._request
         _, high = self._store.queue_bounds(request.topic, request.queue)
-        if request.offset == high or self._store.max_log_offset < self._log_offset_enough:
+        if request.offset == high or self._store.confirmed_offset < self._log_offset_enough:
             return False
         reply = self._read()
         missing_bytes = min(request.min_bytes, self._limits[1]) - len(reply.records)
@@ -170,7 +163,7 @@ class _Fetch:
         is_over = is_full or stuck or reply.error.name
         if missing_bytes > 0 and missing_messages > 0 and not is_over:
             growth = min(missing_bytes, missing_messages * FIXED_SIZE_V4)
-            self._log_offset_enough = self._store.max_log_offset + growth
+            self._log_offset_enough = self._store.confirmed_offset + growth
             return False
         self._answer(reply)
         return True
@@ -190,29 +183,43 @@ class _Fetch:
         self._done(reply)
 
     def _read(self) -> pb.FetchReply:
-        request = self._request
-        messages, size = self._limits
-        try:
-            found = self._seen = self._store.read_queue(
-                request.topic,
-                request.queue,
-                request.offset,
-                messages,
-                size,
-                check_crcs=request.check_crcs,
-            )
-        except QueueNotFound:
-            return _never_written(request)
-        except PocketMQError as error:
-            return _failed(request, self._store, error)
-        return pb.FetchReply(
-            fetch_id=request.fetch_id,
-            records=found.records,
-            next_offset=found.next_offset,
-            min_offset=found.min_offset,
-            max_offset=found.max_offset,
-            lost_count=found.lost,
+        reply, self._seen = read_once(self._store, self._request, self._limits)
+        return reply
+
+
+def limits_of(request: pb.FetchRequest, config: BrokerConfig) -> FetchLimits:
+    """Return how many messages and bytes the answer to REQUEST may have."""
+    messages = min(request.max_messages or config.fetch_messages_max, config.fetch_messages_max)
+    size = min(request.max_bytes or config.fetch_bytes_default, config.fetch_bytes_max)
+    return FetchLimits(messages, size)
+
+
+def read_once(
+    store: MessageStore, request: pb.FetchRequest, limits: FetchLimits
+) -> tuple[pb.FetchReply, Slices | None]:
+    """Return the answer that STORE has for REQUEST, which has no filter, now; and what was seen, None for an error."""
+    try:
+        found = store.read_queue(
+            request.topic,
+            request.queue,
+            request.offset,
+            limits.messages,
+            limits.size_bytes,
+            check_crcs=request.check_crcs,
         )
+    except QueueNotFound:
+        return _never_written(request), None
+    except PocketMQError as error:
+        return _failed(request, store, error), None
+    reply = pb.FetchReply(
+        fetch_id=request.fetch_id,
+        records=found.records,
+        next_offset=found.next_offset,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        lost_count=found.lost,
+    )
+    return reply, found
 
 
 def _failed(request: pb.FetchRequest, store: MessageStore, error: PocketMQError) -> pb.FetchReply:
@@ -279,11 +286,12 @@ class FilteredFetch:
             self._goes_on = True
             self._filters.go_on(self._look_on)
             return False
+        before = self._next
         error = self._look()
         if error is not None or self._is_enough():
             self._answer(error)
             return True
-        if self._next != self._end():
+        if before < self._next != self._end():
             self._goes_on = True
             self._filters.go_on(self._look_on)
         return False

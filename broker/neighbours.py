@@ -1,5 +1,7 @@
 """The other brokers that have a topic, as the name servers tell: what routes for official clients name beside our own.
 
+With every answer comes where all others are, whether they have the topic or not: those addresses are not ours.
+
 Recalls and outcomes of transactions that a client asks for at the broker it has dialled are carried to their own.
 
 An answer counts for FRESH_MS; who asks meanwhile is told the same. The servers are asked in turn, from the one that
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 FRESH_MS: Final = 1_000
 TIMEOUT_MS: Final = 1_000
 TOPICS_MAX: Final = 10_000
+_CLUSTER: Final = "/pocketmq.v1.NameServer/Cluster"
 _ROUTE: Final = "/pocketmq.v1.NameServer/Route"
 _RECALL: Final = "/pocketmq.v1.Broker/Recall"
 _END: Final = "/pocketmq.v1.Broker/EndTransaction"
@@ -47,10 +50,13 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class OtherQueues(NamedTuple):
-    """What another broker has of a topic: TYPE is the topic's there, "" if its name server does not tell."""
+    """What another broker has of a topic: TYPE is the topic's there, "" if its name server does not tell.
+
+    ADDRESSES: the master's first; of a replica set all that live, of which each leads to the master.
+    """
 
     broker: str
-    address: str
+    addresses: tuple[str, ...]
     read_queues: int
     write_queues: int
     permission: int
@@ -75,6 +81,8 @@ class Neighbours:
         self._addresses = addresses
         self._dial = dial
         self._now_ms = now_ms
+        #: "host:port" of all other brokers, as of the last answer.
+        self.addresses: Collection[str] = ()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking: dict[str, list[Tell]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,26 +135,32 @@ class Neighbours:
             address = self._addresses[place]
             try:
                 channel = await self._channel(address)
-                ask = channel.unary_unary(
-                    _ROUTE, pb.RouteRequest.SerializeToString, pb.RouteReply.FromString
+                routes, cluster = await asyncio.gather(
+                    _answer(channel, _ROUTE, pb.RouteRequest(topics=[topic]), pb.RouteReply),
+                    _answer(channel, _CLUSTER, pb.ClusterRequest(), pb.ClusterReply),
                 )
-                reply = await ask(pb.RouteRequest(topics=[topic]), timeout=TIMEOUT_MS / 1000)
             except CallFailed as error:
                 logger.debug("no route from nameserver=%s reason=%s", address, error)
                 continue
             self._last_good = place
-            return [queues for route in reply.routes for queues in self._others(route)]
+            self.addresses = {
+                other
+                for one in cluster.brokers
+                if one.broker_name != self._name
+                for other in one.addresses.values()
+            }
+            return [queues for route in routes.routes for queues in self._others(route)]
         return None
 
     def _others(self, route: pb.TopicRoute) -> Iterator[OtherQueues]:
-        """Yield the queues of masters in ROUTE that are not ours, in the order of the brokers' names."""
-        addresses = {one.broker_name: one.addresses.get(_MASTER, "") for one in route.brokers}
+        """Yield the queues in ROUTE that are not ours and can be had, in the order of the brokers' names."""
+        addresses = {one.broker_name: _addresses(one) for one in route.brokers}
         for one in sorted(route.queues, key=lambda queues: queues.broker_name):
-            address = addresses.get(one.broker_name)
-            if address and one.broker_name != self._name:
+            known = addresses.get(one.broker_name)
+            if known and one.broker_name != self._name:
                 yield OtherQueues(
                     one.broker_name,
-                    address,
+                    known,
                     one.read_queues,
                     one.write_queues,
                     one.permission,
@@ -173,7 +187,7 @@ class Neighbours:
 
     async def _forward_recall(self, broker: str, request: pb.RecallRequest, call: Call) -> None:
         found = await self._told(request.topic) or ()
-        address = next((one.address for one in found if one.broker == broker), None)
+        address = next((one.addresses[0] for one in found if one.broker == broker), None)
         try:
             if address is None:
                 raise Disconnected(
@@ -188,7 +202,7 @@ class Neighbours:
     def forward_end(self, request: pb.EndTransactionRequest, call: Call, unknown: RpcError) -> None:
         """Have CALL answered by the broker, of those with the topic of REQUEST, that took its half message.
 
-        An identifier names no broker: they are asked one after the other. UNKNOWN is the answer if none took it.
+        An identifier names no broker: they are asked one after the other. UNKNOWN is the answer if none has the topic.
         """
         self._spawn(self._forward_end(request, call, unknown))
 
@@ -205,11 +219,13 @@ class Neighbours:
             )
         for other in found or ():
             try:
-                reply = await self._asked(other.address, _END, request, pb.EndTransactionReply)
-            except (TransactionNotFound, TopicNotFound):
+                reply = await self._asked(other.addresses[0], _END, request, pb.EndTransactionReply)
+            except TopicNotFound:
                 continue
             except PocketMQError as error:
-                answer = error
+                # Who does not answer may have taken it: that another did not says less.
+                if answer is unknown or not isinstance(error, TransactionNotFound):
+                    answer = error
                 continue
             call.reply(reply)
             return
@@ -221,13 +237,9 @@ class Neighbours:
         """Return what the broker at ADDRESS answers; raise what it raises, Disconnected if it does not answer."""
         try:
             async with self._dial(address) as channel:
-                ask = channel.unary_unary(
-                    method, type(request).SerializeToString, reply_type.FromString
-                )
-                reply: Reply = await ask(request, timeout=_FORWARD_TIMEOUT_S)
+                return await _answer(channel, method, request, reply_type, _FORWARD_TIMEOUT_S)
         except CallFailed as error:
             raise from_rpc_error(error) from error
-        return reply
 
     # --- the way there
 
@@ -251,3 +263,22 @@ class Neighbours:
             await asyncio.wait(self._tasks)
         self._channels.clear()
         await self._open.aclose()
+
+
+async def _answer(
+    channel: Channel,
+    method: str,
+    request: Message,
+    reply_type: type[Reply],
+    timeout_s: float = TIMEOUT_MS / 1000,
+) -> Reply:
+    ask = channel.unary_unary(method, type(request).SerializeToString, reply_type.FromString)
+    reply: Reply = await ask(request, timeout=timeout_s)
+    return reply
+
+
+def _addresses(broker: pb.BrokerData) -> tuple[str, ...]:
+    """Return where BROKER is reached, its master first; nothing, if it has none and no replicas that lead to it."""
+    master = broker.addresses.get(_MASTER, "")
+    others = (one.address for one in broker.replicas if one.address != master)
+    return (*([master] if master else ()), *others)

@@ -21,7 +21,7 @@ Not thread-safe: the event loop owns it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias, cast
@@ -75,8 +75,10 @@ class Offsets:
             logger.warning("state file was broken file=%s problem=%s", file.name, loaded.problem)
         table = loaded.value or ConsumerOffsets()
         self._version: DataVersion = table.version
-        self._offsets = _Table(table.offsets)
-        self._pull_offsets = _Table(table.pull_offsets)
+        self._offsets = OffsetTable(table.offsets)
+        self._pull_offsets = OffsetTable(table.pull_offsets)
+        #: By their names in the file.
+        self.tables = {"offsetTable": self._offsets, "pullOffsetTable": self._pull_offsets}
         self._accounts = Accounts() if accounts is None else accounts
         for group, topic, queue in list(self._accounts.annotated):
             stands_at = self.committed(topic, group, queue)
@@ -161,6 +163,13 @@ class Offsets:
             for key in [key for key in table.entries if matches(key)]:
                 table.drop(key)
                 self._dirty = True
+
+    # --- following
+
+    def replace(self, table: str, key: str, queues: dict[int, int] | None) -> None:
+        """Let the entry KEY of TABLE be QUEUES, as another broker has it (None: gone)."""
+        self.tables[table].replace(key, queues)
+        self._dirty = True
 
     # --- saving
 
@@ -281,22 +290,43 @@ class _Changes:
     pull_offsets: _Delta
 
 
-class _Table:
+class OffsetTable:
     """Offsets of queues by `topic@group`, and which of ENTRIES changed since the last `take`: at first all."""
 
     def __init__(self, entries: dict[str, dict[int, int]]) -> None:
         self.entries = entries
         self._changed = dict.fromkeys(entries)
         self._gone: set[str] = set()
+        #: What changed since the last `take_watched`; None: nobody asks.
+        self._watched: dict[str, None] | None = None
 
     def put(self, key: str, queue: int, offset: int) -> None:
         self.entries.setdefault(key, {})[queue] = offset
         self._changed[key] = None
+        if self._watched is not None:
+            self._watched[key] = None
 
     def drop(self, key: str) -> None:
         del self.entries[key]
         self._changed.pop(key, None)
         self._gone.add(key)
+        if self._watched is not None:
+            self._watched[key] = None
+
+    def replace(self, key: str, queues: dict[int, int] | None) -> None:
+        if queues is None:
+            if key in self.entries:
+                self.drop(key)
+            return
+        self.entries[key] = queues
+        self._changed[key] = None
+        if self._watched is not None:
+            self._watched[key] = None
+
+    def take_watched(self) -> Iterable[str]:
+        """Return the keys of entries that changed or went since the last call; the first one begins to watch."""
+        watched, self._watched = self._watched, {}
+        return watched or ()
 
     def take(self) -> _Delta:
         delta = _Delta(self._gone, {key: self.entries[key].copy() for key in self._changed})

@@ -7,7 +7,7 @@ end     no call arrives any more; who keeps progress writes it down, once what i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
@@ -45,6 +45,10 @@ from .pop.pops import Pops
 from .pop.receives import serials_from
 from .pop.table import PopParts
 from .producers.producers import Producers
+from .replication.mastership import Mastership
+from .replication.state_deliveries import PopsPart
+from .replication.state_source import StateSource, TablePart, table_parts
+from .replication.state_timers import TimersState
 from .retries import Retries
 from .send import Sends, Waits
 from .service_v2.acknowledging import Acknowledging
@@ -79,6 +83,7 @@ class BrokerParts:
     timers: Timers
     wall_timers: Timers
     purgatory: Purgatory
+    appends: Appends
     producers: Producers
     sends: Sends
     fetches: Fetches
@@ -96,6 +101,8 @@ class BrokerParts:
     service_v2: ServiceV2
     pops: Pops
     client_metrics: ClientMetrics
+    #: What followers have of the tables; None: the broker has no replicas.
+    state: StateSource | None = None
     #: None: no clock that is moved while clients live in real time.
     awaited: Awaited | None = None
     #: Writes the tables that are large, whole, in a thread.
@@ -148,8 +155,8 @@ class BrokerParts:
 
     def save_offsets(self) -> None:
         """Write down what groups have finished, once the log as it is now is on the device; and what they skipped."""
-        store = self.store
-        self.offsets.save_behind(lambda done: store.request_sync(store.max_log_offset, done))
+        end, sync = self.store.max_log_offset, self.appends.request_sync
+        self.offsets.save_behind(lambda done: sync(end, done))
         self.accounts.save_behind()
 
     def save_tables(self) -> None:
@@ -162,6 +169,12 @@ class BrokerParts:
         self.atomic_commits.refusal = self.sends.refusal
         self.purgatory.complete_all()
         self.coordination.leases.wind_down()
+
+    def fence(self, error: PocketMQError) -> None:
+        """Store nothing any more, and fail with ERROR whoever waits for something; no answer may leave any more."""
+        self.appends.fence(error)
+        self.sends.fence(error)
+        self.wind_down()
 
     async def stop_timers(self) -> None:
         """Let nothing fire any more."""
@@ -199,7 +212,7 @@ def _errors_of(close: Callable[[], None]) -> list[PocketMQError]:
     return []
 
 
-def assemble(
+def assemble(  # noqa: PLR0913  (it stands between all of them)
     config: BrokerConfig,
     store: MessageStore,
     *,
@@ -208,25 +221,29 @@ def assemble(
     wall: Clock,
     random: Random,
     dial: Dial,
+    mastership: Mastership | None = None,
+    replicas: Callable[[], Sequence[str]] = tuple,
 ) -> BrokerParts:
     """Return the parts over STORE; CLOCK is the messages' time, WALL the machine's. Nothing has begun.
 
-    DIAL opens channels to name servers and other brokers.
+    DIAL opens channels to name servers and other brokers. MASTERSHIP: that of a master of a replica set,
+    and REPLICAS: where clients reach those that live.
     """
+    epoch = 0 if mastership is None else mastership.epoch
     unix_ms = clock.unix_ms
     topics = Topics(state_file("topics.json"), config, unix_ms)
     groups = Groups(state_file("subscriptionGroup.json"), config, unix_ms)
     timers = Timers(clock)
     wall_timers = timers if wall is clock else Timers(wall)
     lease_file = LeaseFile(store.disk, store.config.own_folder)
-    leases = KeptLeases(lease_file, wall_timers, limit=config.leases_max)
+    leases = KeptLeases(lease_file, wall_timers, limit=config.leases_max, epoch=epoch)
     fence = Fence(leases, config.lease_ms)
     account_file = AccountFile(store.disk, store.config.path)
     accounts = Accounts(wall.unix_ms, account_file, holder=leases.member_of)
-    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts, store)
     purgatory = Purgatory(wall_timers, limit=config.fetches_waiting_max)
+    appends = Appends(store, purgatory.notify, mastership)
+    offsets = Offsets(state_file("consumerOffset.json"), unix_ms, accounts, appends)
     filters = Filters(wall_timers, wall, accounts)
-    appends = Appends(store, purgatory.notify)
     fetches = Fetches(
         config, topics, offsets, store, purgatory, wall.now_ms, filters, fence.renew_by_fetch
     )
@@ -234,20 +251,31 @@ def assemble(
     waits = _waits(store, transactions, unix_ms)
     producers = _producers(config, store, clock)
     retries = Retries(store, topics, groups, appends, _delay_rules(config, store), unix_ms, random)
-    pop_parts = _pop_parts(config, store, offsets, accounts, retries, (timers, wall_timers), random)
+    journal = Journal(store, wall_timers, timers)
+    pop_parts = PopParts(
+        store=store,
+        offsets=offsets,
+        leases=PopLeases(timers, wall_timers.now_ms),
+        journal=journal,
+        serials=serials_from(random.randbytes),
+        bury=retries.bury,
+        in_flight_max=config.pop_in_flight_max,
+        bytes_max=config.fetch_bytes_max,
+        accounts=accounts,
+    )
 
     def check_join(group: str) -> None:
         # A group shares queues or pops: the pops ask the coordinator as well, and are made after it.
         pops.check_not_popped(group)
 
-    coordinator = Coordinator(config, groups, wall_timers, check_join)
+    coordinator = Coordinator(config, groups, wall_timers, check_join, epoch)
     pops = Pops(config, topics, groups, filters, purgatory, pop_parts, coordinator.has_members)
     appends.on_arrival.append(pops.arrived)
     sees_all = config.v2_cluster and not config.v2_endpoints
     servers = config.nameservers if sees_all else ()
     neighbours = Neighbours(config.name, servers, dial, wall.now_ms)
     topics.on_change.append(neighbours.forget)
-    clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops)
+    clients = _clients(config, store, groups, wall_timers, transactions.listeners, pops, replicas)
     coordination = Coordination(
         topics,
         coordinator,
@@ -277,6 +305,7 @@ def assemble(
         timers=timers,
         wall_timers=wall_timers,
         purgatory=purgatory,
+        appends=appends,
         producers=producers,
         sends=Sends(config, topics, store, wall_timers, appends, waits, producers),
         fetches=fetches,
@@ -297,9 +326,30 @@ def assemble(
     )
     topics.on_change.append(partial(_forget_deleted, topics, parts.sends))
     parts.service_v2 = _service_v2(parts, config, unix_ms, wall.unix_ms)
+    if mastership is not None:
+        parts.state = _replicated(mastership, parts, journal)
     if isinstance(clock, VirtualClock) and wall is not clock:
         parts.awaited = _awaited(clock, parts, appends)
     return parts
+
+
+def _replicated(mastership: Mastership, parts: BrokerParts, journal: Journal) -> StateSource:
+    """Have followers told of PARTS, and of the deliveries in JOURNAL."""
+    store = parts.store
+
+    def log_end() -> int:
+        return store.max_log_offset
+
+    told = table_parts(
+        parts.topics.kept,
+        parts.groups.kept,
+        parts.offsets,
+        parts.accounts,
+        parts.delays.next_of_levels,
+        log_end,
+    )
+    told += PopsPart(journal), TablePart(TimersState(store.timers))
+    return mastership.replicate(told, log_end)
 
 
 def _awaited(clock: VirtualClock, parts: BrokerParts, appends: Appends) -> Awaited:
@@ -371,11 +421,13 @@ def _clients(
     timers: Timers,
     listeners: Listeners,
     pops: Pops,
+    replicas: Callable[[], Sequence[str]],
 ) -> Clients:
     host = f"[{config.host}]" if ":" in config.host else config.host
 
-    def own() -> str:
-        return config.advertised_address or f"{host}:{store.host.port}"
+    def own() -> Sequence[str]:
+        mine = config.advertised_address or f"{host}:{store.host.port}"
+        return (mine, *(one for one in replicas() if one != mine))
 
     clients = Clients(config, store.config, groups, timers, own, listeners)
     clients.sessions.on_alive.append(pops.client_alive)
@@ -389,27 +441,4 @@ def _producers(config: BrokerConfig, store: MessageStore, clock: Clock) -> Produ
         clock,
         producers_max=config.producers_max,
         expiry_ms=config.producer_expiry_ms,
-    )
-
-
-def _pop_parts(
-    config: BrokerConfig,
-    store: MessageStore,
-    offsets: Offsets,
-    accounts: Accounts,
-    retries: Retries,
-    both_timers: tuple[Timers, Timers],
-    random: Random,
-) -> PopParts:
-    timers, wall_timers = both_timers
-    return PopParts(
-        store=store,
-        offsets=offsets,
-        leases=PopLeases(timers, wall_timers.now_ms),
-        journal=Journal(store, wall_timers, timers),
-        serials=serials_from(random.randbytes),
-        bury=retries.bury,
-        in_flight_max=config.pop_in_flight_max,
-        bytes_max=config.fetch_bytes_max,
-        accounts=accounts,
     )

@@ -56,6 +56,11 @@ class RegistrationState:
         return [found for name in names if (found := self.topic(name)) is not None]
 
 
+def follower_state(head: Callable[[], pb.BrokerRegistration]) -> RegistrationState:
+    """Return what a replica that follows says of itself: HEAD, and no topics, which are the master's to tell."""
+    return RegistrationState(head, list, lambda name: None, lambda version: ())
+
+
 def dial(address: str) -> Channel:
     """Return a channel to ADDRESS; it connects by itself."""
     return Http2Channel(address, user_agent=f"pocketmq/{__version__}")

@@ -1,9 +1,12 @@
 """The road of a send: the run's checks, the store, and the answer at the durability asked for.
 
 MEMORY is answered as soon as the run is appended: it survives a kill of the process, not a power cut. DISK is answered
-when the device has it. Small runs that arrive in one turn of the loop are appended together at its end, which makes
-them far cheaper, and all of a turn share one sync, as do all that come while a sync is under way. The durability
-reached stands in the answer.
+when the device has it. REPLICAS is answered when all replicas that are in sync have it, at least as many as the set or
+the topic needs; how many there are stands in the answer. What the topic needs besides (its `min_in_sync`) is looked at
+when the run comes, and when it is answered: with fewer it is in doubt, and may be sent again.
+
+Small runs that arrive in one turn of the loop are appended together at its end, which makes them far cheaper, and all
+of a turn share one sync, as do all that come while a sync is under way. The durability reached stands in the answer.
 
 A run is stored whole or not at all. One of which messages wait (for their time, or for the outcome of their
 transaction) is stored in parts, a part for each queue that they wait in: if one of them finds no room, none is stored,
@@ -12,7 +15,7 @@ for whoever sends such a run again would have the others twice.
 A numbered run (producers/sequences.py) is stored once, however often it comes: of a repeat nothing is stored again, and
 the answer says where its records are, at the durability asked for now.
 
-Bounds: `flush_waiting_max` sends wait for the device in all, and `delay_slot_messages_max` messages for one slot of the
+Bounds: `flush_waiting_max` sends wait for a device in all, and `delay_slot_messages_max` messages for one slot of the
 timer wheel; a run with more is refused with Overloaded before it is stored. What has arrived and was not yet entered
 into the wheel is not counted: a few turns of the loop may bring more.
 """
@@ -32,6 +35,7 @@ from ..proto.errors import (
     FlushTimeout,
     InvalidArgument,
     MessageTooLarge,
+    NotEnoughReplicasAfterAppend,
     NotServed,
     Overloaded,
     PocketMQError,
@@ -53,14 +57,16 @@ from .delay.roads import DelayRules, Part, timer_out_ms
 from .producers.numbers import RunNumbers, rest_of
 from .producers.producers import Places, Producers
 from .producers.sequences import Numbered
+from .replication.mastership import Mastership
 from .timers import Timers
+from .timing_wheel import Timer
 from .topics import TYPE_ATTRIBUTE, Topics
 
 logger = logging.getLogger(__name__)
 
 #: Joining larger runs costs as much as it saves.
 _SMALL_RUN_BYTES: Final = 64 * 1024
-_DURABILITIES: Final = (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK)
+_DURABILITIES: Final = (pb.DURABILITY_UNSPECIFIED, pb.MEMORY, pb.DISK, pb.REPLICAS)
 #: Topics that are counted; beyond it the one that was first sent to is forgotten.
 _TOPICS_COUNTED_MAX: Final = 10_000
 
@@ -150,7 +156,8 @@ class Sending:
     """One send. DONE is None once it was answered.
 
     admitted: what of it is to be stored;  numbered: its numbers, None for a send that is not idempotent;
-    end_offset: what it needs on the device lies in the log before, once that is known.
+    durability: MEMORY, DISK or REPLICAS;  end_offset: what it needs on the device lies in the log before, once that is
+    known.
     """
 
     __slots__ = (
@@ -158,11 +165,12 @@ class Sending:
         "_now_ms",
         "_sent",
         "done",
+        "durability",
         "end_offset",
         "numbered",
         "parts",
         "reply",
-        "to_disk",
+        "waits",
     )
 
     def __init__(
@@ -173,14 +181,15 @@ class Sending:
         now_ms: int,
         done: Outcome,
         numbered: Numbered | None,
-        *,
-        to_disk: bool,
+        durability: pb.Durability,
     ) -> None:
         self.parts = parts
         self.reply = pb.ProduceReply(run_id=run_id)
         self.done: Outcome | None = done
         self.numbered = numbered
-        self.to_disk = to_disk
+        self.durability = durability
+        #: For a device, here or elsewhere.
+        self.waits = durability != pb.MEMORY
         self.end_offset = 0
         self._sent = admitted.run
         self._as_sent = admitted.as_sent
@@ -294,17 +303,20 @@ class Sends:
         self._rules = DelayRules(
             store.config.delay_levels_ms, store.config.timer_precision_ms, config.delay_max_ms
         )
-        self._default = pb.DISK if store.config.flush == "sync" else pb.MEMORY
+        self._mastership = appends.mastership
+        self._default = _default_of(store, self._mastership)
         #: What this turn of the loop has brought so far.
         self._arrived: list[Sending] = []
         self._waiting = 0
+        #: With replicas: who waits for a device; the fence fails them.
+        self._unanswered: dict[Sending, None] = {}
         self.counts = SendCounts()
         #: Set while the broker stops: every further send is refused with it.
         self.refusal: PocketMQError | None = None
 
     @property
     def waiting(self) -> int:
-        """Return how many sends wait for the device."""
+        """Return how many sends wait for a device."""
         return self._waiting
 
     def send(self, run: pb.ProduceRun, done: Done) -> None:
@@ -326,36 +338,40 @@ class Sends:
         Each outcome is told at the end of the turn, or when the device has it. What is to be delivered at an instant
         that has passed is delivered now. Raises what is refused, before anything is stored.
         """
-        to_disk = self._default == pb.DISK
-        self._check_open(to_disk=to_disk)
+        durability = self._default
         now_ms = self._waits.now_ms()
         sends = []
         for admitted, done in runs:
+            self._check_open(durability, admitted.run.topic)
             parts = ways(admitted, self._rules, now_ms, self._waits.prepare, past="now")
             if not admitted.plain:
                 self._check_waiting(admitted, parts)
-            sends.append(Sending(0, admitted, parts, now_ms, done, None, to_disk=to_disk))
+            sends.append(Sending(0, admitted, parts, now_ms, done, None, durability))
         for send in sends:
             self._enter(send)
 
     def _enter(self, send: Sending) -> None:
         """Store SEND with all that comes in this turn of the loop."""
-        self._waiting += send.to_disk
+        self._waiting += send.waits
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._append_arrived)
         self._arrived.append(send)
 
     # --- checks
 
-    def _check_open(self, *, to_disk: bool) -> None:
+    def _check_open(self, durability: pb.Durability, topic: str) -> None:
         if self.refusal is not None:
             raise self.refusal
-        if to_disk:
+        if durability != pb.MEMORY:
             self._check_flushes()
+        if self._mastership is not None:
+            self._mastership.check_master()
+            if durability == pb.REPLICAS:
+                self._mastership.check_acks(self._topics.min_in_sync(topic))
 
     def _admitted(self, run: pb.ProduceRun, done: Outcome) -> Sending:
-        to_disk = self._durability(run) == pb.DISK
-        self._check_open(to_disk=to_disk)
+        durability = self._durability(run)
+        self._check_open(durability, run.topic)
         records = run.records  # Every look at it makes a copy.
         self._check_size(len(records))
         self._topics.check_sendable(run.topic)
@@ -364,8 +380,8 @@ class Sends:
         if topic is not None and self._config.topic_message_type_check:
             check_type(admitted, topic.attributes.get(TYPE_ATTRIBUTE, ""))
         if run.producer_id:
-            return self._numbered(run, admitted, done, to_disk=to_disk)
-        return self._sending(run, admitted, done, None, to_disk=to_disk)
+            return self._numbered(run, admitted, done, durability)
+        return self._sending(run, admitted, done, None, durability)
 
     def _sending(
         self,
@@ -373,8 +389,7 @@ class Sends:
         admitted: Admitted,
         done: Outcome,
         numbered: Numbered | None,
-        *,
-        to_disk: bool,
+        durability: pb.Durability,
     ) -> Sending:
         """Return the send of what was ADMITTED of RUN."""
         now_ms = self._waits.now_ms()
@@ -383,10 +398,10 @@ class Sends:
             self._check_waiting(admitted, parts)
         # Only a good run may make a topic.
         self._topics.for_writing(run.topic, run.queue)
-        return Sending(run.run_id, admitted, parts, now_ms, done, numbered, to_disk=to_disk)
+        return Sending(run.run_id, admitted, parts, now_ms, done, numbered, durability)
 
     def _numbered(
-        self, run: pb.ProduceRun, admitted: Admitted, done: Outcome, *, to_disk: bool
+        self, run: pb.ProduceRun, admitted: Admitted, done: Outcome, durability: pb.Durability
     ) -> Sending:
         """Return the send of RUN, of which only that is stored which is not there yet."""
         numbers = RunNumbers.of(run)
@@ -395,12 +410,12 @@ class Sends:
             self._append_arrived()
         numbered, each = self._producers.judge(numbers, admitted.run)
         if numbered.is_repeat:
-            return Sending(run.run_id, admitted, [], 0, done, numbered, to_disk=to_disk)
+            return Sending(run.run_id, admitted, [], 0, done, numbered, durability)
         if numbered.rows is not None:
             rest = rest_of(numbered.numbers, admitted.run, numbered.rows)
             sizes = [len(record) for record in rest]
             admitted, each = admit(b"".join(rest), sizes, run.topic, run.queue), True
-        sending = self._sending(run, admitted, done, numbered, to_disk=to_disk)
+        sending = self._sending(run, admitted, done, numbered, durability)
         if not each and sending.parts[0].run is not admitted.run:
             raise InvalidArgument(
                 f"the property {PRODUCER_SEQUENCE} of the first record speaks for all, but some of them wait for their"
@@ -410,10 +425,10 @@ class Sends:
         self._producers.reserve(numbered)
         return sending
 
-    def _durability(self, run: pb.ProduceRun) -> int:
-        """Return MEMORY or DISK, whichever RUN asks for, or the store's own."""
+    def _durability(self, run: pb.ProduceRun) -> pb.Durability:
+        """Return which one RUN asks for, or the broker's own."""
         asked = int(run.durability)
-        if asked == pb.REPLICAS:
+        if asked == pb.REPLICAS and self._mastership is None:
             raise NotServed(
                 'durability is REPLICAS (3; acks="replicas"), but this broker has no replicas: use DISK (2)',
                 field="durability",
@@ -421,18 +436,18 @@ class Sends:
             )
         if asked not in _DURABILITIES:
             raise InvalidArgument(
-                f"durability is {asked}: use MEMORY (1), DISK (2), or none (0)",
+                f"durability is {asked}: use MEMORY (1), DISK (2), REPLICAS (3), or none (0)",
                 field="durability",
-                limit=pb.DISK,
+                limit=pb.REPLICAS,
                 value=asked,
             )
-        return asked or self._default
+        return run.durability or self._default
 
     def _check_flushes(self) -> None:
         limit = self._config.flush_waiting_max
         if self._waiting >= limit:
             raise Overloaded(
-                f"{self._waiting} sends wait for the device, the limit is {limit}: send less at a time",
+                f"{self._waiting} sends wait for a device, the limit is {limit}: send less at a time",
                 field="durability",
                 limit=limit,
                 value=self._waiting,
@@ -473,8 +488,7 @@ class Sends:
     def _append_arrived(self) -> None:
         """Append what this turn of the loop has brought, and answer, or ask for a sync."""
         arrived, self._arrived = self._arrived, []
-        to_disk: list[Sending] = []
-        end_offset = 0
+        waiting: dict[int, list[Sending]] = {}
         try:
             all_outcomes = self._outcomes(arrived)
         except Exception as bug:  # The edge: no sender may be left without an answer.
@@ -482,13 +496,17 @@ class Sends:
             return
         for send, outcomes in zip(arrived, all_outcomes, strict=True):
             error = self._noted(send, outcomes)
-            if error is None and send.to_disk:
-                to_disk.append(send)
-                end_offset = max(end_offset, send.end_offset)
+            if error is None and send.waits:
+                waiting.setdefault(send.durability, []).append(send)
             else:
                 self._answer(send, error)
-        if to_disk:
-            self._sync(to_disk, end_offset)
+        for durability, sends in waiting.items():
+            if self._mastership is not None:
+                self._unanswered |= dict.fromkeys(sends)
+            if durability == pb.REPLICAS:
+                self._replicate(sends)
+            else:
+                self._sync(sends)
         self._appends.notify(
             (part.run.topic, part.run.queue) for send in arrived for part in send.parts
         )
@@ -569,8 +587,8 @@ class Sends:
     def _append(self, runs: list[Run], *, together: bool) -> list[Appended | PocketMQError]:
         try:
             if together:
-                return list[Appended | PocketMQError](self._store.append_together(runs))
-            return self._store.append_many(runs)
+                return list[Appended | PocketMQError](self._appends.put_together(runs))
+            return self._appends.put(runs)
         except PocketMQError as error:
             return [error] * len(runs)
         except (
@@ -578,21 +596,62 @@ class Sends:
         ) as bug:  # The edge: a bug below must not leave its senders without an answer.
             return [_internal(bug)] * len(runs)
 
-    def _sync(self, sends: list[Sending], end_offset: int) -> None:
-        """Answer SENDS once everything before END_OFFSET is on the device, or that takes too long."""
+    def _sync(self, sends: list[Sending]) -> None:
+        """Answer SENDS once all of them are on the device, or that takes too long."""
 
         def synced(error: StoreError | None) -> None:
             self._timers.cancel(timer)
             self._answer_all(sends, error)
 
+        timer = self._timer(sends, "stored in memory, but not on the device")
+        self._store.request_sync(_end_of(sends), synced)
+
+    def _replicate(self, sends: list[Sending]) -> None:
+        """Answer SENDS once all replicas that are in sync have them, and their topics; or that takes too long."""
+        mastership = self._mastership
+        assert mastership is not None, "it was refused else"
+
+        def acknowledged(replicas: int, error: PocketMQError | None) -> None:
+            self._timers.cancel(timer)
+            for send in sends:
+                send.reply.replicas = replicas
+                self._answer(send, error or self._too_few(send))
+
+        def topics_safe(error: PocketMQError | None) -> None:
+            if error is None:
+                mastership.when_acknowledged(_end_of(sends), acknowledged)
+            else:
+                acknowledged(0, error)
+
+        timer = self._timer(sends, "stored here, but not on all replicas that are in sync")
+        self._topics.kept.when_safe(topics_safe)
+
+    def _too_few(self, send: Sending) -> PocketMQError | None:
+        """Return why SEND is in doubt though all in sync have it: its topic needs more."""
+        needed, there = self._topics.min_in_sync(send.topic), send.reply.replicas
+        if there >= needed:
+            return None
+        return NotEnoughReplicasAfterAppend(
+            f"stored on {there} replicas, and topic {send.topic!r} needs {needed} (min_in_sync): replicas have left the"
+            " set meanwhile, send it again",
+            in_sync=there,
+            limit=needed,
+        )
+
+    def _timer(self, sends: list[Sending], where: str) -> Timer:
+        """Return what answers SENDS when they have waited for too long; they are WHERE."""
         timeout_ms = self._store.config.flush_timeout_ms
         late = FlushTimeout(
-            f"stored in memory, but not on the device within {timeout_ms} ms"
-            " (store.flush_timeout_ms): it may get there yet",
+            f"{where} within {timeout_ms} ms (store.flush_timeout_ms): it may get there yet",
             limit=timeout_ms,
         )
-        timer = self._timers.after(timeout_ms, lambda: self._answer_all(sends, late))
-        self._store.request_sync(end_offset, synced)
+        return self._timers.after(timeout_ms, lambda: self._answer_all(sends, late))
+
+    def fence(self, error: PocketMQError) -> None:
+        """Refuse what comes with ERROR, and fail what waits; the appends are fenced, and take nothing of it."""
+        self.refusal = error
+        self._append_arrived()
+        self._answer_all(list(self._unanswered), error)
 
     def _answer_all(self, sends: list[Sending], error: PocketMQError | None) -> None:
         for send in sends:
@@ -603,11 +662,34 @@ class Sends:
         if send.done is None:
             return
         done, send.done = send.done, None
-        self._waiting -= send.to_disk
+        self._waiting -= send.waits
+        if self._mastership is not None:
+            self._unanswered.pop(send, None)
+            error = error or _fenced(self._mastership)
         if error is None:
-            send.reply.durability = pb.DISK if send.to_disk else pb.MEMORY
+            send.reply.durability = send.durability
         self.counts.answered(send, stored=error is None)
         tell(done, send.reply, error)
+
+
+def _default_of(store: MessageStore, mastership: Mastership | None) -> pb.Durability:
+    """Return how safely that is stored of which nobody says so."""
+    if mastership is not None:
+        return pb.REPLICAS
+    return pb.DISK if store.config.flush == "sync" else pb.MEMORY
+
+
+def _end_of(sends: list[Sending]) -> int:
+    return max(send.end_offset for send in sends)
+
+
+def _fenced(mastership: Mastership) -> PocketMQError | None:
+    """Return why nothing may be said to be stored in this turn."""
+    try:
+        mastership.check_master()
+    except PocketMQError as error:
+        return error
+    return None
 
 
 def _internal(bug: Exception) -> PocketMQError:

@@ -20,8 +20,9 @@ from .coordination.coordination import Coordination
 from .fetch import Fetches
 from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, subscription_check
 from .lookup import Lookups
-from .offsets import Offsets
+from .offsets import Offsets, Safe
 from .pop.pops import Pops
+from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
 from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics
@@ -39,7 +40,7 @@ Announced = Callable[[], Awaitable[None]]
 class BrokerService:
     """The methods of a broker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (it stands between these parts)
         self,
         config: BrokerConfig,
         store: MessageStore,
@@ -48,8 +49,11 @@ class BrokerService:
         offsets: Offsets,
         coordination: Coordination,
         pops: Pops,
+        state: StateSource | None = None,
     ) -> None:
+        """STATE tells what followers have of the tables; None: there are none."""
         self._pops = pops
+        self._state = state
         self._config = config
         self._store = store
         self._topics = topics
@@ -75,6 +79,7 @@ class BrokerService:
             announced,
             self._coordination,
             self._pops,
+            self._state,
         )
 
         async def look_up(request: pb.LookupRequest, _: Call) -> pb.LookupReply:
@@ -175,8 +180,15 @@ class BrokerService:
     def _reply_when_saved(self, call: Call) -> None:
         """Answer CALL once offsets are saved: a kill may lose progress, which is made again, but not a step back."""
 
+        def everywhere(error: PocketMQError | None) -> None:
+            if error is None:
+                call.reply(pb.CommitOffsetsReply())
+            else:
+                call.fail(error)
+
         def told(error: PocketMQError | None) -> None:
-            call.reply(pb.CommitOffsetsReply())  # What is not written of it, the log says.
+            # What is not written of it, the log says.
+            when_replicated(self._state, everywhere, OFFSETS_FILE, GROUPS_FILE)
 
         def safe(error: PocketMQError | None) -> None:
             if error is None:
@@ -298,7 +310,7 @@ class BrokerService:
 class _Changes:
     """The methods that change topics and groups. A topic's change is answered when the name servers know it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (it stands between these parts)
         self,
         store: MessageStore,
         topics: Topics,
@@ -307,8 +319,10 @@ class _Changes:
         announced: Announced,
         coordination: Coordination,
         pops: Pops,
+        state: StateSource | None,
     ) -> None:
         self._pops = pops
+        self._state = state
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -319,6 +333,7 @@ class _Changes:
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.TopicReply:
         topic = self._topics.create(_topic_config(request.topic), update=request.update)
         await ended(self._topics.kept.when_safe)
+        await self._replicated(TOPICS_FILE)
         await self._announced()
         return pb.TopicReply(topic=topic_message(topic))
 
@@ -332,6 +347,7 @@ class _Changes:
         self._offsets.forget_topic(request.topic)
         await ended(self._offsets.when_saved)
         await ended(self._topics.kept.when_safe)
+        await self._replicated(TOPICS_FILE, OFFSETS_FILE)
         await self._announced()
         return pb.DeleteTopicReply()
 
@@ -349,6 +365,7 @@ class _Changes:
             group, update=request.update, retry_intervals_ms=asked.retry_intervals_ms
         )
         await ended(self._groups.kept.when_safe)
+        await self._replicated(GROUPS_FILE)
         return pb.GroupReply(group=_group_message(made))
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
@@ -358,7 +375,20 @@ class _Changes:
         self._offsets.forget_group(request.group)
         await ended(self._offsets.when_saved)
         await ended(self._groups.kept.when_safe)
+        await self._replicated(GROUPS_FILE, OFFSETS_FILE)
         return pb.DeleteGroupReply()
+
+    async def _replicated(self, *files: str) -> None:
+        """Return once every replica in sync has FILES as they are now; at once where there are none."""
+        await ended(lambda done: when_replicated(self._state, done, *files))
+
+
+def when_replicated(state: StateSource | None, done: Safe, *files: str) -> None:
+    """Call DONE once every replica in sync has FILES as they are now; at once without a STATE."""
+    if state is None:
+        done(None)
+    else:
+        state.when_replicated(done, *files)
 
 
 def _check_count(field: str, count: int) -> None:

@@ -58,12 +58,15 @@ TYPES: Final = (
     "PRIORITY",
 )
 QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
+#: How many replicas have to be in sync for acks="replicas", if that is more than what the replica set needs itself.
+MIN_IN_SYNC_ATTRIBUTE: Final = "min_in_sync"
 #: Every attribute that may be given to a topic, with its values. Apache's others (`queue.type` BatchCQ,
 #: `cleanup.policy` COMPACTION, `reserve.time`) ask for what this broker does not do.
 ATTRIBUTES: Final = {
     TYPE_ATTRIBUTE: TYPES,
     QUEUE_TYPE_ATTRIBUTE: ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
+    MIN_IN_SYNC_ATTRIBUTE: tuple(map(str, range(1, 10))),
 }
 _PERMISSION_MAX: Final = 7
 #: So many changes are remembered, for name servers to be told of nothing else.
@@ -155,6 +158,12 @@ class Topics:
             )
         _check_queue(name, queue, topic.read_queues, "read")
         return topic
+
+    def min_in_sync(self, name: str) -> int:
+        """Return how many replicas topic NAME itself needs in sync; 0: as many as the set does."""
+        topic = self._topics.get(name)
+        said = "" if topic is None else topic.attributes.get(MIN_IN_SYNC_ATTRIBUTE, "")
+        return int(said) if said.isdecimal() else 0
 
     def check_sendable(self, name: str) -> None:
         """Raise InvalidName or NotWritable for a topic that nobody can send to, whether it exists or not."""

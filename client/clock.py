@@ -72,7 +72,7 @@ class AsyncClocks(AsyncFace):
         self, brokers: Brokers, method: str, request: pb.ClockRequest | pb.AdvanceClockRequest
     ) -> list[BrokerClock]:
         async def one(name: str, address: str) -> BrokerClock:
-            reply = await brokers.ask(address, method, request, pb.ClockReply)
+            reply = await brokers.ask(name, method, request, pb.ClockReply)
             return BrokerClock(name, address, reply.now_ms, reply.virtual)
 
         addresses = await self._addresses()

@@ -38,6 +38,9 @@ STARTS: Final = ("committed", "committed-or-latest", "earliest", "latest")
 #: What a pull consumer promises: see ConsumerConfig.
 PullDelivery = Literal["at_most_once", "at_least_once"]
 PULL_DELIVERIES: Final = ("at_most_once", "at_least_once")
+#: Which replicas a pull consumer reads from: see ConsumerConfig.
+ReadFrom = Literal["master", "any"]
+READ_FROM: Final = ("master", "any")
 #: Who divides the queues of a group.
 Rebalance = Literal["group", "client"]
 
@@ -155,8 +158,8 @@ class ProducerConfig(ClientConfig):
 
     #: One run: longer than a broker waits for its device (5 s), so that its answer is heard and not sent twice.
     request_timeout_ms: int = 10_000
-    #: What is waited for: "none": that the run has left; "memory": survives kill -9; "disk": a power cut; "replicas":
-    #: the loss of the machine; None: as the broker is set.
+    #: What is waited for: "none": that the run has left; "memory": survives kill -9; "disk": a power cut; "replicas",
+    #: of a replica set: the loss of the machine; None: as the broker is set.
     acks: Acks | None = None
     #: Number the runs of each queue, so that the broker drops repeats. None: unless acks="none" or ordered=False.
     idempotence: bool | None = None
@@ -359,6 +362,7 @@ class ConsumerSettings(ReadingSettings, total=False):
 
     delivery: PullDelivery
     auto_commit: bool
+    read_from: ReadFrom
     max_poll_records: int | None
     max_poll_interval_ms: int
     prefetch_bytes_max: int
@@ -374,6 +378,9 @@ class ConsumerConfig(ReadingConfig):
     delivery: PullDelivery = "at_least_once"
     #: Commit what was handed out and finished, every auto_commit_interval_ms and at the end.
     auto_commit: bool = True
+    #: "any": messages come from a replica that follows, if the broker has some, up to what it knows to be confirmed:
+    #: they are as sure, and a little later. Filters, offsets and leases are the master's all the same.
+    read_from: ReadFrom = "master"
     #: Messages of one poll; None: all that one fetch brought.
     max_poll_records: int | None = None
     #: An application that does not come for more for so long leaves the group until it does; what it was handed may
@@ -392,6 +399,12 @@ class ConsumerConfig(ReadingConfig):
                 f"delivery is {self.delivery!r}, but must be one of {', '.join(PULL_DELIVERIES)}",
                 field="delivery",
                 value=self.delivery,
+            )
+        if self.read_from not in READ_FROM:
+            raise ConfigError(
+                f"read_from is {self.read_from!r}, but must be one of {', '.join(READ_FROM)}",
+                field="read_from",
+                value=self.read_from,
             )
         if self.delivery == "at_most_once" and not self.auto_commit:
             raise ConfigError(

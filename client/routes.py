@@ -8,11 +8,15 @@ A topic that no name server knows may still be written: like RocketMQ's clients 
 
 Name servers are independent of each other, and any of them may be lost: a question goes to the one that answered last;
 if it cannot be reached, to the others in turn.
+
+The brokers of a *replica set* have one name and one of them is master, in an epoch. Where the master is tells a name
+server, or a replica that is not it (MasterFenced); what is of a lower epoch than is known is not heard. While nobody
+knows a master, the replicas are tried in turn: the queues stay, whoever serves them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -21,6 +25,7 @@ from google.protobuf.message import Message
 from ..proto.clock import Clock
 from ..proto.errors import (
     Disconnected,
+    MasterFenced,
     NotServed,
     PocketMQError,
     RequestTimeout,
@@ -127,6 +132,17 @@ class Route:
         return now_ms - self.fetched_ms < limit_ms
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where a broker is asked; of a replica set also who is master, and all replicas."""
+
+    address: str
+    #: The highest that its master is known by; 0: of no replica set, or nobody knows one.
+    epoch: int = 0
+    master: str = ""
+    replicas: tuple[str, ...] = ()
+
+
 class Routes:
     """Finds and keeps routes. Not thread-safe: the client's event loop owns it."""
 
@@ -137,7 +153,7 @@ class Routes:
         self._routes: dict[str, Route] = {}
         self._forgotten: set[str] = set()
         self._refreshing: set[str] = set()
-        self._addresses: dict[str, str] = {}
+        self._places: dict[str, _Place] = {}
 
     def known(self, topic: str) -> Route | None:
         """Return the route if it is known; one that is old or was forgotten is asked for in the background."""
@@ -214,11 +230,10 @@ class Routes:
 
     def _keep(self, route: Route) -> Route:
         self._routes[route.topic] = route
-        self._addresses.update(route.addresses)
         return route
 
     def _parsed(self, topic: str, wire: pb.TopicRoute) -> Route:
-        addresses = master_addresses(wire.brokers)
+        addresses = self._learn(wire.brokers)
         queues = [data for data in wire.queues if data.broker_name in addresses]
         write, read = PERMISSION_WRITE, PERMISSION_READ
         writable = {d.broker_name: d.write_queues for d in queues if d.permission & write}
@@ -232,7 +247,7 @@ class Routes:
         )
 
     async def _provisional(self, topic: str) -> Route | None:
-        addresses = master_addresses(await self.brokers())
+        addresses = await self.brokers()
         if not addresses:
             return None
         queues = _interleaved(topic, dict.fromkeys(addresses, AUTO_CREATE_QUEUES))
@@ -250,29 +265,93 @@ class Routes:
         self._refresh_soon(topic)
 
     def address(self, broker: str) -> str:
-        """Return the address of BROKER's master as the latest route has it."""
+        """Return where BROKER is asked: its master's address as far as that is known."""
         try:
-            return self._addresses[broker]
+            return self._places[broker].address
         except KeyError:
-            known = ", ".join(sorted(self._addresses)) or "none"
+            known = ", ".join(sorted(self._places)) or "none"
             raise RouteNotFound(
                 f"broker {broker!r} is in no route (known brokers: {known})", broker=broker
             ) from None
 
-    async def brokers(self) -> list[pb.BrokerData]:
-        """Return all brokers that a name server knows."""
+    async def brokers(self) -> dict[str, str]:
+        """Return where all brokers that a name server knows are asked, by name."""
         reply = await self._name_servers.ask("Cluster", pb.ClusterRequest(), pb.ClusterReply)
-        self._addresses.update(master_addresses(reply.brokers))
-        return list(reply.brokers)
+        return self._learn(reply.brokers)
+
+    # --- replica sets
+
+    def knows(self, broker: str) -> bool:
+        """Tell whether BROKER is in any route."""
+        return broker in self._places
+
+    def is_replicated(self, broker: str) -> bool:
+        """Tell whether another may take over from BROKER's master."""
+        place = self._places.get(broker)
+        return place is not None and bool(place.replicas)
+
+    def others(self, broker: str) -> tuple[str, ...]:
+        """Return where the replicas of BROKER are that are not asked as its master."""
+        place = self._places.get(broker)
+        return () if place is None else tuple(a for a in place.replicas if a != place.address)
+
+    def astray(self, broker: str, address: str, error: PocketMQError) -> bool:
+        """Learn from the ERROR of whoever was asked as BROKER at ADDRESS; return whether it is to be asked elsewhere
+        at once, since now it is known where.
+        """
+        place = self._places.get(broker)
+        if place is None or not address:
+            return False
+        if isinstance(error, MasterFenced) and error.details.get("broker") == broker:
+            return self._redirected(place, address, error.details)
+        lost = isinstance(error, Disconnected | RequestTimeout)
+        if lost and place.replicas and place.address == address:
+            place.address = _next(place.replicas, address)
+        return False
+
+    def _redirected(self, place: _Place, asked: str, details: dict[str, str]) -> bool:
+        master, epoch = details.get("master", ""), details.get("epoch", "")
+        if not master or not epoch.isdecimal():
+            return False
+        if int(epoch) > place.epoch:
+            place.epoch, place.master = int(epoch), master
+        if place.address == asked:
+            place.address = place.master or asked
+        return place.address != asked
+
+    def _learn(self, brokers: Iterable[pb.BrokerData]) -> dict[str, str]:
+        """Take what a name server says; return where each is asked that has a master, or may get one."""
+        addresses: dict[str, str] = {}
+        for data in brokers:
+            name, master = data.broker_name, data.addresses.get(_MASTER, "")
+            if data.replicas:
+                addresses[name] = self._learn_replicas(data, master)
+            elif master:
+                self._places[name] = _Place(master)
+                addresses[name] = master
+        return addresses
+
+    def _learn_replicas(self, data: pb.BrokerData, master: str) -> str:
+        replicas = tuple(replica.address for replica in data.replicas)
+        place = self._places.setdefault(data.broker_name, _Place(master or replicas[0]))
+        epoch = max(
+            (replica.epoch for replica in data.replicas if replica.role == pb.MASTER), default=0
+        )
+        # Whoever is not told of at present is still to be found once he is back.
+        place.replicas = replicas if place.master in ("", *replicas) else (place.master, *replicas)
+        if master and epoch > place.epoch:
+            place.epoch, place.master, place.address = epoch, master, master
+        elif place.address not in place.replicas:
+            place.address = place.master or replicas[0]
+        return place.address
 
 
-def master_addresses(brokers: Iterable[pb.BrokerData]) -> dict[str, str]:
-    """Return the address of each master by broker name."""
-    return {
-        broker.broker_name: broker.addresses[_MASTER]
-        for broker in brokers
-        if _MASTER in broker.addresses
-    }
+def _next(replicas: Collection[str], address: str) -> str:
+    """Return whom to ask after ADDRESS: the next of REPLICAS, the first after the last."""
+    ring = list(replicas)
+    if address not in ring:
+        return ring[0] if ring else address
+    return ring[(ring.index(address) + 1) % len(ring)]
 
 
 def _interleaved(topic: str, counts: dict[str, int]) -> tuple[Queue, ...]:

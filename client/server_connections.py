@@ -20,7 +20,6 @@ from .config import ClientConfig, settled
 from .connections import Connections, GrpcConnections
 from .faces import AsyncFace
 from .name_server_addresses import parse_addresses
-from .routes import master_addresses
 from .session import Session
 
 #: Pages that one server is asked for, of a thousand connections each.
@@ -75,7 +74,7 @@ class AsyncServerConnections(AsyncFace):
         """Return what is asked: what it is, and where."""
         if self._addresses:
             return [("server", address) for address in self._addresses]
-        brokers = master_addresses(await self._session.routes.brokers())
+        brokers = await self._session.routes.brokers()
         return [
             *(("name server", address) for address in self._session.name_servers.addresses),
             *((f"broker {name}", address) for name, address in sorted(brokers.items())),

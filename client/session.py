@@ -8,21 +8,37 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
 
 from ..proto.clock import Clock
-from ..proto.errors import PocketMQError, RouteNotFound
+from ..proto.errors import (
+    Disconnected,
+    MasterFenced,
+    PocketMQError,
+    RequestTimeout,
+    RouteNotFound,
+    ShuttingDown,
+)
 from ..proto.record import NO_HOST, Host
 from .config import ClientConfig
-from .connections import Connections
+from .connections import BROKER, Connections
 from .name_server_addresses import parse_addresses
 from .routes import NameServers, Route, Routes
 from .tasks import Tasks
 
 Value = TypeVar("Value")
+Reply = TypeVar("Reply", bound=Message)
 
-_LOCAL_HOST_TIMEOUT_S = 1.0
+_LOCAL_HOST_TIMEOUT_S: Final = 1.0
+#: Between two questions to a replica set that is about to have another master.
+_PAUSE_MS: Final = 20
+_PAUSE_MAX_MS: Final = 200
+#: Not the master (any more), and did nothing of what was asked.
+_REFUSED: Final = (MasterFenced, ShuttingDown)
 
 
 class Session:
@@ -39,6 +55,42 @@ class Session:
             parse_addresses(config.nameservers), connections, config.request_timeout_ms
         )
         self.routes = Routes(self.name_servers, clock, self.tasks)
+
+    async def ask(
+        self,
+        broker: str,
+        method: str,
+        request: Message,
+        reply_type: type[Reply],
+        timeout_ms: int,
+        *,
+        repeatable: bool = True,
+    ) -> Reply:
+        """Return what BROKER, which is in a route, answers to METHOD of its service.
+
+        A replica set may be about to get another master: it is asked again for TIMEOUT_MS, where nobody took the
+        question, or might have, and it is REPEATABLE.
+        """
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        pause_ms = _PAUSE_MS
+        while True:
+            address = self.routes.address(broker)
+            connection = self.connections.to(address)
+            try:
+                return await connection.call(BROKER + method, request, reply_type, timeout_ms)
+            except (Disconnected, RequestTimeout, *_REFUSED) as error:
+                moved = self.routes.astray(broker, address, error)
+                again = isinstance(error, (Disconnected, *_REFUSED) if repeatable else _REFUSED)
+                late = self.clock.now_ms() + pause_ms > deadline_ms
+                if late or not again or not self.routes.is_replicated(broker):
+                    raise
+            if not moved:
+                with suppress(
+                    PocketMQError
+                ):  # Without a name server the replicas are tried in turn.
+                    await self.routes.brokers()
+                await self.clock.sleep_until(self.clock.now_ms() + pause_ms)
+                pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
     async def find_route(self, topic: str, timeout_ms: int) -> Route:
         """Return the route to write TOPIC, trying for TIMEOUT_MS: servers may just be starting."""

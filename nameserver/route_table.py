@@ -22,8 +22,10 @@ Each broker speaks through a *session*, one open stream, numbered in the order o
   - The end of a session removes its broker at once, unless a later session has taken over.
   - A broker that was not heard of for EXPIRY_MS is removed by `expire`.
 
-The topics of a name are those of its master, or of its lowest id. If that is not the master, the queues cannot be
-written to, so their permission comes without the write bit.
+The topics of a name are those of its master. A replica set between two masters has those of the last one, queues and
+permission, while any of its replicas lives: another will be elected soon, and nobody need look elsewhere meanwhile.
+Other names without a master have the topics of their lowest id, and nobody can write to their queues, so that the
+permission comes without the write bit.
 
 Costs: a heartbeat O(1), a whole registration O(its topics), a change O(what changed), a route
 O(brokers of the topic), `expire` O(brokers).
@@ -155,7 +157,7 @@ class RouteTable:
         self._expiry_ms = expiry_ms
         self._brokers_max = brokers_max
         self._brokers: dict[str, dict[int, _Registered]] = {}
-        #: The broker whose topics count, of each name.
+        #: The broker whose topics count, of each name; of a replica set it may be the master that was.
         self._speakers: dict[str, BrokerState] = {}
         #: Topic to the names of the brokers that have it.
         self._holders: dict[str, set[str]] = {}
@@ -322,9 +324,9 @@ class RouteTable:
         self._elect(name)
 
     def _elect(self, name: str) -> None:
-        """Let the master of NAME or its lowest id speak for it, and bring the holders of its topics up to date."""
+        """Say who speaks for NAME, and bring the holders of its topics up to date."""
         before = self._speakers.pop(name, None)
-        now = self._speaker_of(self._brokers.get(name, {}))
+        now = self._speaker_of(self._brokers.get(name, {}), before)
         if now is not None:
             self._speakers[name] = now
         old = before.topics if before is not None and before.topics is not None else {}
@@ -335,12 +337,15 @@ class RouteTable:
             self._holders.setdefault(topic, set()).add(name)
 
     @staticmethod
-    def _speaker_of(group: Mapping[int, _Registered]) -> BrokerState | None:
-        return min(
-            (known.state for known in group.values()),
-            key=lambda state: (not state.is_master, state.id),
-            default=None,
-        )
+    def _speaker_of(
+        group: Mapping[int, _Registered], before: BrokerState | None
+    ) -> BrokerState | None:
+        """Return whose topics are those of GROUP: the master's, or those of the one BEFORE, or of the lowest id."""
+        states = [known.state for known in group.values()]
+        now = min(states, key=lambda state: (not state.is_master, state.id), default=None)
+        if now is None or now.is_master or before is None or before.role is not Role.MASTER:
+            return now
+        return before if any(state.role for state in states) else now
 
     # --- epochs
 
@@ -405,7 +410,8 @@ class RouteTable:
         assert self._count <= self._brokers_max
         assert all(self._brokers.values()), "a name without a broker"
         assert self._speakers == {
-            name: self._speaker_of(group) for name, group in self._brokers.items()
+            name: self._speaker_of(group, self._speakers[name])
+            for name, group in self._brokers.items()
         }
         assert len(self._epochs) <= 2 * self._brokers_max
         for name, group in self._brokers.items():

@@ -41,6 +41,7 @@
     │   ├── InvalidReceiptHandle     no delivery that lasts: it is over, finished otherwise, or never was
     │   ├── LeaseLost                the queue is not, or not any more, held by this member
     │   ├── NotEnoughReplicas        too few replicas are in sync for acks="replicas": nothing was stored
+    │   ├── NotEnoughReplicasAfterAppend  stored, but not acknowledged by enough replicas: in doubt
     │   ├── CellChanged              somebody else has changed what the registry says of the replica set
     │   ├── RegistryUnavailable      the registry did not answer: what was asked for may have been done
     │   ├── SessionExpired           the registry has ended the session, and with it the live node
@@ -328,6 +329,13 @@ class TopicInUse(BrokerError):
 
 class NotEnoughReplicas(BrokerError):
     """Fewer replicas than `min_in_sync` have all that was acknowledged: nothing was stored."""
+
+    status = "UNAVAILABLE"
+    retriable = True
+
+
+class NotEnoughReplicasAfterAppend(BrokerError):
+    """Stored, but too few replicas are in sync by now: in doubt, and the same send may be tried again."""
 
     status = "UNAVAILABLE"
     retriable = True

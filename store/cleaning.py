@@ -127,6 +127,15 @@ class Cleaner:
             )
         return self._follow(gone)
 
+    def delete_before(self, offset: int) -> int:
+        """Delete the files that lie before OFFSET, never the newest; return how many. Raises StoreError."""
+        gone = self._log.files.delete_leading(
+            sum(file.end <= offset for file in self._log.files.files[:-1])
+        )
+        if gone:
+            self._follow(gone)
+        return gone
+
     def _changed_ms(self) -> list[int]:
         """Return when each file of the log was written to last."""
         try:

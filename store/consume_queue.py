@@ -57,7 +57,7 @@ class ConsumeQueue:
     min_offset, max_offset: queue offsets of the oldest message that can be read, and of the next one to come.
     """
 
-    __slots__ = ("_extension", "_log_begin", "_min_offset", "queue", "row", "topic")
+    __slots__ = ("_extension", "_log_begin", "_min_offset", "is_followed", "queue", "row", "topic")
 
     is_batch = False
 
@@ -66,6 +66,8 @@ class ConsumeQueue:
         self.queue = queue
         self.row = row
         self._min_offset = row.first
+        #: Is the log a master's, which may have deleted the topic and made it again, or may be one?
+        self.is_followed = False
         #: Where the log begins, if the min offset was not looked for since it does.
         self._log_begin: int | None = None
         self._extension: QueueExtension | None = None
@@ -129,9 +131,10 @@ class ConsumeQueue:
         A message that does not reach behind the newest one's record is known. In front of a gap (messages whose
         records are lost or damaged) the entry behind it is repeated, so that every other one keeps its place; the
         reader passes over repetitions. (Apache closes the gap: all later messages get lower queue offsets.) Messages
-        with a number that is taken have no place and are left out, unless several in a row show that the queue began
-        anew (its topic was deleted and made again): then they replace it. One message whose number fits neither of its
-        neighbours', while theirs leave room for it, gets that place: no CRC covers numbers.
+        with a number that is taken have no place and are left out, unless several in a row, or in the log of a replica
+        the number 0, show that the queue began anew (its topic was deleted and made again): then they replace it. One
+        message whose number fits neither of its neighbours', while theirs leave room for it, gets that place: no CRC
+        covers numbers.
         """
         ends = log_offsets + sizes
         reached = np.maximum.accumulate(ends)
@@ -166,7 +169,7 @@ class ConsumeQueue:
             placed.misplaced += count
             return
         if gap < 0:
-            if count < RESTART_LEAST:
+            if count < RESTART_LEAST and not (first == 0 and self.is_followed):
                 placed.misplaced += count
                 return
             placed.restarts += 1

@@ -52,6 +52,8 @@ class ConsumeQueues:
         self._ends: dict[Queue, int] = {}
         #: Where the log began when the queues were last cleaned.
         self._cleaned_from = -1
+        #: Is the log that of a replica?
+        self._is_followed = False
 
     @classmethod
     def load(cls, disk: Disk, config: StoreConfig) -> ConsumeQueues:
@@ -80,6 +82,7 @@ class ConsumeQueues:
             topic,
             queue,
         )
+        opened.is_followed = self._is_followed
         self._plain.setdefault(topic, {})[queue] = opened
         self._touched[opened] = None
         return opened
@@ -95,6 +98,13 @@ class ConsumeQueues:
         self._batch.setdefault(topic, {})[queue] = opened
         self._touched[opened] = None
         return opened
+
+    def follow(self) -> None:
+        """The log is that of a replica: a queue may begin anew anywhere in it."""
+        self._is_followed = True
+        for queues in self._plain.values():
+            for one in queues.values():
+                one.is_followed = True
 
     # --- finding -------------------------------------------------------------------------------------------------
 
@@ -203,18 +213,27 @@ class ConsumeQueues:
                 one.correct_min_offset(min_log_offset)
         return count
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete the queues of TOPIC with their files."""
-        plain: dict[int, Queue] = {**self._plain.pop(topic, {})}
-        batch: dict[int, Queue] = {**self._batch.pop(topic, {})}
-        for one in (*plain.values(), *batch.values()):
-            one.destroy()
-            self._touched.pop(one, None)
-            self._ends.pop(one, None)
-            self._folders_to_sync += one.files.take_folders()
+    def delete_topic(self, topic: str, before: int | None = None) -> None:
+        """Delete the queues of TOPIC with their files; with BEFORE only those that end there in the log, or before."""
+        for table in (self._plain, self._batch):
+            queues: dict[int, Queue] = {**table.get(topic, {})}
+            for one in queues.values():
+                if before is None or one.max_log_end <= before:
+                    del table[topic][one.queue]
+                    self._delete(one)
+            if not table.get(topic, True):
+                del table[topic]
+        if self._plain.get(topic) or self._batch.get(topic):
+            return
         queue_folder = self._config.queue_folder
         for folder in (queue_folder, f"{queue_folder}_ext", self._config.batch_queue_folder):
             self._disk.delete_folder(os.path.join(folder, topic))
+
+    def _delete(self, queue: Queue) -> None:
+        queue.destroy()
+        self._touched.pop(queue, None)
+        self._ends.pop(queue, None)
+        self._folders_to_sync += queue.files.take_folders()
 
     # --- to the device -------------------------------------------------------------------------------------------
 

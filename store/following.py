@@ -58,8 +58,8 @@ class Following:
         self._behind_blank = 0
         self._health.following = False
 
-    def append(self, data: Buffer, offset: int, crc32: int) -> None:
-        """Take DATA, which stands at OFFSET of the master's log and has CRC32."""
+    def append(self, data: Buffer, offset: int, crc32: int | None) -> None:
+        """Take DATA, which stands at OFFSET of the master's log and has CRC32; None: that was compared already."""
         self._health.check_followable()
         if not self._health.following:
             raise StoreRefused(
@@ -79,7 +79,7 @@ class Following:
 
     # --- what is taken
 
-    def _check_frame(self, data: Buffer, offset: int, crc32: int) -> None:
+    def _check_frame(self, data: Buffer, offset: int, crc32: int | None) -> None:
         size, end = len(data), self.end
         file_size = self._log.files.file_size
         begins_log = not self._log.files.files and not end and offset % file_size == 0
@@ -97,8 +97,7 @@ class Following:
                 limit=file_size - offset % file_size,
                 value=size,
             )
-        found = zlib.crc32(data)
-        if found != crc32:
+        if crc32 is not None and (found := zlib.crc32(data)) != crc32:
             raise CorruptRecord(
                 f"the CRC of {size:,} bytes at {offset:,} is {found:08x}, not {crc32:08x}: they were damaged on the"
                 " way, send them again",

@@ -179,6 +179,8 @@ class KeptTable(Generic[E]):
         #: What changed since the texts were brought up to date: names that went, then entries; None: everything.
         self._gone: set[str] = set()
         self._news: dict[str, E] | None = None
+        #: Called after every change, with the name of the entry.
+        self.on_change: list[Callable[[str], None]] = []
         self._number = 0
         self._replay()
         #: Does the file say something else than the table?
@@ -244,10 +246,36 @@ class KeptTable(Generic[E]):
         """Let NAME be ENTRY, which a kill may lose: the file has it once the whole table is written."""
         self._apply(name, entry)
         self._is_changed = True
+        self._tell(name)
 
     def drop(self, name: str) -> None:
         """Let there be no NAME; raises StoreError, and then nothing has changed."""
         self._change(name, None)
+
+    def put_all(self, entries: Mapping[str, E | None]) -> None:
+        """Let each name of ENTRIES be its entry (None: there is none), written at once; what is so already is left.
+
+        Raises StoreError: then nothing has changed, but of a table that no thread writes the first ones may have.
+        """
+        changes = {name: one for name, one in entries.items() if self.entries.get(name) != one}
+        if self._saver is None or self._written - self._saved > CHANGES_MAX:
+            for name, entry in changes.items():
+                self._change(name, entry)
+            return
+        version, records = self.version, bytearray()
+        for name, entry in changes.items():
+            before, version = version, version.next(self._now_ms())
+            records += Change(before, version, name, entry).to_bytes()
+        if not records:
+            return
+        self._write(bytes(records))
+        self.version = version
+        for name, entry in changes.items():
+            self._apply(name, entry)
+        self._is_changed = True
+        self._group.flush_up_to(self._written)
+        for name in changes:
+            self._tell(name)
 
     def _change(self, name: str, entry: E | None) -> None:
         version = self.version.next(self._now_ms())
@@ -262,12 +290,18 @@ class KeptTable(Generic[E]):
                 self.version = before
                 self._apply(name, had)
                 raise
+            self._tell(name)
             return
         self._write(Change(self.version, version, name, entry).to_bytes())
         self.version = version
         self._apply(name, entry)
         self._is_changed = True
         self._group.flush_up_to(self._written)
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        for callback in self.on_change:
+            callback(name)
 
     def _apply(self, name: str, entry: E | None) -> None:
         if entry is None:

@@ -67,6 +67,8 @@ class MessageStore(Reader):
     ) -> None:
         """Load and recover the files; `open` is the way in."""
         self.parts = parts = StoreParts.load(config, disk, now_ms)
+        if replica:
+            parts.queues.follow()
         super().__init__(parts, health)
         self.disk = disk
         self._lock = lock
@@ -82,6 +84,7 @@ class MessageStore(Reader):
         self._writer = LogWriter(parts, health, now_ms)
         self._remember_newest()
         self._following = Following(parts, health, self._writer) if replica else None
+        self._followed = False
         self._warned_of_next_file = False
         self._cleaner = Cleaner(parts, health, self.timers)
         self.scrubber = Scrubber(parts, health, self.damages, self.lost_entries, now_ms)
@@ -276,21 +279,27 @@ class MessageStore(Reader):
     def follow(self) -> None:
         """From now on take the bytes of a master's log, `append_raw`, and no other records (StoreRefused)."""
         self._replica.start()
+        self._followed = True
 
     def lead(self) -> None:
         """Take records again; what came of one that is not whole yet is forgotten."""
         self._replica.stop()
 
     @property
+    def ended_cleanly(self) -> bool:
+        """Has the log no end amid what somebody did? So it is after a clean stop, unless it is a master's since."""
+        return self.recovery.clean and not self._followed
+
+    @property
     def raw_end(self) -> int:
         """The log offset of the next byte that `append_raw` takes; behind `max_log_offset` amid a record."""
         return self._replica.end
 
-    def append_raw(self, data: Buffer, offset: int, crc32: int) -> None:
+    def append_raw(self, data: Buffer, offset: int, crc32: int | None = None) -> None:
         """Take DATA, bytes of a master's log from OFFSET on, as they are: they may end amid a record.
 
         What is whole is in the log, its queues and the index when this returns. OFFSET must be `raw_end`, or where any
-        file begins if the log is empty; CRC32 is that of DATA, which lies in one file.
+        file begins if the log is empty; CRC32 is that of DATA, which lies in one file (None: it was compared).
         Raises InvalidArgument, CorruptRecord (damaged on the way, or no records), StoreClosed: nothing was taken;
         StoreFull, DiskFailure: `raw_end` tells whether DATA was; then no bytes at `raw_end` try again.
         """
@@ -342,6 +351,13 @@ class MessageStore(Reader):
     @property
     def max_log_offset(self) -> int:
         return self.log.max_offset
+
+    @property
+    def newest_record(self) -> tuple[int, bytes] | None:
+        """The last record of the log, where it begins and its bytes; None: there is none."""
+        at = self._writer.last_log_offset
+        record = None if at is None else self.log.record(at)
+        return None if at is None or record is None else (at, record)
 
     @property
     def flushed_offset(self) -> int:
@@ -405,7 +421,12 @@ class MessageStore(Reader):
 
     def on_flushed(self, callback: Callable[[int], None]) -> None:
         """Call CALLBACK, in the owner's thread, with every new flushed offset."""
-        self._background.group.on_flushed.append(callback)
+        self.flush_listeners.append(callback)
+
+    @property
+    def flush_listeners(self) -> list[Callable[[int], None]]:
+        """Who is called so: whoever goes before the store does takes his own out."""
+        return self._background.group.on_flushed
 
     def request_sync(self, end_offset: int, waiter: Waiter) -> None:
         """Call WAITER in the owner's thread: with None once all before END_OFFSET is on the device, or the error.
@@ -448,10 +469,17 @@ class MessageStore(Reader):
 
         return self._cleaner.clean(self._now_ms(), needed)
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete the queues of TOPIC; its records stay in the log until their files go."""
+    def delete_before(self, offset: int) -> int:
+        """Delete the files of the log that lie before OFFSET, as the master has; return how many. Raises StoreError."""
+        return self._cleaner.delete_before(offset)
+
+    def delete_topic(self, topic: str, before: int | None = None) -> None:
+        """Delete the queues of TOPIC; its records stay in the log until their files go.
+
+        With BEFORE only queues without a record that ends behind it in the log: those that began anew since stay.
+        """
         self.health.check_changeable()
-        self.queues.delete_topic(topic)
+        self.queues.delete_topic(topic, before)
         self._background.forget()
 
 

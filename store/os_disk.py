@@ -212,8 +212,12 @@ class OsLock:
                 f"{path} is locked by another broker: stop it, or give this one a store of its own",
                 path=path,
             ) from error
-        with disk_errors("write", path):
-            os.pwrite(self._fd, b"lock", 0)
+        try:
+            with disk_errors("write", path):
+                os.pwrite(self._fd, b"lock", 0)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         if self._fd >= 0:

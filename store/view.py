@@ -18,9 +18,11 @@ import errno
 import posixpath
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..proto.errors import StoreRefused
 from ..proto.topics import SCHEDULE_TOPIC
 from .apache.config import ConfigLoader, JavaConfig
 from .apache.files import StartRefused
@@ -38,7 +40,7 @@ from .message_store import MessageStore
 from .recovery import RecoveryReport
 
 #: What reading or mapping a folder fails with.
-NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
+_NO_FILE: Final = (errno.EISDIR, errno.ENODEV)
 #: Files that are mapped at a time: addresses, not memory, for the pages are the page cache's.
 MAPS_MAX: Final = 1 << 14
 #: Folder of queues, and the size of an entry in its files.
@@ -210,6 +212,13 @@ class OpenedStore:
 
         Raises `StartRefused` where it would not start.
         """
+        with _refusing_folders(root):
+            return cls._recovered_as_java(disk, root, settings, now_ms)
+
+    @classmethod
+    def _recovered_as_java(
+        cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int
+    ) -> OpenedStore:
         loader = ConfigLoader(disk, root, settings, now_ms)
         config = loader.metadata()
         store = ApacheStore(
@@ -232,13 +241,11 @@ class OpenedStore:
 
     @classmethod
     def as_ours(cls, disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> OpenedStore:
-        """Open the store ROOT as our broker would at NOW_MS.
-
-        Raises StartRefused for a table that cannot be read, StoreError where our broker would not start.
-        """
+        """Open the store ROOT as our broker would at NOW_MS; raise StoreError where it would not start."""
         store, config = open_ours(disk, root, settings, lambda: now_ms)
-        reading = _reading(store, disk, settings, config, now_ms)
-        timers = _timers(reading, now_ms)
+        with _refusing_as_ours(root):
+            reading = _reading(store, disk, settings, config, now_ms)
+            timers = _timers(reading, now_ms)
         disk.delete(store.config.abort_path)  # it says that a broker is running, and none is
         report = store.recovery
         return cls(reading, config, timers, clean=report.clean, report=report)
@@ -329,7 +336,30 @@ def _correct_delays(store: ApacheStore, config: JavaConfig) -> None:
             config.delay_offsets[level] = min(within, queue.max_offset)
 
 
+@contextmanager
+def _refusing_folders(root: str) -> Iterator[None]:
+    """Raise StartRefused for a folder of the store ROOT that is read or mapped as if it were a file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        place = error.filename or root
+        reason = f"{place} is, or holds, a folder where a file should be: move it away"
+        raise StartRefused(reason=reason) from None
+
+
 # --- as ours would open it
+
+
+@contextmanager
+def _refusing_as_ours(root: str) -> Iterator[None]:
+    """Raise StoreRefused for what Apache's readers refuse of the store ROOT."""
+    try:
+        with _refusing_folders(root):
+            yield
+    except StartRefused as refusal:
+        raise StoreRefused(refusal.reason or refusal.text, path=root) from None
 
 
 def open_ours(
@@ -338,19 +368,25 @@ def open_ours(
     """Return the store ROOT opened as by our broker, and the tables of its config folder; DISK keeps what is changed.
 
     A Java broker would know what stands in config/ only; ours knows the changes beside that, too (kept_table.py).
-    Raises StartRefused for a table that cannot be read, StoreError where our broker would not start.
+    Raises StoreError where our broker would not start.
     """
+    with _refusing_as_ours(root):
+        config = _our_tables(disk, root, settings, now_ms())
+        return MessageStore.open(settings.store_config(root), disk=disk, now_ms=now_ms), config
+
+
+def _our_tables(disk: Disk, root: str, settings: ApacheSettings, now_ms: int) -> JavaConfig:
     topics = KeptChanges(disk, root, "topics.json", TOPICS)
     groups = KeptChanges(disk, root, "subscriptionGroup.json", GROUPS)
     aside = posixpath.join(root, "pocketmq/broken")
-    loader = ConfigLoader(disk, root, settings, now_ms(), aside=aside)
+    loader = ConfigLoader(disk, root, settings, now_ms, aside=aside)
     config = loader.metadata()
     config.topics = topics.applied(config.topics_version, config.topics)
     config.groups = groups.applied(config.groups_version, config.groups)
     loader.timers(config)
     loader.delays(config)
     loader.request_modes(config)
-    return MessageStore.open(settings.store_config(root), disk=disk, now_ms=now_ms), config
+    return config
 
 
 def _reading(

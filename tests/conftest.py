@@ -1,7 +1,9 @@
 """What every test gets: no process of its own, unless it is marked to start some; Hypothesis without a deadline,
-because a shared machine is sometimes slow, and with blobs that replay a failure; servers on the carrier that `--grpc`
-asks for; and reports that can travel from the process that ran a test, whatever the test has logged."""
+because a shared machine is sometimes slow, and with blobs that replay a failure, in `make unit` with fewer examples;
+servers on the carrier that `--grpc` asks for; and reports that can travel from the process that ran a test, whatever
+the test has logged."""
 
+import gc
 import sys
 from collections.abc import Generator
 
@@ -13,7 +15,10 @@ from pocketmq.proto.carriers import GRPC_CHOICES
 from . import served
 
 settings.register_profile("pocketmq", deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("pocketmq"), max_examples=25)
 settings.load_profile("pocketmq")
+# What thousands of tests leave adds up: to look through all of it as often as by default took a tenth of their time.
+gc.set_threshold(7_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

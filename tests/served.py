@@ -41,8 +41,6 @@ def nameserver_config(**settings: Any) -> NameServerConfig:
 class ServerProcess(server_process.ServerProcess):
     """A server in a process of its own, likewise."""
 
-    def __init__(
-        self, store: Path | None, *arguments: str, verb: str = "serve", log: Path | None = None
-    ) -> None:
+    def __init__(self, store: Path | None, *arguments: str, **settings: Any) -> None:
         choice = () if "--grpc" in arguments else ("--grpc", _chosen)
-        super().__init__(store, *arguments, *choice, verb=verb, log=log)
+        super().__init__(store, *arguments, *choice, **settings)

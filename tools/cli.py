@@ -50,6 +50,7 @@ _CODES: Final = {
     "RESOURCE_EXHAUSTED": 4,
     "ALREADY_EXISTS": 5,
     "FAILED_PRECONDITION": 5,
+    "ABORTED": 5,
     "DATA_LOSS": 6,
 }
 
@@ -80,7 +81,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lookup": ("lookup.command:lookup", "Find messages by key, id, offset or time, also in files."),
     "why": ("why.command:why", "Tell the life of one message from the files of a store."),
     "clock": ("clock:clock", "Tell the brokers' time, and move it where it is virtual."),
-    "cluster": ("cluster:cluster", "Show the brokers and how they are."),
+    "cluster": (
+        "cluster.command:cluster",
+        "Show the brokers and how they are; make, show and move replica sets.",
+    ),
     "health": ("health:health", "Tell whether servers serve, for probes."),
     "connections": (
         "connections:connections",
@@ -100,6 +104,8 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "diff": ("diff.command:diff", "Compare two stores by what they mean."),
     "repair": ("repair.command:repair", "Make a repaired copy of a store."),
+    "follow": ("follow.command:follow", "Take the log of a Java broker into a store, as it grows."),
+    "promote": ("follow.command:promote", "Make the store of a follower a broker's own."),
     "fork": ("fork.command:fork", "Make a store of what another one held at a moment."),
     "spark": ("spark.jobs.command:spark", "Run jobs over stores on Apache Spark."),
     "bench": ("bench.command:bench", "Measure this machine and PocketMQ on it."),

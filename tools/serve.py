@@ -20,7 +20,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from .. import __version__
 from ..client.name_server_addresses import DEFAULT_NAME_SERVERS
 from ..proto.carriers import GRPC_CHOICES
 from ..proto.clock import Clock, SystemClock, VirtualClock
+from ..proto.errors import ConfigError
 from ..proto.rpc.listening import connections_fitting, raise_descriptor_limit
 from .allocator import keep_freed_memory
 from .collector import Collector
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # A name server needs no broker, nor store.
     from ..nameserver.nameserver import NameServer
     from ..store.config import StoreConfig
     from ..store.disk import Disk
+    from .serve_replica import ReplicaServer
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +120,50 @@ def _clock_options(function: Function) -> Function:
     return function
 
 
+def _replica_options(function: Function) -> Function:
+    """Add what makes a broker one of a replica set."""
+    options = [
+        click.option(
+            "--replica-set", help="The replica set that the broker is one of, and its name then."
+        ),
+        click.option(
+            "--replica-id",
+            type=click.IntRange(1),
+            help="Its number in the set, from 1 on, for good.",
+        ),
+        click.option(
+            "--zookeeper",
+            metavar="HOST:PORT[,...]",
+            help="The ZooKeeper servers that keep who is master of the set.",
+        ),
+        click.option(
+            "--replication-listen",
+            metavar="HOST:PORT",
+            help="Where the other replicas connect to.  [default: 127.0.0.1:8082]",
+        ),
+        click.option(
+            "--min-in-sync",
+            type=click.IntRange(1),
+            help='Replicas that must have what acks="replicas" acknowledges, the master among them.  [default: 1]',
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _replication(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of the section `replication` that OPTIONS give."""
+    servers = options["zookeeper"]
+    return {
+        "replica_set": options["replica_set"],
+        "replica_id": options["replica_id"],
+        "zookeeper": None if servers is None else tuple(servers.split(",")),
+        "listen": options["replication_listen"],
+        "min_in_sync": options["min_in_sync"],
+    }
+
+
 def _time(options: dict[str, Any]) -> _Time:
     virtual, force = options["clock"] == "virtual", options["force_clock"]
     if virtual and force:
@@ -131,6 +177,7 @@ def _time(options: dict[str, Any]) -> _Time:
 @_store_option
 @_force_option
 @_clock_options
+@_replica_options
 @_port_option("--port", "Port of the broker, 8081 by default")
 @_port_option("--nameserver-port", "Port of the name server, 9876 by default")
 @click.option(
@@ -147,6 +194,7 @@ def serve(print_config: bool, file: Path | None, log_level: str, **options: Any)
         broker_port=options["port"],
         nameserver_port=options["nameserver_port"],
         grpc=options["grpc"],
+        replication=_replication(options),
     )
     time = _time(options)
     _run(_Servers(settings, with_nameserver=True, time=time, force=options["force"]), log_level)
@@ -165,6 +213,7 @@ def nameserver(port: int | None, file: Path | None, grpc: str | None, log_level:
 @_store_option
 @_force_option
 @_clock_options
+@_replica_options
 @_port_option("--port", "Port, 8081 by default")
 @click.option(
     "--name", help="Name of the broker, unlike that of any other.  [default: from the file]"
@@ -180,6 +229,7 @@ def broker(nameserver: str, file: Path | None, log_level: str, **options: Any) -
         broker_name=options["name"],
         grpc=options["grpc"],
         nameservers=None if file and source is ParameterSource.DEFAULT else nameserver,
+        replication=_replication(options),
     )
     time = _time(options)
     _run(_Servers(settings, with_nameserver=False, time=time, force=options["force"]), log_level)
@@ -221,7 +271,7 @@ class _Servers:
         self._with_nameserver = with_nameserver
         self._time = time
         self._wall = SystemClock()
-        self._servers: list[NameServer | Broker] = []
+        self._servers: list[NameServer | Broker | ReplicaServer] = []
 
     async def run(self) -> None:
         """Start, say so, and stop when a signal comes."""
@@ -236,7 +286,12 @@ class _Servers:
                 ready["nameserver"] = await self._start_nameserver(stack)
             if self._time is not None:
                 nameserver = ready.get("nameserver")
-                ready |= await self._start_broker(stack, nameserver, self._time)
+                broker = await _unless_set(
+                    stopping, self._start_broker(stack, nameserver, self._time)
+                )
+                if broker is None:
+                    return
+                ready |= broker
             collector.serve(self._wall.now_ms())
             ready |= {"pid": os.getpid(), "started_in_ms": round((loop.time() - began) * 1000)}
             _announce(ready)
@@ -263,6 +318,7 @@ class _Servers:
         from ..store.open_files import allow_many_files
         from ..store.os_disk import OsDisk
         from ..store.sizes import config_of_files
+        from .follow.note import check_promoted
         from .stores.locations import check_new_store
 
         limits = allow_many_files()
@@ -272,7 +328,10 @@ class _Servers:
         disk = OsDisk()
         if not self._force:
             check_new_store(disk, settings.store.path)
+        check_promoted(disk, settings.store.path)
         settings = replace(settings, store=config_of_files(disk, settings.store))
+        if settings.replication.replica_set:
+            return await self._start_replica(stack, settings, disk, time)
         clock = time.clock(self._wall, disk, settings.store)
         server = Broker.build(
             settings.broker, settings.store, disk=disk, clock=clock, wall=self._wall
@@ -298,6 +357,46 @@ class _Servers:
                 "connections": connections_fitting(settings.broker.connections_max),
             },
         }
+
+    async def _start_replica(
+        self, stack: AsyncExitStack, settings: Settings, disk: Disk, time: _Time
+    ) -> dict[str, Any]:
+        from .serve_replica import ReplicaServer
+
+        if time.virtual:
+            raise ConfigError(
+                "--clock virtual is for one broker: the replicas of a set live by their machines' clocks",
+                field="clock",
+            )
+        if settings.broker.grpc != "own":
+            raise ConfigError(
+                f"--grpc {settings.broker.grpc} is for one broker: replicas speak HTTP/2 of our own, leave it out",
+                field="grpc",
+            )
+        time.clock(self._wall, disk, settings.store)
+        server = ReplicaServer(settings, disk=disk, clock=self._wall)
+        await server.start()
+        self._servers.append(server)
+        stack.push_async_callback(server.stop)
+        if settings.replication.certificate or settings.broker.tls_certificate:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, server.reload_certificate)
+        return server.ready()
+
+
+async def _unless_set(
+    stopping: asyncio.Event, starting: Coroutine[Any, Any, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Return what STARTING does, or None if STOPPING is set before: a replica's registry may be away for long."""
+    task = asyncio.ensure_future(starting)
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait((task,))
+    return None
 
 
 def _run(servers: _Servers, log_level: str) -> None:

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -26,13 +26,22 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ServerProcess:
-    """Runs `pocketmq VERB ARGUMENTS` and waits until it serves; ports are free ones unless given."""
+    """Runs `pocketmq VERB ARGUMENTS` and waits until it serves; ports are free ones unless given.
+
+    PROGRAM: what Python runs as `pocketmq`;  STARTED: told the process's id before anything else.
+    """
 
     def __init__(
-        self, store: Path | None, *arguments: str, verb: str = "serve", log: Path | None = None
+        self,
+        store: Path | None,
+        *arguments: str,
+        verb: str = "serve",
+        log: Path | None = None,
+        program: Sequence[str] = ("-m", "pocketmq.tools.cli"),
+        started: Callable[[int], object] = lambda pid: None,
     ) -> None:
         where = () if store is None else ("--store", str(store))
-        command = [sys.executable, "-m", "pocketmq.tools.cli", verb, *where, *arguments]
+        command = [sys.executable, *program, verb, *where, *arguments]
         if verb == "serve":
             command += _free_ports(arguments)
         self._log = log or (Path(os.devnull) if store is None else store.with_suffix(".log"))
@@ -45,6 +54,7 @@ class ServerProcess:
                 stderr=log_file,
                 text=True,
             )
+        started(self.pid)
         #: What the ready line says: nameserver, broker, store, recovery, ….
         self.ready: dict[str, Any] = {}
         try:
@@ -88,6 +98,10 @@ class ServerProcess:
     def rss_bytes(self) -> int:
         """Return the resident memory."""
         return rss_bytes(self.pid)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal: SIGSTOP, SIGCONT."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it as `kill -9` does."""

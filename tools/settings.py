@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Self
 
 from ..broker.config import BrokerConfig
+from ..broker.replication.config import ReplicationConfig
 from ..nameserver.config import NameServerConfig
 from ..proto.configuration import load_sections, parse_sections
 from ..store.config import StoreConfig
@@ -20,16 +22,18 @@ from ..store.config import StoreConfig
 SECTIONS: Final[dict[str, type[Any]]] = {
     "nameserver": NameServerConfig,
     "broker": BrokerConfig,
+    "replication": ReplicationConfig,
     "store": StoreConfig,
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A name server's, a broker's and a store's settings."""
+    """A name server's, a broker's, its replica's and a store's settings."""
 
     nameserver: NameServerConfig
     broker: BrokerConfig
+    replication: ReplicationConfig
     store: StoreConfig
 
     def with_options(
@@ -41,8 +45,9 @@ class Settings:
         nameserver_port: int | None = None,
         nameservers: str | None = None,
         grpc: str | None = None,
+        replication: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return these settings changed by what is given."""
+        """Return these settings changed by what is given; REPLICATION has keys of that section, None: as it is."""
         listed = None if nameservers is None else tuple(nameservers.replace(";", ",").split(","))
         return replace(
             self,
@@ -50,6 +55,7 @@ class Settings:
             broker=_changed(
                 self.broker, port=broker_port, name=broker_name, nameservers=listed, grpc=grpc
             ),
+            replication=_changed(self.replication, **(replication or {})),
             store=_changed(self.store, path=None if store is None else _absolute(store)),
         )
 

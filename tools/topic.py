@@ -16,6 +16,11 @@ _TYPE_NAMES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE",
 _TYPES: Final = click.Choice(_TYPE_NAMES, case_sensitive=False)
 _METAVAR: Final = "|".join(_TYPE_NAMES)
 _QUEUES: Final = click.IntRange(1, 1024)
+_MIN_IN_SYNC: Final = click.option(
+    "--min-in-sync",
+    type=click.IntRange(1, 9),
+    help='Replicas that must have what acks="replicas" acknowledges, if more than the set wants.',
+)
 _PERMISSIONS: Final = {"read": 4, "write": 2, "read-write": 6}
 
 
@@ -28,16 +33,27 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--type", "kind", type=_TYPES, metavar=_METAVAR, default="NORMAL", show_default=True)
 @click.option("--queues", type=_QUEUES, default=8, show_default=True, help="On each broker.")
+@_MIN_IN_SYNC
 @click.option("--if-missing", is_flag=True, help="Leave one that exists as it is: no error.")
 @json_option("the topic")
 @nameserver_option
 def create(
-    name: str, *, kind: str, queues: int, if_missing: bool, as_json: bool, nameserver: str
+    name: str,
+    *,
+    kind: str,
+    queues: int,
+    min_in_sync: int | None,
+    if_missing: bool,
+    as_json: bool,
+    nameserver: str,
 ) -> None:
     """Create topic NAME on every broker. It is an error if it exists (exit code 5)."""
     with Admin(nameserver) as admin:
         try:
-            made, done = admin.create_topic(name, type=kind.upper(), queues=queues), "created"
+            made = admin.create_topic(
+                name, type=kind.upper(), queues=queues, attributes=_attributes(min_in_sync)
+            )
+            done = "created"
         except TopicExists:
             if not if_missing:
                 raise
@@ -52,6 +68,7 @@ def create(
 @click.option("--read-queues", type=_QUEUES, help="Queues 0 to N-1 are read.")
 @click.option("--write-queues", type=_QUEUES, help="Queues 0 to N-1 get new messages.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="What clients may do.")
+@_MIN_IN_SYNC
 @click.option("--force", is_flag=True, help="Though queues that nobody could read hold messages.")
 @json_option("the topic")
 @nameserver_option
@@ -60,6 +77,7 @@ def update(
     *,
     kind: str | None,
     permission: str | None,
+    min_in_sync: int | None,
     force: bool,
     as_json: bool,
     nameserver: str,
@@ -69,19 +87,24 @@ def update(
 
     To have fewer queues, write to fewer (--write-queues) until what the others hold was read, then read from fewer.
     """
-    if kind is None and permission is None and not any(queues.values()):
+    if all(one is None for one in (kind, permission, min_in_sync, *queues.values())):
         raise click.UsageError(
-            "Give what is to change: --type, --queues, --read-queues, --write-queues or --permission."
+            "Give what is to change: --type, --queues, --read-queues, --write-queues, --permission or --min-in-sync."
         )
     with Admin(nameserver) as admin:
         made = admin.update_topic(
             name,
             type=kind and kind.upper(),
             permission=None if permission is None else _PERMISSIONS[permission],
+            attributes=_attributes(min_in_sync),
             force=force,
             **queues,
         )
     _show(made, as_json, "updated")
+
+
+def _attributes(min_in_sync: int | None) -> dict[str, str]:
+    return {} if min_in_sync is None else {"min_in_sync": str(min_in_sync)}
 
 
 @topic.command("list")

@@ -17,7 +17,7 @@ import json
 import logging
 import posixpath
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -64,6 +64,8 @@ class Accounts:
         self.annotated = {key for key, one in self._accounts.items() if one.metadata is not None}
         #: In the order of their changes.
         self._changed: dict[AccountKey, None] = {}
+        #: What changed since the last `take_watched`; None: nobody asks.
+        self._watched: dict[AccountKey, None] | None = None
         self._saver = Flusher("not started: works at once")
         self._call_owner: CallOwner = lambda function: function()
         self._saving = 0
@@ -153,6 +155,8 @@ class Accounts:
     def _touch(self, key: AccountKey) -> None:
         self._changed.pop(key, None)
         self._changed[key] = None
+        if self._watched is not None:
+            self._watched[key] = None
 
     def forget_group(self, group: str) -> None:
         """Forget the accounts of GROUP."""
@@ -167,6 +171,27 @@ class Accounts:
             del self._accounts[key]
             self.annotated.discard(key)
             self._touch(key)
+
+    # --- following
+
+    def take_watched(self) -> Iterable[AccountKey]:
+        """Return the keys of accounts that changed or went since the last call; the first one begins to watch."""
+        watched, self._watched = self._watched, {}
+        return watched or ()
+
+    def known(self) -> Iterable[AccountKey]:
+        """Return the keys of all accounts, which was touched longest ago first."""
+        return self._accounts
+
+    def replace(self, key: AccountKey, account: Account | None) -> None:
+        """Let the account of KEY be ACCOUNT, as another broker has it (None: gone)."""
+        self._accounts.pop(key, None)
+        self.annotated.discard(key)
+        if account is not None:
+            self._accounts[key] = account
+            if account.metadata is not None:
+                self.annotated.add(key)
+        self._touch(key)
 
     # --- telling
 

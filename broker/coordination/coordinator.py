@@ -38,6 +38,7 @@ from ..groups import Groups, is_only_warned
 from ..timers import Timers
 from ..waiting import Purgatory
 from .group import Group, replaced
+from .leases import EPOCH_SHIFT
 from .membership import GroupMembership, JoinedMember, check_held, differences, member_of, mismatch
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,13 @@ class Coordinator:
         groups: Groups,
         timers: Timers,
         check_join: Callable[[str], None] = lambda group: None,
+        epoch: int = 0,
     ) -> None:
-        """CHECK_JOIN raises GroupInUse for a group that reads in another way."""
+        """CHECK_JOIN raises GroupInUse for a group that reads in another way.
+
+        EPOCH, of a master of a replica set: its generations are above all of the masters before.
+        """
+        self._from_generation = epoch << EPOCH_SHIFT
         self._check_join = check_join
         self._config = config
         self._configs = groups
@@ -118,7 +124,7 @@ class Coordinator:
         self._check_join(join.group)
         config = self._configs.ensure(join.group)
         group = self._groups.get(join.group) or Group(
-            join.group, self._config, self._timers, self._joins
+            join.group, self._config, self._timers, self._joins, self._from_generation
         )
         membership = group.membership
         if membership.is_fenced(member.member_id):

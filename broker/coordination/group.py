@@ -81,11 +81,21 @@ class _DelayedJoin:
 
 
 class Group:
-    """One group: its membership, and the streams by which its members are told. JOINS: generations that wait."""
+    """One group: its membership, and the streams by which its members are told. JOINS: generations that wait.
 
-    def __init__(self, name: str, config: BrokerConfig, timers: Timers, joins: Purgatory) -> None:
+    The first one is above FROM_GENERATION.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: BrokerConfig,
+        timers: Timers,
+        joins: Purgatory,
+        from_generation: int = 0,
+    ) -> None:
         self.name = name
-        self.membership = GroupMembership(name)
+        self.membership = GroupMembership(name, from_generation)
         self._config = config
         self._timers = timers
         self._seats: dict[str, Seat] = {}

@@ -19,6 +19,9 @@ What was granted in the last moments before a kill is not on record after it: a 
 contradicts is believed. `to_json` and `restore` carry the records over a restart, in `<root>/pocketmq/leases.json`,
 which may be lost: it is written when something was granted or ended, a second later at most.
 
+A master of a replica set begins with its epoch instead: it knows and believes nothing of what was granted before, for
+the masters before it may have granted anything to anybody.
+
 A commit or fetch by another token than that of the queue's lease is refused by the fence. A fetch under a token renews
 the lease when it arrives: who polls need not ask.
 
@@ -41,6 +44,8 @@ from ..timers import Timers
 
 #: Members that a queue was taken from by their instance: so many are remembered.
 _TAKEN_FROM_MAX: Final = 4
+#: What an epoch of a replica set begins with, generations and tokens, is it times 2 to this.
+EPOCH_SHIFT: Final = 32
 #: How long no further search for records to drop is worth it after one, in ms.
 _SWEEP_PAUSE_MS: Final = 1_000
 logger = logging.getLogger(__name__)
@@ -95,16 +100,20 @@ class Asker:
 
 
 class LeaseTable:
-    """Records by group and queue. BEGIN_MS: when this run of the broker began."""
+    """Records by group and queue. BEGIN_MS: when this run of the broker began.
 
-    def __init__(self, begin_ms: int, *, limit: int) -> None:
+    EPOCH, of a master of a replica set: its tokens are above all of the masters before, of which none is believed.
+    """
+
+    def __init__(self, begin_ms: int, *, limit: int, epoch: int = 0) -> None:
         self._limit = limit
         self._groups: dict[str, dict[QueueKey, Lease]] = {}
         self._count = 0
-        self._last_token = begin_ms
+        self._epoch = epoch
+        self._last_token = epoch << EPOCH_SHIFT if epoch else begin_ms
         #: Tokens above the first and up to the second may have been granted by an earlier run.
-        self._floor = 0
-        self._begin_token = begin_ms
+        self._floor = self._last_token if epoch else 0
+        self._begin_token = self._last_token
         self._swept_ms = -_SWEEP_PAUSE_MS
 
     def __len__(self) -> int:
@@ -165,7 +174,7 @@ class LeaseTable:
         are as many records as may be; nothing is granted then.
         """
         self._make_room(asker.group, wanted, now_ms)
-        fresh_token = max(self._last_token + 1, now_ms)
+        fresh_token = max(self._last_token + 1, 0 if self._epoch else now_ms)
         answers: list[Lease | None] = []
         for key, token in wanted:
             lease = self.get(asker.group, key)
@@ -359,16 +368,20 @@ def _may_have(asker: Asker, lease: Lease | None, now_ms: int) -> bool:
 
 
 class KeptLeases:
-    """A table of at most LIMIT records, and the FILE that keeps it, by the machine's TIMERS. The event loop owns it."""
+    """A table of at most LIMIT records, and the FILE that keeps it, by the machine's TIMERS. The event loop owns it.
 
-    def __init__(self, file: LeaseFile, timers: Timers, *, limit: int) -> None:
+    EPOCH: that of a master of a replica set.
+    """
+
+    def __init__(self, file: LeaseFile, timers: Timers, *, limit: int, epoch: int = 0) -> None:
         self._file = file
         self._timers = timers
         self.now_ms = timers.now_ms
-        self.table = LeaseTable(self.now_ms(), limit=limit)
+        self.table = LeaseTable(self.now_ms(), limit=limit, epoch=epoch)
         #: The file says something else than the table.
         self.changed = False
-        file.load(self.table, self.now_ms())
+        if not epoch:  # Another replica may have been master since it was written.
+            file.load(self.table, self.now_ms())
 
     def holder(self, group: str, key: QueueKey) -> Lease | None:
         """Return the lease by which somebody holds KEY for GROUP at present."""

@@ -79,13 +79,13 @@ class JoinedMember:
 
 
 class GroupMembership:
-    """One group."""
+    """One group. Its generations begin above FROM_GENERATION."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, from_generation: int = 0) -> None:
         self.group = group
         self.generation = 0
         #: The highest that a member ever told of.
-        self._known = 0
+        self._known = from_generation
         self.leader = ""
         self.rebalance_count = 0
         #: By member_id; who has been in longest comes first.

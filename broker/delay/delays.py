@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...proto.clock import Clock
 from ...store.message_store import MessageStore
@@ -32,10 +32,10 @@ class Delays:
         # A clock that is moved by hand waits for every instant: nothing has to go together.
         pause_ms = 0 if is_virtual(clock) else config.delay_pause_ms
         deliveries = DelayedDeliveries(appends)
-        self._note = DeliveredNote(store)
+        self._note = DeliveredNote(store, has_replicas=appends.mastership is not None)
         self._note.find()
         self._progress = LevelProgress(
-            state_file("delayOffset.json"), store, clock.unix_ms, self._note
+            state_file("delayOffset.json"), store, appends, clock.unix_ms, self._note
         )
         self._levels = LevelDeliveries(
             store, timers, clock, deliveries, appends, self._progress, pause_ms=pause_ms
@@ -55,6 +55,10 @@ class Delays:
     def waiting(self) -> int:
         """How many messages wait for their time."""
         return self._levels.waiting + self._timed.waiting
+
+    def next_of_levels(self) -> Mapping[int, int]:
+        """Return which message of the queue of each level comes next."""
+        return self._progress.offsets
 
     def oldest_log_offset(self) -> int | None:
         """Return the lowest log offset of what waits, besides what the timer log names; None if nothing does."""

@@ -117,6 +117,13 @@ def noted(rows: Rows, note: SlotNote) -> NDArray[np.bool_]:
     return found
 
 
+def delivered_of(rows: Rows, begun: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return which of ROWS of one slot were delivered, by what `TimerStore.begun` has of it."""
+    newest, due_ms = begun
+    found: NDArray[np.bool_] = (rows["log_offset"] <= newest) & (rows["due_ms"] < due_ms)
+    return found
+
+
 def _in_order(rows: Rows) -> Rows:
     due_ms, positions = rows["due_ms"], rows["position"]
     if len(rows) == 1:
@@ -127,13 +134,14 @@ def _in_order(rows: Rows) -> Rows:
 class LoadedSlot:
     """One slot: what of it waits in memory, and what is still to be read of its chain.
 
-    slot_ms: its time;  last: the newest record of its chain that was looked at;  keys: whom its recalls mean;
+    slot_ms: its time;  last: the newest record of its chain that was looked at;  newest: where the newest message that
+    was looked at begins in the log;  keys: whom its recalls mean;
     begun: was anything of it delivered?  recalls, recalled: of each real topic, how many were read and taken out.
     """
 
     def __init__(self, slot_ms: int) -> None:
         self.slot_ms = slot_ms
-        self.last = NONE
+        self.last = self.newest = NONE
         self.keys: set[bytes] = set()
         self.recalls = Counter[str]()
         self.recalled = Counter[str]()
@@ -169,6 +177,7 @@ class LoadedSlot:
         self.last = max(self.last, reader.last)
         records = reader.records()
         rows = rows_of(records)
+        self.newest = max(self.newest, int(rows["log_offset"].max(initial=NONE)))
         markers = (records.magics & DELETE) != 0
         markers &= ~rows["rolled"]
         self.markers, self.unread = rows[markers], rows[~markers]

@@ -38,7 +38,7 @@ from ...store.disk import Mapping as FileMapping
 from ...store.format.state_tables import DelayOffsets, parse_delay_offsets, render_delay_offsets
 from ...store.message_store import MessageStore
 from ...store.state_files import StateFile
-from ..appends import synced
+from ..appends import Appends, synced
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +68,10 @@ class SlotNote(NamedTuple):
 class DeliveredNote:
     """The note of STORE. `find` what the last process left, then `write` with every chunk; `remove` at a clean stop."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, *, has_replicas: bool = False) -> None:
+        """HAS_REPLICAS: others may have delivered since, and what was delivered be gone: no note counts."""
         self._store = store
+        self._has_replicas = has_replicas
         self._path = f"{store.config.own_folder}/delivered"
         self._boot_id = _boot_id(store)
         self._file: FileMapping | None = None
@@ -86,7 +88,8 @@ class DeliveredNote:
         if not disk.exists(self._path):
             return
         data = disk.read_at(self._path, 0, SIZE)
-        if self._store.recovery.clean or self._boot_id is None or not self._read(data):
+        ended_cleanly = self._store.ended_cleanly or self._has_replicas
+        if ended_cleanly or self._boot_id is None or not self._read(data):
             disk.delete(self._path)
 
     def _read(self, data: bytes) -> bool:
@@ -204,11 +207,13 @@ class LevelProgress:
         self,
         file: StateFile,
         store: MessageStore,
+        appends: Appends,
         now_ms: Callable[[], int],
         note: DeliveredNote | None = None,
     ) -> None:
         self._file = file
         self._store = store
+        self._appends = appends
         self._now_ms = now_ms
         loaded = file.load(parse_delay_offsets)
         if loaded.problem:
@@ -225,6 +230,11 @@ class LevelProgress:
         self._dirty = False
         self._pending: _Snapshot | None = None
         store.on_flushed(self._on_flushed)
+
+    @property
+    def offsets(self) -> Mapping[int, int]:
+        """Which message of the queue of each level comes next."""
+        return self._offsets
 
     def offset(self, level: int) -> int:
         """Return which message of the queue of LEVEL comes next."""
@@ -274,6 +284,6 @@ class LevelProgress:
 
     def _write_if_safe(self) -> None:
         snapshot = self._pending
-        if snapshot is not None and self._store.flushed_offset >= snapshot.end_offset:
+        if snapshot is not None and self._appends.flushed_offset >= snapshot.end_offset:
             self._file.save(render_delay_offsets(snapshot.table))
             self._pending = None

@@ -96,7 +96,10 @@ class Recalls:
             reply = pb.RecallReply(message_id=handle.message_id)
             self._appends.reply_when_safe(call, reply, end_offset)
 
-        in_turns(self._find(handle), found, call.fail)
+        def look() -> None:
+            in_turns(self._find(handle), found, call.fail)
+
+        self._appends.when_all_confirmed(look, call.fail)
         return LATER
 
     # --- checks

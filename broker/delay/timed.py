@@ -282,8 +282,11 @@ class TimedDeliveries:
         left = there["position"][delivered.states == TRY_AGAIN]
         for slot, chunk in taken:
             slot.settle(len(chunk), left)
+        notes = self._near.notes(slot for slot, _ in taken)
         if self._note is not None:
-            self._note.write_slots(self._near.notes(slot for slot, _ in taken))
+            self._note.write_slots((slot.slot_ms, note) for slot, note in notes)
+        for slot, note in notes:
+            self._store.timers.begun[slot.slot_ms] = slot.newest, note.due_ms
         if delivered.error is not None:
             self._fail(delivered.error)
             self._deliver_after_ms = now_ms + RETRY_MS
@@ -315,10 +318,10 @@ class NearSlots:
         """Return the slots in memory, oldest first."""
         return [self._slots[slot_ms] for slot_ms in self._order]
 
-    def notes(self, slots: Iterable[LoadedSlot]) -> list[tuple[int, SlotNote]]:
+    def notes(self, slots: Iterable[LoadedSlot]) -> list[tuple[LoadedSlot, SlotNote]]:
         """Return what may be noted as delivered of SLOTS; nothing of one of which more is to be read."""
         return [
-            (slot.slot_ms, slot.note())
+            (slot, slot.note())
             for slot in slots
             if slot.ready and not slot.is_loading and slot.slot_ms not in self._stale
         ]

@@ -27,7 +27,7 @@ from ...proto.topics import TIMER_TOPIC
 from ...store.message_store import MessageStore
 from ...store.slices import Entries, QueueName
 from ...store.timers.entry import TimerBatch
-from .horizon import NO_ROWS, LoadedSlot, Rows, noted
+from .horizon import NO_ROWS, LoadedSlot, Rows, delivered_of, noted
 from .progress import DeliveredNote
 
 logger = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ def fitting(sizes: Longs, bytes_max: int) -> int:
     return int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), bytes_max, "right"))
 
 
-def enter_page(store: MessageStore, now_ms: int) -> Longs | None:
+def enter_page(store: MessageStore, now_ms: int, end: int | None = None) -> Longs | None:
     """Enter the next page of the timer topic into the timer log of STORE; return TIMER_OUT_MS of each message.
 
-    None: all were entered. A message without an instant is passed over with a warning. Raises what `enqueue` of the
-    timer store raises; then nothing was entered.
+    None: all were entered, of those before END if it is given. A message without an instant is passed over with a
+    warning. Raises what `enqueue` of the timer store raises; then nothing was entered.
     """
     timers = store.timers
     low, high = store.queue_bounds(TIMER_TOPIC, 0)
@@ -65,9 +65,11 @@ def enter_page(store: MessageStore, now_ms: int) -> Longs | None:
             "timed messages were deleted before they were entered", extra={"count": low - offset}
         )
         offset = low
+    high = high if end is None else min(high, end)
     if offset >= high:
         return None
-    page = store.read_queue(TIMER_TOPIC, 0, offset, PAGE_MESSAGES, PAGE_BYTES)
+    most = min(PAGE_MESSAGES, high - offset)
+    page = store.read_queue(TIMER_TOPIC, 0, offset, most, PAGE_BYTES)
     columns = parse_run(page.records, starts_of(page.sizes))
     records = TimedRecords(page.records, columns)
     sound, recalls = records.sound(), records.recalls()
@@ -193,16 +195,23 @@ class SlotLoader:
             )
         for slot, _ in pages:
             mine = sound & (slots_ms == slot.slot_ms)
-            note = None if self._note is None else self._note.of_slot(slot.slot_ms)
-            if note is not None:
-                done = mine & noted(rows, note)
-                slot.begun |= bool(done.any())
-                mine &= ~done
+            done = mine & self._delivered_of(slot.slot_ms, rows)
+            slot.begun |= bool(done.any())
+            mine &= ~done
             if slot.keys and mine.any():
                 hit = mine & records.recalled(slot.keys)
                 slot.recalled.update(records.topic_counts(hit.astype(np.int64)))
                 mine &= ~hit
             slot.waiting.add(rows[mine])
+
+    def _delivered_of(self, slot_ms: int, rows: Rows) -> Flags:
+        """Return which of ROWS an earlier process, or an earlier master, delivered of the slot of SLOT_MS."""
+        found: Flags = np.zeros(len(rows), np.bool_)
+        if (note := self._note.of_slot(slot_ms) if self._note is not None else None) is not None:
+            found |= noted(rows, note)
+        if (begun := self._store.timers.begun.get(slot_ms)) is not None:
+            found |= delivered_of(rows, begun)
+        return found
 
 
 # --- what the records say

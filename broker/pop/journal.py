@@ -45,6 +45,7 @@ from .journal_files import (
     SNAPSHOT_PREFIX,
     Listing,
     believed,
+    changes_in,
     folder_in,
     read,
 )
@@ -121,6 +122,10 @@ class Journal:
         self._step: asyncio.Handle | None = None
         self._tick_timer: Timer | None = None
         self._mark: LogMark | None = None
+        #: What was written since the last `take_written`; None: nobody asks.
+        self._told: list[bytes] | None = None
+        #: Grows with each journal that is begun, or given up.
+        self.generation = 0
         self._is_open = False
         self._group = self._new_group()
 
@@ -138,7 +143,7 @@ class Journal:
         kept = read(self._disk, self._folder, store.max_log_offset, self._is_dead_letter)
         return believed(
             kept,
-            clean=store.recovery.clean,
+            clean=store.ended_cleanly,
             knows_log=lambda end, tail: log_tail(store.log, end) == tail,
         )
 
@@ -171,13 +176,14 @@ class Journal:
         self._number = Listing.of(self._disk, self._folder).last
         self._group = self._new_group()
         self._is_open = True
+        self.generation += 1
 
     def close(self) -> None:
         """Keep what was noted, on the device, and nothing any more."""
         if self._is_open:
             try:
                 self.write()
-                self._put(self._clock_mark() + end())
+                self._put(self.clock_mark() + end())
                 if (error := sync_all(self._take_dirty())) is not None:
                     raise error
             except _FAILURES as error:
@@ -210,6 +216,7 @@ class Journal:
                 "journal of deliveries not written, a restart delivers more again reason=%s", reason
             )
         self._stop()
+        self.generation += 1
         for path in Listing.of(self._disk, self._folder).all():
             try:
                 self._disk.delete(path)
@@ -251,7 +258,10 @@ class Journal:
             return
         noted, self._noted = self._noted, []
         try:
-            self._put(self._encoder.encode(noted))
+            changes = self._encoder.encode(noted)
+            self._put(changes)
+            if self._told is not None:
+                self._told.append(changes)
             if self._is_long:
                 self._begin_snapshot(self._everything())
                 self._step = asyncio.get_running_loop().call_soon(self._go_on)
@@ -289,6 +299,22 @@ class Journal:
     def _has_buried(self) -> bool:
         """Is something of what was noted true only with its dead letter?"""
         return any(isinstance(change, Finished) and change.copy_at for change in self._noted)
+
+    # --- for followers
+
+    def take_written(self) -> list[bytes]:
+        """Return the changes, encoded, of each frame that was written since the last call; the first one begins."""
+        told, self._told = self._told, []
+        return told or []
+
+    def everything_written(self) -> bytes:
+        """Return what the files say, as encoded changes; nothing where they cannot be read."""
+        self.write()
+        try:
+            return changes_in(self._disk, self._folder)
+        except _FAILURES as error:
+            logger.warning("journal of deliveries not read reason=%s", error)
+            return b""
 
     # --- files
 
@@ -329,14 +355,15 @@ class Journal:
         """Say what time it is and where the log stands, and sync, some time after something was written."""
         self._tick_timer = None
         try:
-            self._put(self._clock_mark())
+            self._put(self.clock_mark())
             self._put_mark()
         except _FAILURES as error:
             self._fail(error)
             return
         self._group.flush_up_to(self._written)
 
-    def _clock_mark(self) -> bytes:
+    def clock_mark(self) -> bytes:
+        """Return the change that says what time it is."""
         return clock_mark(ClockMark(self._clock.now_ms(), self._clock.unix_ms()))
 
     def _put_mark(self) -> None:

@@ -39,6 +39,7 @@ from .journal_format import (
     Moved,
     PopKey,
     Said,
+    end,
     frames,
     is_meant,
     is_readable,
@@ -165,6 +166,25 @@ def read(disk: Disk, folder: str, log_end: int, has: HasLetter = lambda log_offs
             for said in _said(disk, listing.journals[at], decoder, replay.kept.damages):
                 replay.take(said)
     return replay.kept
+
+
+def changes_in(disk: Disk, folder: str) -> bytes:
+    """Return the changes in the files of FOLDER that count, encoded: those of the newest complete snapshot first."""
+    listing = Listing.of(disk, folder)
+    contents: list[bytes] = []
+    begin = 0
+    for number in sorted(listing.snapshots, reverse=True):
+        damages: list[JournalDamage] = []
+        data = disk.read(listing.snapshots[number])
+        contents = list(frames(data, damages)) if is_readable(data) else []
+        if contents and contents[-1] == end() and not damages:
+            begin = number
+            break
+        contents = []
+    for number, path in sorted(listing.journals.items()):
+        if number >= begin and is_readable(data := disk.read(path)):
+            contents += frames(data, [])
+    return b"".join(contents)
 
 
 def _newest_snapshot(

@@ -92,7 +92,7 @@ class Pops:
         found = self._journal.replay()
         if found.mark is not None:
             found.rebase(partial(self._leases.restored_ms, found.mark))
-        clean = self._parts.store.recovery.clean
+        clean = self._parts.store.ended_cleanly
         for key, queue in found.queues.items():
             if self._topics.has_queue(key.topic, key.queue):
                 table = self._table(key.group, key.topic, self._groups.is_ordered(key.group))

@@ -8,26 +8,40 @@ such as its epoch, is checked in replica.py.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from ...proto.errors import InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from .epochs import EPOCHS_MAX
+from .in_sync import ReplicaSettings
 from .registry import EPOCH_MAX, REPLICA_ID_MAX
 
 #: Bytes of the log in one frame.
 DATA_SIZE_MAX: Final = 1_048_576
 _STATE_FILES_MAX: Final = 64
 _STATE_FILE_NAME_MAX: Final = 128
-_STATE_SIZE_MAX: Final = 64 * 1_048_576
+#: Content of one frame of the state beside the log: with the rest of it, what the carrier takes.
+STATE_SIZE_MAX: Final = 64 * 1_048_576 - 4_096
 
 
-def bytes_frame(epoch: int, offset: int, data: bytes, confirm: int) -> pb.FollowBytes:
+def bytes_frame(
+    epoch: int, offset: int, data: bytes, confirm: int, min_offset: int = 0
+) -> pb.FollowBytes:
     """Return the frame of DATA, which stands at OFFSET of the log; without data it is a heartbeat."""
-    return pb.FollowBytes(
-        epoch=epoch, offset=offset, data=data, crc32=zlib.crc32(data), confirm=confirm
-    )
+    return bytes_reply(epoch, offset, data, confirm, min_offset).bytes
+
+
+def bytes_reply(
+    epoch: int, offset: int, data: bytes, confirm: int, min_offset: int = 0
+) -> pb.FollowReply:
+    """Return what a follower is sent with that frame: put together in place, each copy of a mebibyte counts."""
+    reply = pb.FollowReply()
+    frame = reply.bytes
+    frame.epoch, frame.offset, frame.confirm, frame.min_offset = epoch, offset, confirm, min_offset
+    frame.data = data
+    frame.crc32 = zlib.crc32(data)
+    return reply
 
 
 def check_hello(hello: pb.FollowHello) -> None:
@@ -44,6 +58,32 @@ def check_hello(hello: pb.FollowHello) -> None:
         )
     for file in hello.state_versions:
         _check_file(file)
+
+
+def check_belongs(
+    hello: pb.FollowHello, settings: ReplicaSettings, replicas: Collection[int]
+) -> None:
+    """Raise InvalidArgument if who says HELLO is no other replica of the set of SETTINGS, which has REPLICAS."""
+    for name, theirs, ours, remedy in (
+        ("cluster", hello.cluster, settings.cluster, "start it with broker.cluster {}"),
+        ("set", hello.set, settings.set_name, "start it with --replica-set {}"),
+        (
+            "file_size",
+            hello.file_size,
+            settings.file_size,
+            "start it with store.log_file_size_bytes {}, and a new store if its own has other files",
+        ),
+    ):
+        if theirs != ours:
+            raise InvalidArgument(
+                f"{name} is {theirs!r:.80}, and this replica's is {ours!r:.80}: {remedy.format(ours)}"
+            )
+    if hello.replica_id == settings.replica_id:
+        raise InvalidArgument(
+            f"replica_id {hello.replica_id} is taken by the replica that was dialled"
+        )
+    if replicas and hello.replica_id not in replicas:
+        raise InvalidArgument(f"replica_id {hello.replica_id} is none of the set: add it first")
 
 
 def check_begin(begin: pb.FollowBegin) -> None:
@@ -66,20 +106,21 @@ def check_cut(cut: pb.FollowCut) -> None:
     _within("synced", cut.synced, 0, cut.end)
 
 
-def check_bytes(frame: pb.FollowBytes) -> None:
-    """Raise InvalidArgument if FRAME breaks its bounds, or its bytes are not what was sent."""
+def check_bytes(frame: pb.FollowBytes) -> bytes:
+    """Return the bytes of FRAME; raise InvalidArgument if it breaks its bounds, or they are not what was sent."""
     _within("epoch", frame.epoch, 1, EPOCH_MAX)
     _within("offset", frame.offset, 0)
     _within("confirm", frame.confirm, 0)
-    if len(frame.data) > DATA_SIZE_MAX:
-        raise InvalidArgument(
-            f"data has {len(frame.data)} bytes, and {DATA_SIZE_MAX} are the limit"
-        )
-    if (found := zlib.crc32(frame.data)) != frame.crc32:
+    _within("min_offset", frame.min_offset, 0)
+    data = frame.data  # A copy, each time.
+    if len(data) > DATA_SIZE_MAX:
+        raise InvalidArgument(f"data has {len(data)} bytes, and {DATA_SIZE_MAX} are the limit")
+    if (found := zlib.crc32(data)) != frame.crc32:
         raise InvalidArgument(
             f"data of offset {frame.offset} has the CRC-32 {found:#010x}, and {frame.crc32:#010x} was sent: "
             "its bytes changed on the way"
         )
+    return data
 
 
 def check_ack(ack: pb.FollowAck) -> None:
@@ -97,8 +138,8 @@ def check_state(state: pb.FollowState) -> None:
     _check_file(state.file)
     if (content := state.WhichOneof("content")) is None:
         raise InvalidArgument(f"content of {state.file!r} is missing: neither whole nor a diff")
-    if (size := len(getattr(state, content))) > _STATE_SIZE_MAX:
-        raise InvalidArgument(f"{content} has {size} bytes, and {_STATE_SIZE_MAX} are the limit")
+    if (size := len(getattr(state, content))) > STATE_SIZE_MAX:
+        raise InvalidArgument(f"{content} has {size} bytes, and {STATE_SIZE_MAX} are the limit")
 
 
 def check_state_ack(ack: pb.FollowStateAck) -> None:

@@ -13,7 +13,8 @@ syncs before it acknowledges (`flush_sync`).
     leaves   not caught up for `replica_lag_ms`, its live node gone, or unclean; a lost connection alone is no reason
     enters   over a connection of this epoch, live and clean, once it has all below the confirm offset and below the
              start of the epoch: old masters may have acknowledged up to there. What counts for acks counts here: what
-             is only in its memory is gone with its power, and then it may be elected all the same.
+             is only in its memory is gone with its power, and then it may be elected all the same. And once it has
+             the state beside the log (`has_state`): topics are as acknowledged as messages
 
 Caught up is a follower that has reached what was the end of the log at its last ack but one, as Kafka's are: under
 steady load none ever has all. Bounds: `RUNS_MAX` ends of runs that are not confirmed; beyond it the confirm offset
@@ -23,11 +24,11 @@ moves in larger steps. Times are CLOCK_BOOTTIME, in ms. Pure; not thread-safe.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ...proto.errors import ConfigError
+from ...proto.errors import ConfigError, NotEnoughReplicas
 from .registry import Cell, LiveNode, VersionedCell
 
 RUNS_MAX: Final = 65_536
@@ -42,6 +43,8 @@ class ReplicaSettings:
     replica_id: int
     #: "host:port" at which the others reach it.
     address: str
+    #: "host:port" at which clients reach it; "": as the others do.
+    client_address: str = ""
     #: Of a log file, in bytes: it has to be the same on all replicas.
     file_size: int
     #: How many replicas must have what acks="replicas" acknowledges, the master among them.
@@ -64,6 +67,11 @@ class ReplicaSettings:
             raise ConfigError(
                 f'replicas_need is {self.replicas_need!r}: it must be "synced" or "written"'
             )
+
+    @property
+    def reached_at(self) -> str:
+        """What its live node tells clients."""
+        return self.client_address or self.address
 
     @property
     def acks_need_sync(self) -> bool:
@@ -98,8 +106,10 @@ class InSync:
         synced: int,
         confirm: int,
         now_ms: int,
+        has_state: Callable[[int], bool] = lambda replica: True,
     ) -> None:
         self._settings = settings
+        self._has_state = has_state
         self._me = settings.replica_id
         self.epoch = cell.cell.epoch
         self.start = start
@@ -180,6 +190,12 @@ class InSync:
             return
         follower.mark_end, follower.mark_ms = self.end, now_ms
 
+    @property
+    def following(self) -> list[tuple[int, int, int]]:
+        """Who follows, with what it has written and synced, by id."""
+        followers = sorted(self._followers.items())
+        return [(one, it.written, it.synced) for one, it in followers if it.link]
+
     def has(self, replica: int, *, on_device: bool) -> int:
         """Return up to where REPLICA is known to have the log in this epoch."""
         if replica == self._me:
@@ -196,7 +212,7 @@ class InSync:
         everywhere = min(
             self.has(one, on_device=self._settings.acks_need_sync) for one in self.maximal_set
         )
-        if self.suffices and everywhere > self.start:
+        if self.suffices and everywhere >= self.start:
             self.acknowledged = max(self.acknowledged, everywhere)
         shown = min(self.has(one, on_device=self._settings.flush_sync) for one in self.maximal_set)
         # Below the start nothing is known to be the log's for good until all have it in this epoch.
@@ -233,7 +249,7 @@ class InSync:
         node = live.get(replica)
         if node is None or node.unclean or not self._followers[replica].link:
             return False
-        return self.has_enough(replica)
+        return self.has_enough(replica) and self._has_state(replica)
 
     def has_enough(self, replica: int) -> bool:
         """Has REPLICA all below the confirm offset, and below the start of this epoch?"""
@@ -249,6 +265,21 @@ class InSync:
     def cell_with(self, in_sync: frozenset[int]) -> Cell:
         return Cell(
             epoch=self.epoch, master=self._me, in_sync=in_sync, replicas=self._cell.replicas
+        )
+
+    def handed_to(self, to: int, live: Mapping[int, LiveNode], *, leaving: bool) -> Cell:
+        """Return the cell that names TO; LEAVING: without this master in the set. Raises NotEnoughReplicas."""
+        ready = to in self.confirmed_set and to in self._followers and self.may_enter(to, live)
+        if not ready or self.has(to, on_device=self._settings.acks_need_sync) < self.end:
+            raise NotEnoughReplicas(
+                f"replica {to} is not in sync, or has not all of the log: wait until it has caught up",
+                in_sync=str(len(self.confirmed_set)),
+            )
+        return Cell(
+            epoch=self.epoch + 1,
+            master=to,
+            in_sync=self.confirmed_set - ({self._me} if leaving else frozenset()),
+            replicas=self._cell.replicas,
         )
 
     def resolve(self, seen: VersionedCell) -> None:

@@ -62,6 +62,18 @@ class LiveNode:
     unclean: bool = False
 
 
+def better_candidates(
+    cell: Cell, live: Mapping[int, LiveNode], replica_id: int, epoch: int, end: int
+) -> int:
+    """Return how many may be elected after the master of CELL, and have more than REPLICA_ID, which ends there."""
+    mine = (-epoch, -end, replica_id)
+    return sum(
+        (-node.epoch, -node.end, one) < mine
+        for one, node in live.items()
+        if one in cell.in_sync and one not in (replica_id, cell.master) and not node.unclean
+    )
+
+
 class Registry(Protocol):
     """One session with the registry of one replica set.
 

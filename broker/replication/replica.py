@@ -25,7 +25,7 @@ Not thread-safe: the event loop owns it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -55,7 +55,7 @@ from .effects import (
 )
 from .epochs import Epochs, consistent_end
 from .in_sync import InSync, ReplicaSettings
-from .registry import Cell, LiveNode, VersionedCell
+from .registry import Cell, LiveNode, VersionedCell, better_candidates
 
 #: How long after a question to the registry, or a dial, that came to nothing it is tried again.
 RETRY_MS: Final = 100
@@ -116,10 +116,17 @@ class _Set:
 
 
 class ReplicaCore:
-    """The replica SETTINGS.replica_id, which begins with STATE."""
+    """The replica SETTINGS.replica_id, which begins with STATE. HAS_STATE: does a follower have what lies beside the
+    log, as far as it is a master's to tell?"""
 
-    def __init__(self, settings: ReplicaSettings, state: ReplicaState) -> None:
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        state: ReplicaState,
+        has_state: Callable[[int], bool] = lambda replica: True,
+    ) -> None:
         self._settings = settings
+        self._has_state = has_state
         self._me = settings.replica_id
         self.role = ReplicaRole.FOLLOWER
         self.epoch_seen = max(state.epoch_seen, state.epochs.last)
@@ -133,7 +140,7 @@ class ReplicaCore:
         self.live: Mapping[int, LiveNode] = {}
         #: Only of a master.
         self.in_sync: InSync | None = None
-        self._has_session = False
+        self.has_session = False
         self._answered_ms: int | None = None
         self._read_ms: int | None = None
         #: Since when the master is not among the live.
@@ -146,6 +153,8 @@ class ReplicaCore:
         self._cutting = False
         #: Of a master: who follows over which link, and up to where its log may reach after the cut; None: it did.
         self._links: dict[int, tuple[int, int | None]] = {}
+        #: What followers said that came before the epoch had begun here: they are answered when it has.
+        self._early: dict[int, pb.FollowHello] = {}
         self._out: list[Effect] = []
 
     # ---------------------------------------------------------------- what may be asked
@@ -178,7 +187,8 @@ class ReplicaCore:
     def check_master(self, now_ms: int) -> None:
         """Raise MasterFenced unless this replica may answer as master at NOW_MS, in the very turn that answers."""
         if self.role is not ReplicaRole.MASTER:
-            address = self.seen.cell.replicas.get(self.master, "") if self.seen else ""
+            node = self.live.get(self.master)
+            address = node.address if node else ""
             where = (
                 f"ask {address}, the master" if address else "no master is known: ask again later"
             )
@@ -208,7 +218,7 @@ class ReplicaCore:
 
     def session_began(self, now_ms: int) -> list[Effect]:
         """A session with the registry was opened."""
-        self._has_session = True
+        self.has_session = True
         self._announce()
         self._read(now_ms)
         return self._take()
@@ -219,7 +229,7 @@ class ReplicaCore:
         A master steps down, and may stand anew with the next session: the lease of that one would say nothing about who
         was elected against the last.
         """
-        self._has_session = False
+        self.has_session = False
         if self.role is not ReplicaRole.FOLLOWER:
             self._step_down("the session with the registry is over")
         return self._take()
@@ -342,11 +352,11 @@ class ReplicaCore:
         self._out.append(ReadRegistry())
 
     def _announce(self) -> None:
-        if self._has_session:
+        if self.has_session:
             self._out.append(
                 Announce(
                     LiveNode(
-                        address=self._settings.address,
+                        address=self._settings.reached_at,
                         epoch=self._last_epoch,
                         end=self.end,
                         unclean=self.unclean,
@@ -368,6 +378,17 @@ class ReplicaCore:
         """Stand even if unclean, or not in the set: a person decided to give up what only others have of the log."""
         self._accepts_loss = True
         self._go_on(now_ms)
+        return self._take()
+
+    def hand_over(self, to: int, now_ms: int, *, leaving: bool) -> list[Effect]:
+        """Have the cell name TO, which stands at once then; LEAVING: this replica is not in sync from then on.
+
+        Raises NotEnoughReplicas unless TO has all, and may be elected.
+        """
+        assert self.in_sync is not None, "check_master comes first"
+        if self._set or self.seen is None:
+            raise NotEnoughReplicas("the set is about to change: hand over when it has")
+        self._ask_for(self.in_sync.handed_to(to, self.live, leaving=leaving), now_ms)
         return self._take()
 
     def _go_on(self, now_ms: int) -> None:
@@ -396,30 +417,26 @@ class ReplicaCore:
 
     def may_stand(self, cell: Cell) -> bool:
         """May this replica ask to be the master after the one of CELL?"""
-        if not self._has_session or self._me not in self.live or self._set or self._cutting:
+        if not self.has_session or self._me not in self.live or self._set or self._cutting:
             return False
-        return self._accepts_loss or (self._me in cell.in_sync and not self.unclean)
+        if self._accepts_loss:
+            return True
+        if cell.master == 0 and self._last_epoch > cell.epoch and cell.in_sync != {self._me}:
+            return False  # The registry lost its data: nobody knows by this cell who has all.
+        return self._me in cell.in_sync and not self.unclean
 
     def _delay_ms(self, cell: Cell) -> int:
         """Return how long to wait for better candidates: those of a newer epoch, or with more of the log."""
         if cell.master == self._me or self._accepts_loss:
             return 0
-        mine = (-self._last_epoch, -self.end, self._me)
-        better = (
-            (-node.epoch, -node.end, one) < mine
-            for one, node in self.live.items()
-            if one in cell.in_sync and one not in (self._me, cell.master) and not node.unclean
-        )
-        return sum(better) * self._settings.election_delay_ms
+        better = better_candidates(cell, self.live, self._me, self._last_epoch, self.end)
+        return better * self._settings.election_delay_ms
 
     def _stand_for(self, cell: Cell, now_ms: int) -> None:
         """Stop following, for good in all epochs below the one that is stood for; then ask for it."""
         epoch = max(cell.epoch, self.epoch_seen) + 1
-        kept = {
-            one
-            for one in cell.in_sync - {cell.master, self._me}
-            if one in self.live and not self.live[one].unclean
-        }
+        others = cell.in_sync - {cell.master, self._me}
+        kept = {one for one in others if one in self.live and not self.live[one].unclean}
         if self._accepts_loss:
             kept.clear()
             self.unclean = self._accepts_loss = False
@@ -447,13 +464,19 @@ class ReplicaCore:
         self.epochs = self.epochs.begin(self.seen.cell.epoch, self.end)
         self._out.append(KeepEpochs(self.epochs))
         self.in_sync = InSync(
-            self._settings, self.seen, self.end, self.synced, self.confirm, now_ms
+            self._settings, self.seen, self.end, self.synced, self.confirm, now_ms, self._has_state
         )
         self.role = ReplicaRole.MASTER
         self._gone_ms = None
         self._announce()
         self._out.append(BecomeMaster(self.in_sync.epoch, self.end))
         self._advance(now_ms)
+        early, self._early = self._early, {}
+        for link, hello in early.items():
+            try:
+                self._hear_hello(link, hello)
+            except InvalidArgument as error:
+                self._drop(link, str(error))
         self._propose(now_ms)
 
     def _see_epoch(self, epoch: int, why: str) -> None:
@@ -467,9 +490,10 @@ class ReplicaCore:
         was, self.role = self.role, ReplicaRole.FOLLOWER
         if was in (ReplicaRole.STARTING, ReplicaRole.MASTER):
             self._out.append(StepDown(self.epoch_seen, reason))
-        for link in self._links:
+        for link in (*self._links, *self._early):
             self._out.append(CloseLink(link, reason))
         self._links.clear()
+        self._early.clear()
         self.in_sync = None
         self._stand = None
 
@@ -579,6 +603,7 @@ class ReplicaCore:
     def link_closed(self, link: int) -> list[Effect]:
         """LINK is lost, on either side of it."""
         self._links.pop(link, None)
+        self._early.pop(link, None)
         if self.in_sync:
             self.in_sync.detach(link)
         if self._upstream and self._upstream.link == link:
@@ -650,16 +675,16 @@ class ReplicaCore:
         self._out.append(SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
 
     def _receive(self, upstream: _Upstream, frame: pb.FollowBytes) -> None:
-        frames.check_bytes(frame)
+        data = frames.check_bytes(frame)
         if not upstream.cut or upstream.begin is None:
             raise InvalidArgument("bytes came before the log was cut")
         if frame.epoch != upstream.begin.epoch:
             raise InvalidArgument(f"epoch is {frame.epoch}, and {upstream.begin.epoch} is followed")
         if frame.offset != self.end:
             raise InvalidArgument(f"offset is {frame.offset}, and the log ends at {self.end}")
-        if frame.data:
-            self._out.append(AppendRaw(frame.offset, frame.data))
-            self.end += len(frame.data)
+        if data:
+            self._out.append(AppendRaw(frame.offset, data))
+            self.end += len(data)
         self._raise_confirm(min(frame.confirm, self.end))
         upstream.confirm = max(upstream.confirm or 0, frame.confirm)
         self._acknowledge(upstream)
@@ -715,14 +740,15 @@ class ReplicaCore:
     def _hear_hello(self, link: int, hello: pb.FollowHello) -> None:
         """Somebody wants to follow: tell it what the log has here, and where its own has to be cut."""
         frames.check_hello(hello)
-        self._check_belongs(hello)
+        replicas = self.seen.cell.replicas if self.seen else ()
+        frames.check_belongs(hello, self._settings, replicas)
         if hello.epoch_seen > self.epoch_seen:
             self._see_epoch(hello.epoch_seen, f"replica {hello.replica_id} has seen it")
-        if self.in_sync is None:
-            self._out.append(
-                CloseLink(link, f"replica {self._me} is no master: read the cell again")
-            )
+        if self.role is ReplicaRole.STARTING and len(self._early) < LINKS_MAX:
+            self._early[link] = hello
             return
+        if self.in_sync is None:
+            raise InvalidArgument(f"replica {self._me} is no master: read the cell again")
         for other in [other for other, (one, _) in self._links.items() if one == hello.replica_id]:
             self._drop(other, "the replica has connected anew")
         if len(self._links) >= LINKS_MAX:
@@ -738,23 +764,6 @@ class ReplicaCore:
             truncate_to=-1 if common is None else common,
         )
         self._out.append(SendFrame(link, pb.FollowReply(begin=begin)))
-
-    def _check_belongs(self, hello: pb.FollowHello) -> None:
-        """Raise InvalidArgument if who says HELLO is no other replica of this set."""
-        mine = self._settings
-        for name, theirs, ours in (
-            ("cluster", hello.cluster, mine.cluster),
-            ("set", hello.set, mine.set_name),
-            ("file_size", hello.file_size, mine.file_size),
-        ):
-            if theirs != ours:
-                raise InvalidArgument(
-                    f"{name} is {theirs!r:.80}, and this replica's is {ours!r:.80}"
-                )
-        if hello.replica_id == self._me:
-            raise InvalidArgument(f"replica_id {self._me} is taken by the replica that was dialled")
-        if self.seen and hello.replica_id not in self.seen.cell.replicas:
-            raise InvalidArgument(f"replica_id {hello.replica_id} is none of the set: add it first")
 
     def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
         frames.check_cut(cut)

@@ -128,11 +128,7 @@ class CensusMeasurements:
         """Return the table of methods for a carrier."""
         request, reply = census.ExportMetricsServiceRequest, census.ExportMetricsServiceResponse
         export = bidi(request, reply, lambda stream: _MetricStream(stream, self))
-        # Of a trace nothing is read, so that any type takes it.
-        quiet = bidi(reply, reply, _QuietStream)
-        return service(METRICS, {"Export": export}) | service(
-            TRACES, {"Export": quiet, "Config": quiet}
-        )
+        return service(METRICS, {"Export": export}) | trace_methods()
 
     def take(self, request: census.ExportMetricsServiceRequest) -> None:
         """Keep what REQUEST brings."""
@@ -154,6 +150,13 @@ class CensusMeasurements:
         bounds = tuple(found.bucket_options.explicit.bounds)
         counts = tuple(bucket.count for bucket in found.buckets)
         self._metrics.note(name, labels, ClientHistogram(bounds, counts, found.sum))
+
+
+def trace_methods() -> MethodTable:
+    """Return the methods for traces, of which nothing is read, so that any type takes them."""
+    any_type = census.ExportMetricsServiceResponse
+    quiet = bidi(any_type, any_type, _QuietStream)
+    return service(TRACES, {"Export": quiet, "Config": quiet})
 
 
 class _QuietStream:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from ...proto.errors import TransactionNotFound
+from ...proto.errors import TopicNotFound, TransactionNotFound
 from ...proto.errors_wire import ours
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.gen import rocketmq_v2_pb2 as v2
@@ -95,7 +95,7 @@ class EndTransactions:
 
     def end(self, request: v2.EndTransactionRequest, call: Call) -> Any:
         """Commit or roll back; nothing happens without a resolution."""
-        topic = self._topics.get(topic_name(request.topic)).name
+        topic = topic_name(request.topic)
         transaction_id = request.transaction_id
         if not transaction_id.strip():
             raise Refused(
@@ -115,14 +115,15 @@ class EndTransactions:
         )
         here = _Here(call, own, self._neighbours)
         try:
+            self._topics.get(topic)
             self._transactions.end(own, here)
-        except TransactionNotFound as error:
+        except (TopicNotFound, TransactionNotFound) as error:
             here.fail(error)
         return LATER
 
 
 class _Here(Relayed):
-    """CALL, answered by this broker, or by one of its NEIGHBOURS where this one does not know the transaction."""
+    """CALL, answered by this broker, or by one of its NEIGHBOURS where this one knows no such topic or transaction."""
 
     __slots__ = ("_neighbours", "_request")
 
@@ -134,7 +135,7 @@ class _Here(Relayed):
         self._neighbours = neighbours
 
     def fail(self, error: RpcError) -> None:
-        if isinstance(error, TransactionNotFound):
+        if isinstance(error, TopicNotFound | TransactionNotFound):
             elsewhere = Relayed(self._call, v2.EndTransactionResponse, lambda _: _ended())
             self._neighbours.forward_end(self._request, elsewhere, error)
         else:

@@ -15,6 +15,10 @@ client has just come that way. `broker.v2_endpoints` overrules that, for a balan
 client that does not say is told the broker's own address. Of an access point that lists several brokers, ours is the
 address that no other broker is registered under.
 
+Of a replica set all that live are named, the master first, to whoever has dialled any of them: each takes calls, and a
+client whose connection breaks finds the next one by itself. Where they are known by names, and not by addresses, it is
+the master alone, since clients refuse several names.
+
 Source: v2-protocol §3.3, §4.2; the recordings query-route and query-assignment.
 """
 
@@ -152,10 +156,10 @@ class RouteQueries:
     ) -> list[_Share]:
         """Return what each broker has of topic NAME, ours first; raise TopicNotFound if none has anything."""
         topic = self._topics.find(name) if others else self._topics.get(name)
-        reach = self._reach.of(dialled, {other.address for other in others})
+        reach = self._reach.of(dialled, self._neighbours.addresses)
         shares = [
             _Share(
-                _broker(other.broker, endpoints_at([other.address])),
+                _broker(other.broker, endpoints_of_replicas(other.addresses)),
                 other.read_queues,
                 other.write_queues,
                 other.permission,
@@ -219,9 +223,11 @@ def _permission(bits: int) -> v2.Permission:
 
 
 class Reach:
-    """FIXED: "host:port" of the addresses that every client is told; none: as it dialled. OWN: the broker's address."""
+    """FIXED: "host:port" of the addresses that every client is told; none: as it dialled. OWN: the broker's address,
+    and those of its replicas, if it has some, behind it.
+    """
 
-    def __init__(self, fixed: Sequence[str], own: Callable[[], str]) -> None:
+    def __init__(self, fixed: Sequence[str], own: Callable[[], Sequence[str]]) -> None:
         self._fixed = endpoints_at(fixed) if fixed else None
         self._own = own
 
@@ -232,13 +238,16 @@ class Reach:
         """
         if self._fixed is not None:
             return self._fixed
+        own = self._own()
         if not dialled.addresses:
-            return endpoints_at([self._own()])
+            return endpoints_of_replicas(own)
         _check(dialled)
         pairs = [(address.host, address.port) for address in dialled.addresses]
         ours = [pair for pair in pairs if _written(*pair) not in elsewhere]
         if not ours:  # It has dialled another broker, and comes here by a route: C++ asks any of one for assignments.
-            return endpoints_at([self._own()])
+            return endpoints_of_replicas(own)
+        if len(own) > 1 and all(_written(*pair) in own for pair in ours):
+            return endpoints_of_replicas(own)
         if dialled.scheme and len(ours) == len(pairs):
             return dialled
         return _endpoints(ours)
@@ -246,15 +255,29 @@ class Reach:
     def of_settings(self, dialled: v2.Endpoints) -> v2.Endpoints:
         """Return the same for an access point that a client need not have: one that is none counts as not said."""
         try:
-            return self.of(dialled)
+            found = self.of(dialled)
         except Refused:
-            return self.of(v2.Endpoints())
+            found = self.of(v2.Endpoints())
+        if len(self._own()) > 1:  # What is measured goes to one of them.
+            del found.addresses[1:]
+        return found
 
 
 def endpoints_at(addresses: Sequence[str]) -> v2.Endpoints:
     """Return the endpoints of ADDRESSES: "name:port", "127.0.0.1:8081", "[::1]:8081"."""
     split = [address.rpartition(":") for address in addresses]
     return _endpoints([(host.strip("[]"), int(port)) for host, _, port in split])
+
+
+def endpoints_of_replicas(addresses: Sequence[str]) -> v2.Endpoints:
+    """Return the endpoints of ADDRESSES, the master's first, as far as clients take several."""
+    first = endpoints_at(addresses[:1])
+    if first.scheme != v2.DOMAIN_NAME:
+        for address in addresses[1:]:
+            other = endpoints_at([address])
+            if other.scheme == first.scheme:
+                first.addresses.extend(other.addresses)
+    return first
 
 
 def _endpoints(addresses: Sequence[tuple[str, int]]) -> v2.Endpoints:

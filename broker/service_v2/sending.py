@@ -45,7 +45,7 @@ from .messages import check_type, property_string, record_of, type_of_sent
 from .service import OK, Refused, client_id, service, status_of, unary
 
 DURABLE: Final = "x-durable"
-_DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk"}
+_DURABLE: Final = {pb.MEMORY: "memory", pb.DISK: "disk", pb.REPLICAS: "replicas"}
 #: Told the client id, the topic and the transaction id of a half message.
 Remember = Callable[[str, str, str], None]
 #: The address of a peer; of so many it is kept.

@@ -53,6 +53,9 @@ _CODES: Final[dict[type[PocketMQError], v2.Code]] = {
     errors.Overloaded: v2.TOO_MANY_REQUESTS,
     errors.StoreFull: v2.TOO_MANY_REQUESTS,
     errors.FlushTimeout: v2.MASTER_PERSISTENCE_TIMEOUT,
+    errors.NotEnoughReplicas: v2.HA_NOT_AVAILABLE,
+    errors.NotEnoughReplicasAfterAppend: v2.SLAVE_PERSISTENCE_TIMEOUT,
+    errors.MasterFenced: v2.HA_NOT_AVAILABLE,
     errors.OffsetOutOfRange: v2.ILLEGAL_OFFSET,
     errors.NotServed: v2.NOT_IMPLEMENTED,
 }

@@ -432,7 +432,8 @@ def _backoff(initial_ms: int, longest_ms: int, multiplier: float) -> v2.Exponent
 
 
 class Clients:
-    """Streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address.
+    """Streams and heartbeats of all clients. TIMERS turn by the machine's time; OWN: the broker's address, and those of
+    its replicas behind it.
 
     LISTENERS get the producers among them, who are asked about transactions.
     """
@@ -443,7 +444,7 @@ class Clients:
         store_config: StoreConfig,
         groups: Groups,
         timers: Timers,
-        own: Callable[[], str],
+        own: Callable[[], Sequence[str]],
         listeners: Listeners,
     ) -> None:
         #: Where they are told to connect to.

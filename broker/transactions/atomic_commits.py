@@ -275,7 +275,7 @@ class AtomicCommits:
             again = pb.AtomicCommitReply()
             again.CopyFrom(commit.reply)
             again.repeated = True
-            call.reply(again)
+            self._answer(commit, [call], again)
         else:
             commit.calls.append(call)
 
@@ -451,9 +451,20 @@ class AtomicCommits:
             commit.content, commit.places = None, []
             self._made.append(commit)
             calls, commit.calls = commit.calls, []
-            for call in calls:
-                call.reply(commit.reply)
+            self._answer(commit, calls, commit.reply)
         self._flushed(self._store.flushed_offset)
+
+    def _answer(self, commit: _Commit, calls: list[Call], reply: pb.AtomicCommitReply) -> None:
+        """Answer CALLS with REPLY once the messages of COMMIT can be read."""
+
+        def confirmed(error: PocketMQError | None) -> None:
+            for call in calls:
+                if error is None:
+                    call.reply(reply)
+                else:
+                    call.fail(error)
+
+        self._parts.appends.when_confirmed(commit.end_offset, confirmed)
 
     def _append(self, commit: _Commit, content: pb.AtomicCommitRequest) -> int:
         """Append what is missing of COMMIT, all or nothing; return when, 0 for nothing."""
@@ -471,7 +482,7 @@ class AtomicCommits:
             rows.append(missing)
             if missing:
                 runs.append(copies_of(run, commit.log_offset, set(missing)))
-        appended = iter(self._store.append_together(runs) if runs else [])
+        appended = iter(self._parts.appends.put_together(runs) if runs else [])
         commit.end_offset = self._store.max_log_offset
         stored_ms = 0
         for places, missing in zip(commit.places, rows, strict=True):
@@ -507,6 +518,7 @@ class AtomicCommits:
     # --- done
 
     def _flushed(self, offset: int) -> None:
+        offset = min(offset, self._parts.appends.flushed_offset)
         while self._made and self._made[0].end_offset <= offset:
             self._made.popleft()
         if self._has_started:

@@ -17,6 +17,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from ...proto.clock import Clock
@@ -26,6 +27,7 @@ from ...proto.rpc import Stream
 from ...proto.run import Run
 from ...proto.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from ..config import BrokerConfig
+from ..lookup import at_once
 from ..timers import Timers
 from ..timing_wheel import Timer
 from ..topics import Topics
@@ -178,19 +180,45 @@ class Checks:
             return
         copies = HalfCopies(records)
         again = [copies.checked(row, half.times + 1) for row, half in enumerate(halves)]
-        self._appends.append_one(Run.of(HALF_TOPIC, 0, again))
+        appended = self._appends.append_one(Run.of(HALF_TOPIC, 0, again))
+        self._appends.when_confirmed(appended.end_offset, partial(self._stored_again, halves))
+
+    def _stored_again(self, halves: Sequence[OpenHalf], error: PocketMQError | None) -> None:
+        """Ask for the outcomes of HALVES, unless there is an ERROR: then another master does."""
+        if error is not None:
+            return
         # They are open anew by now, and the older ones known as such.
         newest = [self._halves.open.get(*half.key) for half in halves]
         for older, half in zip(halves, newest, strict=True):
             if half is not None and half is not older:
                 # Where its properties have no room for the count, it is kept here.
                 half.times = max(half.times, older.times + 1)
+        rolled_back = self._overtaken(halves, newest)
         stored = [half for half in newest if half is not None and half.also]
         for half in stored:
             self._halves.settle_older(half)
-        self._halves.mark([])
+        self._halves.mark(rolled_back)
         for half in stored:
             self._send(half)
+
+    def _overtaken(
+        self, halves: Sequence[OpenHalf], newest: Sequence[OpenHalf | None]
+    ) -> list[int]:
+        """Return the offsets of those NEWEST whose transactions were rolled back before they were confirmed.
+
+        HALVES are the older ones. What was committed or given up meanwhile is settled.
+        """
+        offsets = []
+        for older, half in zip(halves, newest, strict=True):
+            if half is None or half is older or half.also:
+                continue
+            outcome = at_once(self._outcomes.find(*half.key))
+            if outcome is not None and (outcome.committed or outcome.given_up):
+                self._halves.settle([half])
+            else:
+                self._halves.open.remove(half)
+                offsets.append(half.queue_offset)
+        return offsets
 
     def _give_up(self, halves: Sequence[OpenHalf]) -> None:
         """Put HALVES away: nobody said what became of them."""

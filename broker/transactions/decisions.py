@@ -1,8 +1,8 @@
 """Carrying out outcomes: all that arrive in one turn of the loop together, in one op message of each kind.
 
 First the messages of what is committed, then the marks; see transactions.py for why. An answer leaves when both are as
-safe as the store's setting promises. What the store refuses stays open, and its sender hears why. Of large messages as
-many as make `_CHUNK_BYTES` are committed in one turn, the others in the next ones.
+safe as the store's setting promises. What the store refuses, or cannot read, stays open, and its sender hears why. Of
+large messages as many as make `_CHUNK_BYTES` are committed in one turn, the others in the next ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from ...proto.errors import PocketMQError, TransactionNotFound, TransactionResolved
+from ...proto.errors import PocketMQError, StoreError, TransactionNotFound, TransactionResolved
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call
 from ...proto.run import Run
@@ -121,7 +121,11 @@ class Decisions:
 
     def _overtaken(self, decision: _Decision) -> None:
         """Answer for a transaction that was given up in this very turn."""
-        outcome = at_once(self._outcomes.find(*decision.key))
+        try:
+            outcome = at_once(self._outcomes.find(*decision.key))
+        except StoreError as error:
+            decision.fail(error)
+            return
         name = "given up" if outcome is None else outcome.name
         decision.fail(resolved_already(decision.key[1], name))
 
@@ -130,7 +134,11 @@ class Decisions:
         there: list[_Pair] = []
         records: list[bytes] = []
         for decision, half in sorted(pairs, key=_place):
-            record = self._store.read_at(half.log_offset, half.size)
+            try:
+                record = self._store.read_at(half.log_offset, half.size)
+            except StoreError as error:
+                decision.fail(error)
+                continue
             if record is None:
                 decision.fail(_gone(half))
             else:

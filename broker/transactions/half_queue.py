@@ -61,7 +61,7 @@ class HalfQueue:
         self.appends = appends
         self._outcomes = outcomes
         self._clock = clock
-        self._progress = Progress(store, offsets)
+        self._progress = Progress(store, offsets, appends)
         self._next = 0
         #: Half messages that have an outcome and could not be marked yet.
         self._owed: list[int] = []
@@ -76,7 +76,7 @@ class HalfQueue:
         resolved, copied = self._read_ops(op_offset)
         copies: dict[Key, Outcome] | None = None
         lost: set[int] = set()
-        if not self.store.recovery.clean:
+        if not self.store.ended_cleanly:
             copies, lost = self._copies(begin, resolved, copied)
         for offset, op_log_offset in copied.items():
             if offset not in lost:
@@ -169,6 +169,12 @@ class HalfQueue:
     def _forget(self, half: OpenHalf) -> None:
         self._owed += [half.queue_offset, *half.also]
         self.open.remove(half)
+
+    @property
+    def unread(self) -> int:
+        """How many half messages are stored and not confirmed."""
+        queue = self.store.queues.get(HALF_TOPIC, 0)
+        return 0 if queue is None else queue.max_offset - self._next
 
     def read_new(self) -> None:
         """Take in what was appended to the half queue."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from ...proto.topics import HALF_TOPIC, OP_HALF_TOPIC
 from ...store.message_store import MessageStore
+from ..appends import Appends
 from ..offsets import Offsets
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -26,8 +27,9 @@ _OPS_MAX: Final = 20_000
 class Progress:
     """Progress over STORE, kept in OFFSETS. The event loop owns it."""
 
-    def __init__(self, store: MessageStore, offsets: Offsets) -> None:
+    def __init__(self, store: MessageStore, offsets: Offsets, appends: Appends) -> None:
         self._store = store
+        self._appends = appends
         self._offsets = offsets
         #: Op messages that are needed: queue offset, and the highest half message that it tells of.
         self._ops: deque[tuple[int, int]] = deque()
@@ -81,7 +83,7 @@ class Progress:
         self._flushed(self._store.flushed_offset)
 
     def _flushed(self, offset: int) -> None:
-        if self._waiting is None or offset < self._waiting[0]:
+        if self._waiting is None or min(offset, self._appends.flushed_offset) < self._waiting[0]:
             return
         _, half, op = self._waiting
         self._waiting = None
@@ -99,4 +101,4 @@ class Progress:
         """Commit exactly what is done. The log goes to the device first."""
         if self._waiting is not None:
             self._store.flush()
-            self._flushed(self._store.max_log_offset)
+            self._flushed(self._store.flushed_offset)

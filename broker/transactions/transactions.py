@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final
 
 from ...proto.clock import Clock
@@ -120,7 +121,7 @@ class Transactions:
     def check_room(self, count: int) -> None:
         """Raise Overloaded unless COUNT half messages may be stored in this turn of the loop."""
         limit = self._config.transactions_open_max
-        there = len(self._halves.open) + self._expected
+        there = len(self._halves.open) + self._halves.unread + self._expected
         if there + count > limit:
             raise Overloaded(
                 f"{there} half messages have no outcome, the limit is {limit}: commit or roll back some,"
@@ -158,16 +159,23 @@ class Transactions:
         _check_fields(request)
         if request.resolution == pb.RESOLUTION_UNSPECIFIED:
             return pb.EndTransactionReply(topic=request.topic, queue_offset=-1, log_offset=-1)
+        if self._halves.open.get(request.group, request.transaction_id) is None:
+            # Its half message opens when it is confirmed.
+            self._halves.appends.when_all_confirmed(partial(self._end, request, call), call.fail)
+        else:
+            self._end(request, call)
+        return LATER
+
+    def _end(self, request: pb.EndTransactionRequest, call: Call) -> None:
         commit = request.resolution == pb.COMMIT
         half = self._halves.open.get(request.group, request.transaction_id)
         if half is None:
             self._answer_again(request, call, commit=commit)
-            return LATER
+            return
         _check_topic(request, half.topic)
         self._check_half(request, half)
         self._check_immunity(request, half)
         self._decisions.take(half.key, call, commit=commit)
-        return LATER
 
     def _check_half(self, request: pb.EndTransactionRequest, half: OpenHalf) -> None:
         """Refuse a place that is not one of this transaction's half messages; 0 names none."""

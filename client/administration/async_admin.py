@@ -124,7 +124,6 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         be read any more hold messages, unless it is FORCEd.
         """
         made: dict[str, pb.TopicReply] = {}
-        addresses = await self._brokers.addresses()
         described = await self._described(name)
         readable = queues if read_queues is None else read_queues
         if readable is not None and not force:
@@ -143,9 +142,7 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
                     setattr(config, field, value)
             config.attributes.update(attributes or {})
             request = pb.CreateTopicRequest(topic=config, update=True)
-            made[broker] = await self._brokers.ask(
-                addresses[broker], "CreateTopic", request, pb.TopicReply
-            )
+            made[broker] = await self._brokers.ask(broker, "CreateTopic", request, pb.TopicReply)
         return await self._visible(made)
 
     async def _visible(self, made: dict[str, pb.TopicReply]) -> TopicDescription:

@@ -10,8 +10,6 @@ from google.protobuf.message import Message
 
 from ...proto.errors import PocketMQError, RequestTimeout, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..connections import BROKER
-from ..routes import master_addresses
 from ..session import Session
 
 Reply = TypeVar("Reply", bound=Message)
@@ -25,8 +23,8 @@ class Brokers:
         self._timeout_ms = timeout_ms
 
     async def addresses(self) -> dict[str, str]:
-        """Return the address of every master by name; raise RouteNotFound if there is none."""
-        found = master_addresses(await self._session.routes.brokers())
+        """Return where each broker is asked, by its name, sorted; raise RouteNotFound if there is none."""
+        found = await self._session.routes.brokers()
         if not found:
             raise RouteNotFound(
                 f"no broker is registered at {self._session.name_servers}: start one with `pocketmq broker`",
@@ -35,11 +33,12 @@ class Brokers:
         return dict(sorted(found.items()))
 
     async def ask(
-        self, address: str, method: str, request: Message, reply_type: type[Reply]
+        self, broker: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
-        """Return the answer of the broker at ADDRESS."""
-        connection = self._session.connections.to(address)
-        return await connection.call(BROKER + method, request, reply_type, self._timeout_ms)
+        """Return the answer of BROKER, which `addresses` has named."""
+        return await self._session.ask(
+            broker, method, request, reply_type, self._timeout_ms, repeatable=False
+        )
 
     async def ask_all(
         self,
@@ -53,14 +52,14 @@ class Brokers:
 
         An error of class PASSING leaves its broker out, unless all brokers raise it; any other is raised.
         """
-        addresses = await self.addresses()
+        names = list(await self.addresses())
         answers = await asyncio.gather(
-            *(self.ask(address, method, request, reply_type) for address in addresses.values()),
+            *(self.ask(name, method, request, reply_type) for name in names),
             return_exceptions=True,
         )
         replies: dict[str, Reply] = {}
         passed: PocketMQError | None = None
-        for name, answer in zip(addresses, answers, strict=True):
+        for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, passing):
                 passed = answer
             elif isinstance(answer, BaseException):

@@ -74,10 +74,9 @@ class DeadLetterAdmin:
         BROKER: of this one alone, which FROM_OFFSET, where to begin, needs where there are several. Raises
         GroupNotFound.
         """
-        addresses = await self._holders(group, broker, from_offset > 0, "from_offset")
         found: list[DeadLetter] = []
-        for name, address in addresses.items():
-            found += await self._of_broker(group, name, address, from_offset, max_letters)
+        for name in await self._holders(group, broker, from_offset > 0, "from_offset"):
+            found += await self._of_broker(group, name, from_offset, max_letters)
         return sorted(found, key=lambda letter: (letter.died_ms, letter.broker))
 
     async def resend_dead_letters(
@@ -98,13 +97,12 @@ class DeadLetterAdmin:
         request = pb.ResendDeadLettersRequest(
             group=check_group(group), topic="" if topic is None else check_topic(topic)
         )
-        addresses = await self._holders(group, broker, True, "offsets")
         resent: list[ResentDeadLetter] = []
-        for name, address in addresses.items():
+        for name in await self._holders(group, broker, True, "offsets"):
             for begin in range(0, len(wanted), _RESENT_AT_ONCE):
                 request.queue_offsets[:] = wanted[begin : begin + _RESENT_AT_ONCE]
                 reply = await self._brokers.ask(
-                    address, "ResendDeadLetters", request, pb.ResendDeadLettersReply
+                    name, "ResendDeadLetters", request, pb.ResendDeadLettersReply
                 )
                 resent += [_resent(name, letter) for letter in reply.letters]
         return resent
@@ -121,30 +119,30 @@ class DeadLetterAdmin:
             raise InvalidArgument(
                 f"below is {below}: must not be negative", field="below", limit=0, value=below
             )
-        addresses = await self._holders(group, broker, below is not None, "below")
+        holders = await self._holders(group, broker, below is not None, "below")
         if below == 0:
             return 0  # On the wire 0 stands for all.
         request = pb.PurgeDeadLettersRequest(group=group, below_offset=below or 0)
         purged = 0
-        for address in addresses.values():
+        for name in holders:
             reply = await self._brokers.ask(
-                address, "PurgeDeadLetters", request, pb.PurgeDeadLettersReply
+                name, "PurgeDeadLetters", request, pb.PurgeDeadLettersReply
             )
             purged += reply.purged
         return purged
 
     async def _holders(
         self, group: str, broker: str | None, only_one: bool, field: str
-    ) -> dict[str, str]:
-        """Return the addresses of the brokers that have dead letters of GROUP; ONLY_ONE: FIELD means one broker's."""
-        addresses = await self._brokers.addresses()
+    ) -> list[str]:
+        """Return the brokers that have dead letters of GROUP; ONLY_ONE: FIELD means one broker's."""
         if broker is not None:
-            if broker not in addresses:
+            names = await self._brokers.addresses()
+            if broker not in names:
                 raise RouteNotFound(
-                    f"broker {broker!r} is not registered (known: {', '.join(addresses)})",
+                    f"broker {broker!r} is not registered (known: {', '.join(names)})",
                     broker=broker,
                 )
-            return {broker: addresses[broker]}
+            return [broker]
         request = pb.DeadLettersRequest(group=check_group(group), max_letters=1)
         replies = await self._brokers.ask_all(
             "DeadLetters", request, pb.DeadLettersReply, passing=GroupNotFound
@@ -157,16 +155,16 @@ class DeadLetterAdmin:
                 field=field,
             )
         # Where nobody has any, one of those that know the group says what is wrong with the numbers.
-        return {name: addresses[name] for name in holders or list(replies)[:1]}
+        return holders or list(replies)[:1]
 
     async def _of_broker(
-        self, group: str, broker: str, address: str, from_offset: int, max_letters: int
+        self, group: str, broker: str, from_offset: int, max_letters: int
     ) -> list[DeadLetter]:
         found: list[DeadLetter] = []
         request = pb.DeadLettersRequest(group=group, from_offset=from_offset)
         while len(found) < max_letters:
             request.max_letters = min(max_letters - len(found), _LISTED_AT_ONCE)
-            reply = await self._brokers.ask(address, "DeadLetters", request, pb.DeadLettersReply)
+            reply = await self._brokers.ask(broker, "DeadLetters", request, pb.DeadLettersReply)
             found += [_letter(broker, letter) for letter in reply.letters]
             if reply.next_offset >= reply.max_offset:
                 break

@@ -120,6 +120,9 @@ class BrokerDescription:
     #: The time of its messages; VIRTUAL_CLOCK: it moves only when it is told to.
     now_ms: int
     virtual_clock: bool
+    #: Of the master of a replica set: its epoch, and how many replicas are in sync, itself among them; 0: it has none.
+    epoch: int
+    in_sync: int
 
 
 def topic_description(

@@ -107,13 +107,11 @@ class Finder:
         return found
 
     async def _from_time(self, queue: Queue, begin_ms: int) -> AsyncIterator[ReceivedMessage]:
-        connection = self._session.connections.to(self._session.routes.address(queue.broker))
         request = pb.QueueOffsetsRequest(
             queues=[pb.QueueId(topic=queue.topic, queue=queue.number)], time_ms=begin_ms
         )
-        reply = await self._brokers.ask(
-            connection.address, "QueueOffsets", request, pb.QueueOffsetsReply
-        )
+        reply = await self._brokers.ask(queue.broker, "QueueOffsets", request, pb.QueueOffsetsReply)
+        connection = self._session.connections.to(self._session.routes.address(queue.broker))
         async for message in self._from_offset(connection, queue, reply.offsets[0].offset_at_time):
             yield message
 

@@ -62,13 +62,10 @@ class GroupAdmin(DeadLetterAdmin):
     ) -> list[QueueDescription]:
         """Return what each queue of TOPIC holds and, with TIME_MS, where that instant lies."""
         found: list[QueueDescription] = []
-        addresses = await self._brokers.addresses()
         for broker, described in (await self._described(topic)).items():
             queues = [pb.QueueId(topic=topic, queue=item.queue) for item in described.queues]
             request = pb.QueueOffsetsRequest(queues=queues, time_ms=time_ms)
-            reply = await self._brokers.ask(
-                addresses[broker], "QueueOffsets", request, pb.QueueOffsetsReply
-            )
+            reply = await self._brokers.ask(broker, "QueueOffsets", request, pb.QueueOffsetsReply)
             found += [queue_description(broker, offsets) for offsets in reply.offsets]
         return found
 
@@ -117,15 +114,14 @@ class GroupAdmin(DeadLetterAdmin):
 
     async def group_offsets(self, group: str, topic: str | None = None) -> list[GroupPosition]:
         """Return how far GROUP has come: in every queue of TOPIC, or wherever it has ever committed."""
-        addresses = await self._brokers.addresses()
         found: list[GroupPosition] = []
-        for broker, address in addresses.items():
-            queues = [] if topic is None else await self._queue_ids(address, topic)
+        for broker in await self._brokers.addresses():
+            queues = [] if topic is None else await self._queue_ids(broker, topic)
             if topic is not None and not queues:
                 continue
             request = pb.GroupOffsetsRequest(group=check_group(group), queues=queues)
-            reply = await self._brokers.ask(address, "GroupOffsets", request, pb.GroupOffsetsReply)
-            found += await self._with_bounds(broker, address, reply.offsets)
+            reply = await self._brokers.ask(broker, "GroupOffsets", request, pb.GroupOffsetsReply)
+            found += await self._with_bounds(broker, reply.offsets)
         return found
 
     async def set_group_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
@@ -136,11 +132,11 @@ class GroupAdmin(DeadLetterAdmin):
         await self._commit(group, offsets, force=False)
 
     async def _commit(self, group: str, offsets: Mapping[Queue, int], *, force: bool) -> None:
-        addresses = await self._brokers.addresses()
+        names = await self._brokers.addresses()
         for broker in sorted({queue.broker for queue in offsets}):
-            if broker not in addresses:
+            if broker not in names:
                 raise RouteNotFound(
-                    f"broker {broker!r} is not registered (known: {', '.join(addresses)})",
+                    f"broker {broker!r} is not registered (known: {', '.join(names)})",
                     broker=broker,
                 )
             own = [(queue, offset) for queue, offset in offsets.items() if queue.broker == broker]
@@ -153,22 +149,18 @@ class GroupAdmin(DeadLetterAdmin):
                 force=force,
                 moved_by=_who_asks(),
             )
-            await self._brokers.ask(
-                addresses[broker], "CommitOffsets", request, pb.CommitOffsetsReply
-            )
+            await self._brokers.ask(broker, "CommitOffsets", request, pb.CommitOffsetsReply)
 
-    async def _queue_ids(self, address: str, topic: str) -> list[pb.QueueId]:
+    async def _queue_ids(self, broker: str, topic: str) -> list[pb.QueueId]:
         request = pb.DescribeTopicRequest(topic=check_topic(topic))
         try:
-            reply = await self._brokers.ask(
-                address, "DescribeTopic", request, pb.DescribeTopicReply
-            )
+            reply = await self._brokers.ask(broker, "DescribeTopic", request, pb.DescribeTopicReply)
         except TopicNotFound:
             return []
         return [pb.QueueId(topic=topic, queue=item.queue) for item in reply.queues]
 
     async def _with_bounds(
-        self, broker: str, address: str, offsets: Iterable[pb.GroupOffset]
+        self, broker: str, offsets: Iterable[pb.GroupOffset]
     ) -> list[GroupPosition]:
         by_place = {(item.topic, item.queue): item.offset for item in offsets}
         if not by_place:
@@ -177,7 +169,7 @@ class GroupAdmin(DeadLetterAdmin):
         described: list[QueueDescription] = []
         for some in in_parts(queues):
             request = pb.QueueOffsetsRequest(queues=some)
-            reply = await self._brokers.ask(address, "QueueOffsets", request, pb.QueueOffsetsReply)
+            reply = await self._brokers.ask(broker, "QueueOffsets", request, pb.QueueOffsetsReply)
             described += [queue_description(broker, item) for item in reply.offsets]
         return [
             GroupPosition(
@@ -200,14 +192,11 @@ class GroupAdmin(DeadLetterAdmin):
             "ListGroups", pb.GroupListRequest(), pb.GroupListReply
         )
         changed: pb.GroupConfig | None = None
-        addresses = await self._brokers.addresses()
         for broker, reply in replies.items():
             for group in (one for one in reply.groups if one.name == name):
                 group.subscription_check = check
                 request = pb.CreateGroupRequest(group=group, update=True)
-                answer = await self._brokers.ask(
-                    addresses[broker], "CreateGroup", request, pb.GroupReply
-                )
+                answer = await self._brokers.ask(broker, "CreateGroup", request, pb.GroupReply)
                 changed = answer.group
         if changed is None:
             raise _not_found(name)
@@ -288,7 +277,6 @@ class GroupAdmin(DeadLetterAdmin):
     async def _look(
         self, group: str, queues: Mapping[str, Collection[tuple[str, int]]], *, with_times: bool
     ) -> Look:
-        addresses = await self._brokers.addresses()
         committed: dict[Queue, int] = {}
         metadata: dict[Queue, str] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
@@ -301,14 +289,14 @@ class GroupAdmin(DeadLetterAdmin):
             for some in in_parts(ids):
                 ask = self._brokers.ask
                 offsets = await ask(
-                    addresses[broker],
+                    broker,
                     "GroupOffsets",
                     pb.GroupOffsetsRequest(group=group, queues=some, with_times=with_times),
                     pb.GroupOffsetsReply,
                 )
-                now = await ask(addresses[broker], "Now", pb.ClockRequest(), pb.ClockReply)
+                now = await ask(broker, "Now", pb.ClockRequest(), pb.ClockReply)
                 ends = await ask(
-                    addresses[broker],
+                    broker,
                     "QueueOffsets",
                     pb.QueueOffsetsRequest(queues=some),
                     pb.QueueOffsetsReply,

@@ -7,7 +7,7 @@ be stored. Not thread-safe: the consumer's event loop owns it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQError
@@ -127,11 +127,16 @@ class AtomicReading:
         self._look_back()
         queues = list(self._seen)
         known: dict[Queue, int] = {}
-        if ask and queues:
-            try:
+        try:
+            if ask and queues:
                 known = await committed_offsets(self._reading.parts, queues)
-            except PocketMQError:
-                known = {}  # The next commit is refused if it does not fit.
+        except PocketMQError:
+            pass  # The next commit is refused if it does not fit.
+        finally:
+            self._go_back_to(known)
+
+    def _go_back_to(self, known: Mapping[Queue, int]) -> None:
+        """End it, with every queue where the group stands, as far as that is KNOWN, or else where it was read from."""
         for queue, (stretches, first) in self._seen.items():
             for stretch in stretches:
                 stretch.annul()

@@ -19,7 +19,6 @@ from typing import ClassVar, Final, TypeAlias
 from ...proto.errors import Disconnected, LeaseLost, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..connections import BROKER
 from ..queue import Queue, in_parts
 from .held_queue import HeldQueue, QueueSource
 from .parts import ConsumerParts
@@ -150,10 +149,9 @@ class Commits(OffsetKeeper):
             request.offsets.add(
                 topic=topic, queue=number, offset=offset, lease=held.token, metadata=text
             )
-        connection = self._session.connections.to(self._session.routes.address(broker))
         try:
-            await connection.call(
-                BROKER + "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
+            await self._session.ask(
+                broker, "CommitOffsets", request, pb.CommitOffsetsReply, self._timeout_ms
             )
         except PocketMQError as error:
             self._counts.commits_failed += 1

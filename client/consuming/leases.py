@@ -25,7 +25,6 @@ from typing import Final, Protocol
 from ...proto.errors import PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..connections import BROKER
 from ..queue import Queue, in_parts
 from ..tasks import Alarm
 from .parts import ConsumerParts
@@ -172,9 +171,8 @@ class Leases:
             wait_ms=wait_ms,
             generation=self.generation,
         )
-        connection = self._session.connections.to(self._session.routes.address(broker))
         timeout_ms = wait_ms + config.request_timeout_ms
-        return await connection.call(BROKER + "LeaseQueues", request, pb.LeaseReply, timeout_ms)
+        return await self._session.ask(broker, "LeaseQueues", request, pb.LeaseReply, timeout_ms)
 
     def _take(self, queue: Queue, answer: pb.QueueLease, sent_ms: int, lease_ms: int) -> None:
         now_ms = self._session.clock.now_ms()
@@ -308,8 +306,9 @@ class Leases:
             ],
         )
         try:
-            await self._session.connections.to(self._session.routes.address(broker)).call(
-                BROKER + "ReleaseQueues",
+            await self._session.ask(
+                broker,
+                "ReleaseQueues",
                 request,
                 pb.ReleaseReply,
                 self._parts.config.request_timeout_ms,

@@ -21,12 +21,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from random import Random
 from typing import Final, Protocol
 
 from ...proto.errors import (
     Disconnected,
+    MasterFenced,
     MemberFenced,
     NotServed,
     PocketMQError,
@@ -37,7 +38,6 @@ from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.java_hash import java_hash
 from ..connections import BROKER
-from ..routes import master_addresses
 from ..streams import Conversation
 from ..tasks import Alarm
 from .parts import ConsumerParts
@@ -53,8 +53,8 @@ HEARTBEATS: Final = 3
 _PAUSE_MS: Final = 100
 _PAUSE_MAX_MS: Final = 1_000
 _LEAVE_TIMEOUT_S: Final = 1.0
-#: A broker that cannot be reached, or does not coordinate: the next one of the ring does.
-_ASK_ANOTHER: Final = (Disconnected, RequestTimeout, ShuttingDown, NotServed)
+#: A broker that cannot be reached, has no master, or does not coordinate: the next one of the ring does.
+_ASK_ANOTHER: Final = (Disconnected, RequestTimeout, ShuttingDown, MasterFenced, NotServed)
 
 _Talk = Conversation[pb.MemberRequest, pb.MemberEvent]
 
@@ -64,13 +64,13 @@ def new_member_id(random: Random) -> str:
     return f"{socket.gethostname()}@{os.getpid()}@{random.getrandbits(48):012x}"
 
 
-def coordinators(group: str, addresses: Mapping[str, str]) -> list[str]:
-    """Return ADDRESSES, which are by broker name, in the order in which a member of GROUP tries them."""
-    names = sorted(addresses)
+def coordinators(group: str, brokers: Iterable[str]) -> list[str]:
+    """Return the names of BROKERS in the order in which a member of GROUP tries them."""
+    names = sorted(brokers)
     if not names:
         return []
     first = (java_hash(group) & 0x7FFFFFFF) % len(names)
-    return [addresses[name] for name in names[first:] + names[:first]]
+    return names[first:] + names[:first]
 
 
 class Follower(Protocol):
@@ -184,10 +184,10 @@ class Membership:
     async def _try_each(self) -> None:
         """Stay at the first broker of the ring that takes this member."""
         not_served: NotServed | None = None
-        for address in await self._ring():
+        for broker in await self._ring():
             self._is_in = False
             try:
-                await self._stay(address)
+                await self._stay(broker)
             except MemberFenced as error:
                 await self._fenced(error)
                 return
@@ -198,7 +198,7 @@ class Membership:
                 not_served = error if isinstance(error, NotServed) else None
                 logger.info(
                     "coordinator lost %s",
-                    Facts(group=self._parts.group, address=address, reason=error.message),
+                    Facts(group=self._parts.group, broker=broker, reason=error.message),
                 )
             if self._is_in or self._is_leaving:
                 return
@@ -217,21 +217,31 @@ class Membership:
 
     async def _ring(self) -> list[str]:
         try:
-            addresses = master_addresses(await self._session.routes.brokers())
+            brokers = await self._session.routes.brokers()
         except PocketMQError as error:
             logger.debug(
                 "brokers not found %s", Facts(group=self._parts.group, reason=error.message)
             )
             return []
-        return coordinators(self._parts.group, addresses)
+        return coordinators(self._parts.group, brokers)
 
     async def _refused(self, error: PocketMQError) -> None:
         self._follower.on_refused(error)
         clock = self._session.clock
         await clock.sleep_until(clock.now_ms() + _REFUSED_MS)
 
-    async def _stay(self, address: str) -> None:
-        """Be a member at ADDRESS until the stream ends, or a better coordinator is there."""
+    async def _stay(self, broker: str) -> None:
+        """Be a member at BROKER until the stream ends, or a better coordinator is there."""
+        routes = self._session.routes
+        while True:
+            address = routes.address(broker)
+            try:
+                return await self._stay_at(broker, address)
+            except PocketMQError as error:
+                if self._is_leaving or not routes.astray(broker, address, error):
+                    raise
+
+    async def _stay_at(self, broker: str, address: str) -> None:
         tasks = self._session.tasks
         connection = self._session.connections.to(address)
         talk = connection.converse(BROKER + "JoinGroup", pb.MemberRequest, pb.MemberEvent)
@@ -241,7 +251,7 @@ class Membership:
             self._held_changed = False
             await self._join(talk)
             beating = tasks.spawn(self._beat(talk))
-            watching = tasks.spawn(self._watch_place(talk, address))
+            watching = tasks.spawn(self._watch_place(talk, broker))
             while (event := await talk.receive()) is not None:
                 self._is_in = True
                 self._hear(event)
@@ -283,25 +293,26 @@ class Membership:
                 self._held_changed = False
             await self.say(pb.MemberRequest(heartbeat=beat))
 
-    async def _watch_place(self, talk: _Talk, address: str) -> None:
+    async def _watch_place(self, talk: _Talk, broker: str) -> None:
         """End the stream when another broker has become the rightful coordinator, and can be reached."""
         clock = self._session.clock
         while True:
             await clock.sleep_until(clock.now_ms() + WATCH_MS)
             ring = await self._ring()
-            if ring and ring[0] != address and await self._reaches(ring[0]):
+            if ring and ring[0] != broker and await self._reaches(ring[0]):
                 logger.info(
                     "coordinator changes %s",
-                    Facts(group=self._parts.group, old=address, new=ring[0]),
+                    Facts(group=self._parts.group, old=broker, new=ring[0]),
                 )
                 # Without a word: the others come too, and until then nobody's share should change.
                 talk.close()
                 return
 
-    async def _reaches(self, address: str) -> bool:
+    async def _reaches(self, broker: str) -> bool:
         try:
-            await self._session.connections.to(address).call(
-                BROKER + "Status",
+            await self._session.ask(
+                broker,
+                "Status",
                 pb.BrokerStatusRequest(),
                 pb.BrokerStatusReply,
                 self._parts.config.request_timeout_ms,

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from ...proto.errors import ClientClosed, PocketMQError, QueueNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from ..connections import BROKER
 from ..queue import QUEUES_AT_ONCE, Queue
 from ..session import Session
 
@@ -70,9 +69,9 @@ class BoundsRequests:
             return
         ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue, _ in asked]
         try:
-            connection = self._session.connections.to(self._session.routes.address(broker))
-            reply = await connection.call(
-                BROKER + "QueueOffsets",
+            reply = await self._session.ask(
+                broker,
+                "QueueOffsets",
                 pb.QueueOffsetsRequest(queues=ids, time_ms=time_ms),
                 pb.QueueOffsetsReply,
                 self._timeout_ms,

@@ -4,6 +4,8 @@ a place of the caller's choice (`pull_once`), beside whatever else the consumer 
 error                                   what happens
 lease lost                              the source is told, and reading ends
 offset out of range                     on at the nearest offset that is there, with a warning
+not the master, which is known          again there, at once
+any, of a replica that follows          again at the master, which is read from for MASTER_MS
 retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
 any other                               the same, and the application meets the error
 
@@ -20,12 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from ...proto.errors import (
     CorruptRecord,
     Disconnected,
     LeaseLost,
+    MasterFenced,
     NotReadable,
     OffsetOutOfRange,
     PocketMQError,
@@ -35,7 +38,7 @@ from ...proto.errors import (
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
-from ..config import Start
+from ..config import ConsumerConfig, Start
 from ..connections import Connection
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue, find_queue
@@ -47,6 +50,8 @@ from .supply import Supply
 
 logger = logging.getLogger(__name__)
 
+#: How long a reader that may read from any replica stays with the master after one could not serve it.
+MASTER_MS: Final = 5_000
 _MAY_COME_BACK = (TopicNotFound, QueueNotFound, NotReadable)
 
 
@@ -96,6 +101,15 @@ class QueueReader:
         self._session = parts.session
         self._counts = parts.counts
         self._decode = value_decoder(parts.config.value_deserializer)
+        #: Who was asked last, and whether that was a replica that follows.
+        self._address = ""
+        self._is_elsewhere = False
+        self._reads_any = (
+            isinstance(parts.config, ConsumerConfig) and parts.config.read_from == "any"
+        )
+        #: Which of the other replicas is read from, and from when on.
+        self._turn = parts.session.random.randrange(1 << 16) if self._reads_any else 0
+        self._any_from_ms = 0
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
@@ -131,14 +145,12 @@ class QueueReader:
                 self._supply.source.lost(self.held)
                 return
             except OffsetOutOfRange as error:
+                if self._leave_elsewhere():
+                    continue  # It may lag, or have another beginning: what holds is what the master has.
                 self._offset = self._nearest(error)
                 self._sink.started(self._queue, self._offset)
             except PocketMQError as error:
                 await self._pause(error)
-
-    def _connection(self) -> Connection:
-        session = self._session
-        return session.connections.to(session.routes.address(self._queue.broker))
 
     async def _read(self, offset: int) -> int:
         """Fetch once from OFFSET; return where to go on."""
@@ -156,9 +168,11 @@ class QueueReader:
             lease=self.held.token,
         )
         timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
+        self._address = self._place()
+        request.from_any = self._is_elsewhere
         sent_ms = self._session.clock.now_ms()
         reply, run = await fetch_run(
-            self._connection(),
+            self._session.connections.to(self._address),
             request,
             timeout_ms,
             broker=queue.broker,
@@ -166,7 +180,8 @@ class QueueReader:
             check_crcs=config.check_crcs,
             body_bytes_max=config.body_bytes_max,
         )
-        self._supply.source.fetched(self.held, sent_ms)
+        if not self._is_elsewhere:
+            self._supply.source.fetched(self.held, sent_ms)
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.clock_waits:
@@ -182,6 +197,25 @@ class QueueReader:
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
+
+    def _place(self) -> str:
+        """Return where to fetch: at the master, or at another replica if those may be read from."""
+        routes, broker = self._session.routes, self._queue.broker
+        self._is_elsewhere = False
+        if self._reads_any and self._filter is None:
+            others = routes.others(broker)
+            if others and self._session.clock.now_ms() >= self._any_from_ms:
+                self._is_elsewhere = True
+                return others[self._turn % len(others)]
+        return routes.address(broker)
+
+    def _leave_elsewhere(self) -> bool:
+        """Stay with the master for a while, if it was another replica that could not serve; return whether it was."""
+        was_elsewhere, self._is_elsewhere = self._is_elsewhere, False
+        if was_elsewhere:
+            self._turn += 1
+            self._any_from_ms = self._session.clock.now_ms() + MASTER_MS
+        return was_elsewhere
 
     def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
         self._counts.lost += reply.lost_count
@@ -214,11 +248,16 @@ class QueueReader:
         return nearest
 
     async def _pause(self, error: PocketMQError) -> None:
+        if self._leave_elsewhere():
+            return
+        moved = self._session.routes.astray(self._queue.broker, self._address, error)
+        if isinstance(error, Disconnected | MasterFenced):
+            self._supply.doubt(self.held)
+        if moved:
+            return
         self._failures += 1
         self._session.routes.ask_anew(self._queue.topic)
         self._supply.source.look_again()
-        if isinstance(error, Disconnected):
-            self._supply.doubt(self.held)
         passing = error.retriable or isinstance(error, _MAY_COME_BACK)
         if not passing:
             self._sink.fail(error)

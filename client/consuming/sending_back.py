@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...proto.errors import GroupNotFound, InvalidArgument, RouteNotFound
+from ...proto.errors import GroupNotFound, InvalidArgument
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
-from ..connections import BROKER
 from ..received_message import ReceivedMessage
 from ..session import Session
 from .unshared_queues import WATCH_UNKNOWN_MS
@@ -48,7 +47,9 @@ async def send_back(
     max_times: int | None = None,
 ) -> SentBack:
     """Send MESSAGE back for GROUP; raises what pull_consumer.py says. MAX_TIMES retries; None: as the group is set."""
-    connection = session.connections.to(await _address(session, message.broker))
+    broker = message.broker
+    if not session.routes.knows(broker):
+        await session.routes.brokers()
     request = pb.SendBackRequest(
         group=group,
         topic=message.stored_topic,
@@ -61,14 +62,16 @@ async def send_back(
     )
 
     async def ask() -> pb.SendBackReply:
-        return await connection.call(BROKER + "SendBack", request, pb.SendBackReply, timeout_ms)
+        return await session.ask(
+            broker, "SendBack", request, pb.SendBackReply, timeout_ms, repeatable=False
+        )
 
     try:
         reply = await ask()
     except GroupNotFound:
         # A consumer makes its group by committing for the first time: this one has not come so far.
         commit = pb.CommitOffsetsRequest(group=group)
-        await connection.call(BROKER + "CommitOffsets", commit, pb.CommitOffsetsReply, timeout_ms)
+        await session.ask(broker, "CommitOffsets", commit, pb.CommitOffsetsReply, timeout_ms)
         reply = await ask()
     return SentBack(
         dead=reply.dead,
@@ -81,14 +84,6 @@ async def send_back(
 def encodable(text: str) -> str:
     """Return TEXT as a request can carry it: what is no character (a stray byte of a file's name) is escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-async def _address(session: Session, broker: str) -> str:
-    try:
-        return session.routes.address(broker)
-    except RouteNotFound:
-        await session.routes.brokers()
-        return session.routes.address(broker)
 
 
 class Retrying:

@@ -14,7 +14,6 @@ from ...proto.errors import GroupNotFound, PocketMQError
 from ...proto.facts import Facts
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import retry_topic
-from ..connections import BROKER
 from ..queue import Queue, in_parts
 from ..tasks import Alarm
 from .held_queue import HeldQueue, QueueUser
@@ -244,8 +243,9 @@ async def committed_positions(
         ids = [pb.QueueId(topic=queue.topic, queue=queue.number) for queue in wanted]
         request = pb.GroupOffsetsRequest(group=parts.group, queues=ids)
         try:
-            reply = await session.connections.to(session.routes.address(broker)).call(
-                BROKER + "GroupOffsets",
+            reply = await session.ask(
+                broker,
+                "GroupOffsets",
                 request,
                 pb.GroupOffsetsReply,
                 parts.config.request_timeout_ms,

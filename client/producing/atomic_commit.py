@@ -241,6 +241,9 @@ class AsyncAtomicCommit(AsyncBlock):
             run = runs.setdefault(queue, _CommitRun(queue, [], []))
             run.rows.append(row)
             run.ids.append(self._origin.ids.many(1)[0])
+        if (tell_added := getattr(self._choice, "on_added", None)) is not None:
+            for run in runs.values():
+                tell_added(run.queue, sum(record_size(self._messages[row]) for row in run.rows))
         return list(runs.values())
 
     async def _ask(self, request: pb.AtomicCommitRequest, queue: Queue) -> pb.AtomicCommitReply:

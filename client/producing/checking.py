@@ -27,7 +27,6 @@ from ...proto.properties import REAL_QUEUE_ID
 from ...proto.record import decode_record, encode_record
 from ..config import ProducerConfig
 from ..message import Message
-from ..routes import master_addresses
 from ..session import Session
 from .transaction import (
     AsyncTransaction,
@@ -85,7 +84,7 @@ class Checking:
         pause_ms = _PAUSE_MS
         while True:
             try:
-                brokers = master_addresses(await self._session.routes.brokers())
+                brokers = await self._session.routes.brokers()
                 self._listen_to(brokers)
                 pause_ms = REFRESH_MS if brokers else min(2 * pause_ms, _PAUSE_MAX_MS)
             except PocketMQError as error:
@@ -94,19 +93,19 @@ class Checking:
             await clock.sleep_until(clock.now_ms() + pause_ms)
 
     def _listen_to(self, brokers: dict[str, str]) -> None:
-        addresses = set(brokers.values())
-        for address in self._streams.keys() - addresses:
-            self._streams.pop(address).cancel()
-        for name, address in brokers.items():
-            stream = self._streams.get(address)
+        for name in self._streams.keys() - brokers.keys():
+            self._streams.pop(name).cancel()
+        for name in brokers:
+            stream = self._streams.get(name)
             if stream is None or stream.done():
-                self._streams[address] = self._session.tasks.spawn(self._listen(name, address))
+                self._streams[name] = self._session.tasks.spawn(self._listen(name))
 
-    async def _listen(self, broker: str, address: str) -> None:
-        """Answer what BROKER at ADDRESS asks, until it does not offer that."""
-        clock = self._session.clock
+    async def _listen(self, broker: str) -> None:
+        """Answer what BROKER asks, until it does not offer that."""
+        clock, routes = self._session.clock, self._session.routes
         pause_ms = _PAUSE_MS
         while True:
+            address = routes.address(broker)
             try:
                 checks = self._session.connections.to(address).listen(
                     pb.TransactionListener(group=self._group)
@@ -120,6 +119,8 @@ class Checking:
                 return
             except PocketMQError as error:
                 logger.debug("checks broken off %s", Facts(broker=broker, reason=error.message))
+                if routes.astray(broker, address, error):
+                    continue
             await clock.sleep_until(clock.now_ms() + pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 

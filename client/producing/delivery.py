@@ -28,10 +28,12 @@ What an error says of a run: whether it may have been stored, and what is to be 
 
     error                                     stored?      then
     nothing left (Unreachable), no route      no           wait, ask for the route, send again, also elsewhere
-    Overloaded StoreFull ShuttingDown …       no           the same
+    Overloaded StoreFull NotEnoughReplicas …  no           the same
     TopicNotFound QueueNotFound NotWritable   no           once: ask for the route, send again, also elsewhere
     no answer (RequestTimeout Disconnected)   perhaps      wait, send again to the same queue
+    NotEnoughReplicasAfterAppend              yes          the same
     FlushTimeout                              yes          the same: the broker answers once the device has it
+    MasterFenced, which tells of the master   perhaps      send again there at once
     MessageTooLarge, of several messages      no           cut it in two, send both in order
     InvalidArgument, of several senders       no           cut it between them, so that only the culprit hears of it
     ProducerUnknown SequenceBroken            (as before)  begin a new epoch, send again
@@ -63,7 +65,9 @@ from ...proto.errors import (
     FlushTimeout,
     InvalidArgument,
     InvalidDelay,
+    MasterFenced,
     MessageTooLarge,
+    NotEnoughReplicasAfterAppend,
     NotWritable,
     PocketMQError,
     ProducerFenced,
@@ -91,7 +95,15 @@ logger = logging.getLogger(__name__)
 
 _STALE_ROUTE: Final = (TopicNotFound, QueueNotFound, NotWritable)
 #: Leave it open whether a run was stored.
-_OPEN: Final = (RequestTimeout, Disconnected, FlushTimeout, DiskFailure, ClientClosed)
+_OPEN: Final = (
+    RequestTimeout,
+    Disconnected,
+    FlushTimeout,
+    DiskFailure,
+    ClientClosed,
+    MasterFenced,  # It may have been stored before the epoch ended, and be known to the next master.
+    NotEnoughReplicasAfterAppend,
+)
 
 
 class _Remedy(enum.Enum):
@@ -99,6 +111,8 @@ class _Remedy(enum.Enum):
 
     #: Send it again after a pause, elsewhere if it may be.
     RETRY = "retry"
+    #: Send it again at once, where it is known now that the master is.
+    FOLLOW = "follow"
     #: Send it again at once, by a new route.
     REROUTE = "reroute"
     #: Cut it in two.
@@ -196,11 +210,14 @@ class Delivery:
         began_ms = self._clock.now_ms()
         reply: pb.ProduceReply | None = None
         error: PocketMQError | None = None
+        address, moved = "", False
         try:
             run.seal(self._origin)
-            reply = await self._ask(run)
+            address = self._session.routes.address(run.queue.broker)
+            reply = await self._ask(run, address)
         except PocketMQError as failure:
             error = failure
+            moved = self._session.routes.astray(run.queue.broker, address, failure)
         except Exception as bug:  # The edge: a bug must not leave senders waiting for ever.
             logger.exception("delivery failed %s", Facts(queue=run.queue, reason=repr(bug)))
             error = SendFailed(f"delivery to {run.queue} failed: {bug!r}")
@@ -210,11 +227,11 @@ class Delivery:
         elif error is None:
             self._succeed(run, reply)
         else:
-            self._refused(run, error)
+            self._refused(run, error, moved=moved)
         self.wake()
 
-    async def _ask(self, run: Run) -> pb.ProduceReply | None:
-        connection = self._session.connections.to(self._session.routes.address(run.queue.broker))
+    async def _ask(self, run: Run, address: str) -> pb.ProduceReply | None:
+        connection = self._session.connections.to(address)
         timeout_ms = min(self._config.request_timeout_ms, max(1, self._left_ms(run)))
         request = run.request(self._durability, self._origin.producer_id, no_reply=self._silent)
         if not self._silent:
@@ -265,8 +282,8 @@ class Delivery:
             self._counters.repeats_dropped += reply.repeated_count
             run.succeed(reply)
 
-    def _refused(self, run: Run, error: PocketMQError) -> None:
-        """Do what the ERROR that ended a try of RUN asks for."""
+    def _refused(self, run: Run, error: PocketMQError, *, moved: bool) -> None:
+        """Do what the ERROR that ended a try of RUN asks for. MOVED: now it is known where the master is."""
         run.attempts += 1
         run.last_error = error
         if _was_never_stored(error):
@@ -274,7 +291,7 @@ class Delivery:
         elif _may_have_stored(run, error):
             run.maybe_stored = True
         latest_epoch = self._numbering.latest_epoch if self._numbering is not None else 0
-        remedy = _remedy_for(run, error, latest_epoch)
+        remedy = _Remedy.FOLLOW if moved else _remedy_for(run, error, latest_epoch)
         if not run.maybe_stored:
             self._take_numbers_back(run)
         if remedy is _Remedy.SPLIT:
@@ -298,7 +315,7 @@ class Delivery:
         if run.attempts > self._config.retries:
             return self._failed(run, SendFailed)
         run.not_before_ms = 0
-        if remedy is _Remedy.RETRY or run.attempts > 1:
+        if remedy is _Remedy.RETRY or (remedy is not _Remedy.FOLLOW and run.attempts > 1):
             pause_ms = self._pause_ms(run.attempts)
             if pause_ms >= self._left_ms(run):
                 self._counters.expired += 1
@@ -314,7 +331,7 @@ class Delivery:
     def _again(self, run: Run, error: PocketMQError, remedy: _Remedy) -> None:
         """Put RUN in front again, after ERROR, and look where it goes."""
         self._counters.retries += 1
-        quiet = remedy is _Remedy.REROUTE
+        quiet = remedy in (_Remedy.REROUTE, _Remedy.FOLLOW)
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
             "run not acknowledged, trying again %s",
@@ -328,7 +345,7 @@ class Delivery:
         self._accumulator.back(run)
         if remedy is _Remedy.RENUMBER:
             self._begin_anew(run.queue)
-        else:
+        elif remedy is not _Remedy.FOLLOW:
             run.finding = True
             self._session.routes.forget(run.queue.topic)
             self._session.tasks.spawn(self._find(run, error))

@@ -16,8 +16,8 @@ of their topic is still open join it, because a round robin over single messages
 fragment a queue. Messages that are sent one at a time thus go round the queues one by one, those that are sent at once
 go by the run. A choice for each message, for example by key, is asked for every one, and pays for it in `send_many`.
 
-A choice may have a method `on_result(queue, latency_ms, error)`: it is called after each request to a broker, with the
-error or None.
+A choice may have a method `on_result(queue, latency_ms, error)`: it is called after each request that brings a run to a
+broker, with the error or None; not after those of atomic commits, whose broker is given.
 
 By a hash the same key always goes to the same queue, so that what belongs together keeps its order. Queues count in the
 order of their broker's name, then of their number, as Apache's clients do.

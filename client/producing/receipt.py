@@ -27,7 +27,7 @@ from ...proto.record import Host
 from ..message import Message
 from ..queue import Queue
 
-#: What a sender waits for: nothing, the log's pages (survives kill -9), the device, the device here and the replicas.
+#: What a sender waits for: nothing, the log's pages (survives kill -9), the device, the devices of all in sync.
 Acks = Literal["none", "memory", "disk", "replicas"]
 #: How safe a message is, in the words of `acks`; "none": nobody knows.
 Durability = Acks
@@ -60,7 +60,7 @@ def check_acks(acks: object) -> None:
     if (meant := _KAFKA_ACKS.get(acks) if isinstance(acks, Hashable) else None) is not None:
         hint = f"; Kafka's acks={acks} is {meant!r} here"
     if meant == "replicas":
-        hint += ', which needs replication: "disk" is the safest that one broker gives'
+        hint += ', which needs a replica set: "disk" is the safest that one broker gives'
     raise ConfigError(
         f'acks is {acks!r}, but must be "none", "memory", "disk", "replicas" or None{hint}',
         field="acks",
@@ -104,6 +104,8 @@ class Receipt(NamedTuple):
     recall_handle: str = ""
     #: An earlier try had been stored, whose acknowledgement was lost: the broker dropped this one.
     repeated: bool = False
+    #: With acks="replicas": how many of the replica set have it, the master among them.
+    replicas: int = 0
 
     @property
     def offset_message_id(self) -> str:
@@ -194,6 +196,7 @@ class RunReceipts:
             due_ms,
             handle,
             index < reply.repeated_count,
+            reply.replicas,
         )
 
     def _log_offset(self, index: int) -> int:

@@ -31,10 +31,9 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.message_id import UniqueIds
 from ...proto.recall_handle import decode_handle
 from ..config import ProducerConfig
-from ..connections import BROKER
 from ..message import NO_VALUE, Draft, Message, MessageParts, record_size
 from ..queue import Queue
-from ..routes import Route, master_addresses
+from ..routes import Route
 from ..session import Session, local_host
 from .accumulator import Accumulator, Budget
 from .atomic_commit import AsyncAtomicCommit
@@ -434,16 +433,17 @@ class Sender:
         self.check_open()
         session, text = self._session, recall_handle_of(handle)
         named = decode_handle(text)
-        address = master_addresses(await session.routes.brokers()).get(named.broker)
-        if address is None:
+        if named.broker not in await session.routes.brokers():
             raise RouteNotFound(
                 f"broker {named.broker!r}, which keeps the message, is not registered at {session.name_servers}",
                 broker=named.broker,
                 nameservers=session.name_servers,
             )
         request = pb.RecallRequest(topic=named.topic, handle=text)
-        connection, timeout_ms = session.connections.to(address), self.config.request_timeout_ms
-        reply = await connection.call(BROKER + "Recall", request, pb.RecallReply, timeout_ms)
+        timeout_ms = self.config.request_timeout_ms
+        reply = await session.ask(
+            named.broker, "Recall", request, pb.RecallReply, timeout_ms, repeatable=False
+        )
         return reply.message_id
 
     async def flush(self) -> None:

@@ -168,16 +168,21 @@ async def until_answered(
     clock = session.clock
     begun_ms = clock.now_ms()
     pause_ms = _PAUSE_MS
+    address = ""
     while True:
         try:
             await session.routes.find(topic, provisional=True)
-            return await ask(session.routes.address(broker))
+            address = session.routes.address(broker)
+            return await ask(address)
         except PocketMQError as error:
             if not error.retriable:
                 raise
+            moved = session.routes.astray(broker, address, error)
             elapsed_ms = clock.now_ms() - begun_ms
             if elapsed_ms + pause_ms >= timeout_ms:
                 raise late(elapsed_ms, error) from error
+        if moved:
+            continue
         session.routes.forget(topic)
         await clock.sleep_until(clock.now_ms() + pause_ms)
         pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)

@@ -219,7 +219,7 @@ class ProduceRun(_message.Message):
     def __init__(self, run_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., no_reply: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ...) -> None: ...
 
 class ProduceReply(_message.Message):
-    __slots__ = ("run_id", "first_queue_offset", "first_log_offset", "log_offsets", "durability", "store_timestamp_ms", "error", "store_host", "queue_offsets", "due_ms", "repeated_count")
+    __slots__ = ("run_id", "first_queue_offset", "first_log_offset", "log_offsets", "durability", "store_timestamp_ms", "error", "store_host", "queue_offsets", "due_ms", "repeated_count", "replicas")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +231,7 @@ class ProduceReply(_message.Message):
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DUE_MS_FIELD_NUMBER: _ClassVar[int]
     REPEATED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     run_id: int
     first_queue_offset: int
     first_log_offset: int
@@ -242,7 +243,8 @@ class ProduceReply(_message.Message):
     queue_offsets: _containers.RepeatedScalarFieldContainer[int]
     due_ms: _containers.RepeatedScalarFieldContainer[int]
     repeated_count: int
-    def __init__(self, run_id: _Optional[int] = ..., first_queue_offset: _Optional[int] = ..., first_log_offset: _Optional[int] = ..., log_offsets: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., store_timestamp_ms: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., store_host: _Optional[str] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_ms: _Optional[_Iterable[int]] = ..., repeated_count: _Optional[int] = ...) -> None: ...
+    replicas: int
+    def __init__(self, run_id: _Optional[int] = ..., first_queue_offset: _Optional[int] = ..., first_log_offset: _Optional[int] = ..., log_offsets: _Optional[_Iterable[int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., store_timestamp_ms: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., store_host: _Optional[str] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_ms: _Optional[_Iterable[int]] = ..., repeated_count: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("name", "message", "details")
@@ -262,7 +264,7 @@ class Error(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease", "check_crcs")
+    __slots__ = ("fetch_id", "topic", "queue", "offset", "max_messages", "max_bytes", "min_bytes", "max_wait_ms", "group", "filter", "lease", "from_any", "check_crcs")
     FETCH_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +276,7 @@ class FetchRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    FROM_ANY_FIELD_NUMBER: _ClassVar[int]
     CHECK_CRCS_FIELD_NUMBER: _ClassVar[int]
     fetch_id: int
     topic: str
@@ -286,8 +289,9 @@ class FetchRequest(_message.Message):
     group: str
     filter: Filter
     lease: int
+    from_any: bool
     check_crcs: bool
-    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ..., check_crcs: _Optional[bool] = ...) -> None: ...
+    def __init__(self, fetch_id: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., group: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., lease: _Optional[int] = ..., from_any: _Optional[bool] = ..., check_crcs: _Optional[bool] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("kind", "expression")
@@ -560,7 +564,7 @@ class BrokerStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BrokerStatusReply(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "address", "version", "started_ms", "min_log_offset", "max_log_offset", "flushed_offset", "dispatched_offset", "disk_used_ratio", "store_path", "recovery", "rss_bytes", "cpu_seconds", "writable", "not_writable_because", "delayed_waiting", "transactions_open", "now_ms", "virtual_clock")
+    __slots__ = ("cluster", "broker_name", "broker_id", "address", "version", "started_ms", "min_log_offset", "max_log_offset", "flushed_offset", "dispatched_offset", "disk_used_ratio", "store_path", "recovery", "rss_bytes", "cpu_seconds", "writable", "not_writable_because", "delayed_waiting", "transactions_open", "now_ms", "virtual_clock", "epoch", "in_sync", "confirm_offset")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -582,6 +586,9 @@ class BrokerStatusReply(_message.Message):
     TRANSACTIONS_OPEN_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     VIRTUAL_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -603,7 +610,10 @@ class BrokerStatusReply(_message.Message):
     transactions_open: int
     now_ms: int
     virtual_clock: bool
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., min_log_offset: _Optional[int] = ..., max_log_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., store_path: _Optional[str] = ..., recovery: _Optional[str] = ..., rss_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., writable: _Optional[bool] = ..., not_writable_because: _Optional[str] = ..., delayed_waiting: _Optional[int] = ..., transactions_open: _Optional[int] = ..., now_ms: _Optional[int] = ..., virtual_clock: _Optional[bool] = ...) -> None: ...
+    epoch: int
+    in_sync: int
+    confirm_offset: int
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., min_log_offset: _Optional[int] = ..., max_log_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., store_path: _Optional[str] = ..., recovery: _Optional[str] = ..., rss_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., writable: _Optional[bool] = ..., not_writable_because: _Optional[str] = ..., delayed_waiting: _Optional[int] = ..., transactions_open: _Optional[int] = ..., now_ms: _Optional[int] = ..., virtual_clock: _Optional[bool] = ..., epoch: _Optional[int] = ..., in_sync: _Optional[int] = ..., confirm_offset: _Optional[int] = ...) -> None: ...
 
 class RecallRequest(_message.Message):
     __slots__ = ("topic", "handle")
@@ -1303,18 +1313,20 @@ class FollowCut(_message.Message):
     def __init__(self, end: _Optional[int] = ..., synced: _Optional[int] = ...) -> None: ...
 
 class FollowBytes(_message.Message):
-    __slots__ = ("epoch", "offset", "data", "crc32", "confirm")
+    __slots__ = ("epoch", "offset", "data", "crc32", "confirm", "min_offset")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CRC32_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     offset: int
     data: bytes
     crc32: int
     confirm: int
-    def __init__(self, epoch: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm: _Optional[int] = ...) -> None: ...
+    min_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
 
 class FollowAck(_message.Message):
     __slots__ = ("epoch", "written", "synced")
@@ -1327,20 +1339,22 @@ class FollowAck(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., written: _Optional[int] = ..., synced: _Optional[int] = ...) -> None: ...
 
 class FollowState(_message.Message):
-    __slots__ = ("epoch", "log_offset", "file", "version", "whole", "diff")
+    __slots__ = ("epoch", "log_offset", "file", "version", "whole", "diff", "base")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     log_offset: int
     file: str
     version: int
     whole: bytes
     diff: bytes
-    def __init__(self, epoch: _Optional[int] = ..., log_offset: _Optional[int] = ..., file: _Optional[str] = ..., version: _Optional[int] = ..., whole: _Optional[bytes] = ..., diff: _Optional[bytes] = ...) -> None: ...
+    base: int
+    def __init__(self, epoch: _Optional[int] = ..., log_offset: _Optional[int] = ..., file: _Optional[str] = ..., version: _Optional[int] = ..., whole: _Optional[bytes] = ..., diff: _Optional[bytes] = ..., base: _Optional[int] = ...) -> None: ...
 
 class FollowStateAck(_message.Message):
     __slots__ = ("file", "version")
@@ -1371,6 +1385,80 @@ class FollowReply(_message.Message):
     bytes: FollowBytes
     state: FollowState
     def __init__(self, begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., bytes: _Optional[_Union[FollowBytes, _Mapping]] = ..., state: _Optional[_Union[FollowState, _Mapping]] = ...) -> None: ...
+
+class ReplicaStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReplicaStatusReply(_message.Message):
+    __slots__ = ("cluster", "set", "replica_id", "role", "epoch", "master", "end", "synced", "confirm", "unclean", "has_session", "in_sync", "followers")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_FIELD_NUMBER: _ClassVar[int]
+    HAS_SESSION_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    set: str
+    replica_id: int
+    role: ReplicaRole
+    epoch: int
+    master: int
+    end: int
+    synced: int
+    confirm: int
+    unclean: bool
+    has_session: bool
+    in_sync: _containers.RepeatedScalarFieldContainer[int]
+    followers: _containers.RepeatedCompositeFieldContainer[FollowerStatus]
+    def __init__(self, cluster: _Optional[str] = ..., set: _Optional[str] = ..., replica_id: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ..., end: _Optional[int] = ..., synced: _Optional[int] = ..., confirm: _Optional[int] = ..., unclean: _Optional[bool] = ..., has_session: _Optional[bool] = ..., in_sync: _Optional[_Iterable[int]] = ..., followers: _Optional[_Iterable[_Union[FollowerStatus, _Mapping]]] = ...) -> None: ...
+
+class FollowerStatus(_message.Message):
+    __slots__ = ("replica_id", "written", "synced")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
+    replica_id: int
+    written: int
+    synced: int
+    def __init__(self, replica_id: _Optional[int] = ..., written: _Optional[int] = ..., synced: _Optional[int] = ...) -> None: ...
+
+class MoveMasterRequest(_message.Message):
+    __slots__ = ("set", "to", "timeout_ms")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    to: int
+    timeout_ms: int
+    def __init__(self, set: _Optional[str] = ..., to: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class MoveMasterReply(_message.Message):
+    __slots__ = ("epoch", "refused_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    refused_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., refused_ms: _Optional[int] = ...) -> None: ...
+
+class AcceptLossRequest(_message.Message):
+    __slots__ = ("set", "replica_id")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    replica_id: int
+    def __init__(self, set: _Optional[str] = ..., replica_id: _Optional[int] = ...) -> None: ...
+
+class AcceptLossReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ConnectionListRequest(_message.Message):
     __slots__ = ("first_id", "max_connections")

@@ -1,4 +1,4 @@
-"""A channel to one server over HTTP/2 in plaintext: it connects when it is asked, and again when asked after a loss.
+"""A channel to one server over HTTP/2, in plaintext or TLS: it connects when it is asked, and anew after a loss.
 
     async with Http2Channel("127.0.0.1:8081") as channel:
         ask = channel.unary_unary(path, Request.SerializeToString, Reply.FromString)
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from base64 import b64encode
 from typing import Any, Final
 
@@ -46,9 +47,14 @@ class Http2Channel:
     """A channel to ADDRESS, "host:port". It is a `channels.Channel`."""
 
     def __init__(
-        self, address: str, limits: ChannelLimits | None = None, user_agent: str = USER_AGENT
+        self,
+        address: str,
+        limits: ChannelLimits | None = None,
+        user_agent: str = USER_AGENT,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
+        self._tls = tls
         self._user_agent = user_agent
         self._limits = limits or ChannelLimits()
         self._link: ClientLink | None = None
@@ -74,7 +80,7 @@ class Http2Channel:
         """Return what the head of a request for PATH always says."""
         return [
             (":method", "POST"),
-            (":scheme", "http"),
+            (":scheme", "https" if self._tls else "http"),
             (":path", path),
             (":authority", self.address),
             ("te", "trailers"),
@@ -129,7 +135,7 @@ class Http2Channel:
         limits = self._limits
         try:
             async with asyncio.timeout(limits.connect_ms / 1000):
-                link = await ClientLink.open(self.address, limits, self._leaving)
+                link = await ClientLink.open(self.address, limits, self._leaving, self._tls)
         except TimeoutError:
             raise ConnectionError(f"no answer within {limits.connect_ms} ms") from None
         except OSError:
@@ -251,7 +257,14 @@ def _field(entry: tuple[str, str | bytes]) -> Field:
 
 
 def connect(
-    address: str, *, limits: ChannelLimits | None = None, user_agent: str = USER_AGENT
+    address: str,
+    *,
+    limits: ChannelLimits | None = None,
+    user_agent: str = USER_AGENT,
+    tls: ssl.SSLContext | None = None,
 ) -> Http2Channel:
-    """Return a channel to ADDRESS, "host:port", for `async with`. It connects when it is first called."""
-    return Http2Channel(address, limits, user_agent)
+    """Return a channel to ADDRESS, "host:port", for `async with`. It connects when it is first called.
+
+    TLS is what handshakes need (`Certificate.client_context`); None: plaintext.
+    """
+    return Http2Channel(address, limits, user_agent, tls)

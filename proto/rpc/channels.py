@@ -139,6 +139,10 @@ class StreamCall(Protocol):
         """Return the sentence of the status, once it has ended."""
         ...
 
+    async def trailing_metadata(self) -> Any:
+        """Return the metadata behind the answer, once it has ended: pairs, as those of `CallFailed`."""
+        ...
+
 
 class StreamMethod(Protocol):
     """A bidirectional method of a server."""

@@ -452,6 +452,9 @@ class ClientStreamCall(ClientCall):
     async def details(self) -> str:
         return (await self._ended()).details
 
+    async def trailing_metadata(self) -> Metadata:
+        return (await self._ended()).trailing
+
 
 def decoded(deserialize: Deserialize, message: bytes) -> Any:
     """Return what MESSAGE is; raise CallFailed if it is nothing."""

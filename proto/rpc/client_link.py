@@ -8,8 +8,10 @@ on, and the connection ends with the last of them.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
+import ssl
 from collections import deque
 from collections.abc import Callable
 from socket import IPPROTO_TCP, TCP_NODELAY
@@ -73,17 +75,24 @@ class ClientLink(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, address: str, limits: ChannelLimits, leaving: Callable[[ClientLink], None]
+        cls,
+        address: str,
+        limits: ChannelLimits,
+        leaving: Callable[[ClientLink], None],
+        tls: ssl.SSLContext | None = None,
     ) -> ClientLink:
         """Return a connection to ADDRESS, "host:port", once its settings are there. Raises OSError, ValueError."""
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
             raise ValueError(f"{address[:60]!r} is no host:port")
+        host = host.strip("[]")
         transport, link = await asyncio.get_running_loop().create_connection(
             lambda: cls(limits, leaving),
-            host.strip("[]"),
+            host,
             int(port),
-            happy_eyeballs_delay=_NEXT_ADDRESS_S,
+            ssl=tls,
+            # The race of a name's addresses can leave a socket open where it is broken off.
+            happy_eyeballs_delay=None if _is_address(host) else _NEXT_ADDRESS_S,
         )
         try:
             await link._ready
@@ -344,6 +353,15 @@ class ClientLink(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
+def _is_address(host: str) -> bool:
+    """Is HOST an IP address, and no name?"""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def too_many(limits: ChannelLimits) -> Status:
     """Return how a call ends that there is no room for."""
     return Status(
@@ -353,7 +371,9 @@ def too_many(limits: ChannelLimits) -> Status:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why ERROR came: the operating system's words where asyncio wraps them."""
+    """Return why ERROR came: the words of TLS, or of the operating system where asyncio wraps them."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'verify_message', '') or error.reason or error}"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
     return str(error) or type(error).__name__

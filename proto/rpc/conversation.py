@@ -329,6 +329,10 @@ class ServerConversation:
 
     # --- the end
 
+    def calls(self) -> list[OpenCall]:
+        """Return the calls and streams that are open."""
+        return list(self._calls.values())
+
     @property
     def open_calls(self) -> int:
         """How many calls and streams are open."""

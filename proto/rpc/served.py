@@ -178,12 +178,7 @@ class Served:
         released: Callable[[], None] = _ignore,
     ) -> None:
         self._describe = describe
-        self.methods: dict[str, ServedMethod] = {}
-        for table in tables:
-            for method in table:
-                assert method.path not in self.methods, f"two tables serve {method.path}"
-                self.methods[method.path] = ServedMethod(method)
-        self.pages = None if page is None else PageCalls(page)
+        self.serve(tables, page)
         self.limits = limits
         self.deadlines = deadlines
         self.now_ms = now_ms
@@ -195,6 +190,15 @@ class Served:
         self.inflater = Inflater()
         #: A stop has begun: streams are to end.
         self.stopping = False
+
+    def serve(self, tables: Iterable[MethodTable], page: Page | None) -> None:
+        """Have the methods of TABLES, and PAGE, answer what is asked from now on."""
+        self.methods: dict[str, ServedMethod] = {}
+        for table in tables:
+            for method in table:
+                assert method.path not in self.methods, f"two tables serve {method.path}"
+                self.methods[method.path] = ServedMethod(method)
+        self.pages = None if page is None else PageCalls(page)
 
     def failed(self, error: RpcError) -> bytes:
         """Return the trailers of an answer that is ERROR."""

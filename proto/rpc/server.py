@@ -26,13 +26,14 @@ from itertools import islice
 from random import Random
 from typing import Any, Final
 
+from .conversation import OpenCall
 from .errors import Describe, RpcError, RpcFailure, described
 from .limits import ConnectionLimits, Limits
 from .listening import BACKLOG, listen
 from .methods import Certificate, ConnectionFigures, ConnectionTotals, MethodTable
 from .pages import Page
 from .served import Deadlines, Served
-from .server_link import ServerLink, server_context
+from .server_link import ServerLink
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ LARGE_READ_BYTES: Final = 256 * 1024
 _WIND_DOWN_SHARE: Final = 0.8
 #: How long a stop waits for peers to take what is left.
 _CLOSE_S: Final = 1.0
+#: How often is looked whether calls under other tables are over.
+_LOOK_S: Final = 0.005
 #: How long after much was freed the system gets it back, and how often at most.
 _GIVE_BACK_MS: Final = 1_000
 #: Connections of one age do not all end together: they get up to this share less.
@@ -58,12 +61,14 @@ class Server:
         *,
         limits: Limits | None = None,
         certificate: Callable[[], Awaitable[Certificate]] | None = None,
+        secure_only: bool = False,
         page: Page | None = None,
         random: Random | None = None,
         describe: Describe | None = None,
     ) -> None:
         """CERTIFICATE returns what to show, and is asked at each handshake; without, there is no TLS.
 
+        SECURE_ONLY: plaintext is refused.
         PAGE answers GET and HEAD, in HTTP/1.1 and HTTP/2; without, they are refused.
         """
         self.limits = limits or Limits()
@@ -74,6 +79,7 @@ class Server:
         )
         self._certificate = certificate
         self.is_secure = certificate is not None
+        self.secure_only = secure_only
         self.page = page
         self._random = random or Random()
         self.deadlines = Deadlines(self._wake_at)
@@ -119,6 +125,36 @@ class Server:
             server = await self.loop.create_server(self._accept, sock=socket, backlog=BACKLOG)
             self._servers.append(server)
         return bound
+
+    async def replace(
+        self, tables: Iterable[MethodTable], grace_s: float, *, page: Page | None = None
+    ) -> None:
+        """Serve TABLES and PAGE from now on, at the same port and over the connections that are open.
+
+        Calls under way are those of the tables before: streams are told to end, and what is open after GRACE_S seconds
+        fails with Stopping. Returns once they are over.
+        """
+        self.served.serve(tables, page)
+        before: list[OpenCall] = []
+        for connection in self._open.values():
+            if connection.conversation is not None:
+                before += connection.conversation.calls()
+        for call in before:
+            call.wind_down()
+        self._touch_all()
+        deadline_s = self.loop.time() + grace_s
+        left = before
+        while left and self.loop.time() < deadline_s:
+            await asyncio.sleep(min(_LOOK_S, grace_s))
+            left = [call for call in left if not call.is_over]
+        for call in left:
+            call.give_up()
+        self._touch_all()
+
+    def _touch_all(self) -> None:
+        for connection in list(self._open.values()):
+            if connection.conversation is not None:
+                connection.conversation.touch()
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Refuse new calls, let open ones end within GRACE_S seconds, fail the rest, and close."""
@@ -191,7 +227,7 @@ class Server:
         try:
             certificate = await self._certificate()
             if self._shown is None or self._shown[0] is not certificate:
-                self._shown = certificate, server_context(certificate)
+                self._shown = certificate, certificate.server_context()
         except (RpcError, ssl.SSLError, OSError) as error:
             logger.warning("TLS not served reason=%s", error)
             return None

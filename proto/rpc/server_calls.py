@@ -275,6 +275,11 @@ class ServerUnaryCall(RequestContext, Call):
         if self._is_open():
             self._settle_with(error)
 
+    @property
+    def is_over(self) -> bool:
+        """Was it answered, or has its caller gone?"""
+        return self._answered
+
     def _is_open(self) -> bool:
         """May it be answered? A second answer is a bug, but for the race with a stop or a caller that goes."""
         if self.cancelled:
@@ -395,6 +400,11 @@ class ServerStreamCall(RequestContext, Stream):
         self._has_head = False
         self._ended = False
         self._drained: list[asyncio.Future[None]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Has it ended?"""
+        return self._ended
 
     def open(self) -> None:
         """Ask the handler of a talk for its receiver; a server stream has its request first."""

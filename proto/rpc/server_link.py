@@ -17,9 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import ssl
-import tempfile
 from collections.abc import Callable, Coroutine
 from functools import partial
 from socket import IPPROTO_TCP, TCP_NODELAY
@@ -30,13 +28,12 @@ from .conversation import NO_CALLS, ServerConversation
 from .incoming import PingAnswered
 from .limits import ConnectionLimits, Limits
 from .listening import address_of
-from .methods import Certificate, ConnectionFigures
+from .methods import ConnectionFigures
 from .pages import Page, in_http1
 from .served import Deadline, Deadlines, Served
 
 logger = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
-_PROTOCOLS: Final = ("h2", "http/1.1")
 
 
 class Keepalive:
@@ -96,6 +93,8 @@ class LinkOwner(Protocol):
     page: Page | None
     #: Is there a certificate to show?
     is_secure: bool
+    #: Is plaintext refused?
+    secure_only: bool
     #: What any connection reads goes here and is taken out at once; VIEW is the beginning of LARGE_VIEW.
     view: memoryview
     large_view: memoryview
@@ -225,7 +224,10 @@ class ServerLink(asyncio.BufferedProtocol):
     def _on_first_bytes(self, data: bytes) -> None:
         self._first += data
         kind = self._first[0]
-        if kind == _HTTP2:
+        if self._server.secure_only and kind != _TLS and not self._wire.is_secure:
+            logger.debug("plaintext refused peer=%s", self.peer)
+            self.abort("plaintext")
+        elif kind == _HTTP2:
             self._speak_http2()
         elif kind in _HTTP and self._server.page is not None:
             self._take = self._on_page_head
@@ -494,31 +496,6 @@ class ServerLink(asyncio.BufferedProtocol):
 
 
 # --- TLS and the wire
-
-
-def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """Return what handshakes with CERTIFICATE need: TLS 1.2 or later, HTTP/2 before HTTP/1.1 (ALPN)."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(list(_PROTOCOLS))
-    _load(context, certificate)
-    return context
-
-
-def _load(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Have CONTEXT show CERTIFICATE. OpenSSL takes files only: it gets one without a name where there are such."""
-    content = certificate.key + b"\n" + certificate.chain
-    if hasattr(os, "memfd_create"):
-        with open(os.memfd_create("certificate"), "wb") as file:
-            file.write(content)
-            file.flush()
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-        return
-    with tempfile.NamedTemporaryFile() as named:
-        named.write(content)
-        named.flush()
-        context.load_cert_chain(named.name)
 
 
 class TlsSession:

@@ -199,7 +199,8 @@ class ConfigLoader:
         try:
             return _parsed(data, parse_text) if data else None
         except ValueError:
-            raise StartRefused from None
+            reason = f"{path} and its .bak cannot be read: repair one of them"
+            raise StartRefused(reason=reason) from None
 
     def _remove(self, path: str) -> None:
         if self._aside is None or not self._disk.size(path):

@@ -16,11 +16,17 @@ _JAVA_LONG = re.compile(r"[+-]?[0-9]+")
 
 
 class StartRefused(Exception):
-    """Apache's broker does not start on this store; the text is what its launcher would say."""
+    """Apache's broker does not start on this store.
 
-    def __init__(self, text: str = "BrokerController.initialize returned false") -> None:
+    text: what its launcher would say.  reason: what is wrong and what helps, with the file; "" where text is all.
+    """
+
+    def __init__(
+        self, text: str = "BrokerController.initialize returned false", *, reason: str = ""
+    ) -> None:
         super().__init__(text)
         self.text = text
+        self.reason = reason
 
 
 def java_long(text: str) -> int:

@@ -9,7 +9,15 @@ epochFileCheckpoint, at the store's root: which master began to write where.
 
 brokerIdentity, at the store's root, without a line end: `DefaultCluster#broker-a#1`, the id from 1 on, for good.
 
-pocketmq/replica.json, ours: `{"format":1,"epochSeen":7}`, the highest epoch that this replica was ever told of.
+pocketmq/replica.json, ours, what this replica has to know after a restart:
+
+    {"format":1,"epochSeen":7,"unclean":false,"synced":4096,"confirm":4096,"bootId":"8c1f…"}
+
+    epochSeen  the highest epoch that it was ever told of
+    unclean    it may lack what it once said it had
+    synced     so much of the log, at least, was on the device when this was written
+    confirm    what stands below may be seen by consumers, and is on all replicas that count
+    bootId     of the machine's start in which it was written; "": unknown
 
 Errors are ValueError, one sentence without the file's name. Source: replication.md §4.3.
 """
@@ -21,7 +29,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 #: Epoch and start of each, in order.
 EpochStarts: TypeAlias = Sequence[tuple[int, int]]
@@ -43,6 +51,16 @@ class BrokerIdentity(NamedTuple):
     cluster: str
     name: str
     id: int
+
+
+class ReplicaNote(NamedTuple):
+    """What replica.json says."""
+
+    epoch_seen: int = 0
+    unclean: bool = False
+    synced: int = 0
+    confirm: int = 0
+    boot_id: str = ""
 
 
 def render_epochs(epochs: EpochStarts) -> str:
@@ -95,13 +113,21 @@ def parse_identity(text: str) -> BrokerIdentity:
     return BrokerIdentity(parts[0], parts[1], int(parts[2]))
 
 
-def render_epoch_seen(epoch: int) -> str:
+def render_note(note: ReplicaNote) -> str:
     """Return the text of replica.json."""
-    return json.dumps({"format": _FORMAT, "epochSeen": epoch}, separators=(",", ":"))
+    fields = {
+        "format": _FORMAT,
+        "epochSeen": note.epoch_seen,
+        "unclean": note.unclean,
+        "synced": note.synced,
+        "confirm": note.confirm,
+        "bootId": note.boot_id,
+    }
+    return json.dumps(fields, separators=(",", ":"))
 
 
-def parse_epoch_seen(text: str) -> int:
-    """Return the epoch that replica.json names."""
+def parse_note(text: str) -> ReplicaNote:
+    """Return what replica.json says."""
     fields = json.loads(text)
     if not isinstance(fields, dict):
         raise ValueError("it is no JSON object")
@@ -109,7 +135,22 @@ def parse_epoch_seen(text: str) -> int:
         raise ValueError(
             f'"format" is {fields.get("format")!r:.40}, and this program knows {_FORMAT}'
         )
-    epoch = fields.get("epochSeen")
-    if type(epoch) is not int or not 0 <= epoch <= _EPOCH_MAX:
-        raise ValueError(f'"epochSeen" is {epoch!r:.40}, not a number from 0 to {_EPOCH_MAX}')
-    return epoch
+    unclean, boot_id = fields.get("unclean"), fields.get("bootId")
+    if not isinstance(unclean, bool):
+        raise ValueError(f'"unclean" is {unclean!r:.40}, not true or false')
+    if not isinstance(boot_id, str):
+        raise ValueError(f'"bootId" is {boot_id!r:.40}, not a string')
+    return ReplicaNote(
+        epoch_seen=_number(fields, "epochSeen", _EPOCH_MAX),
+        unclean=unclean,
+        synced=_number(fields, "synced", _LONG_MAX),
+        confirm=_number(fields, "confirm", _LONG_MAX),
+        boot_id=boot_id,
+    )
+
+
+def _number(fields: dict[str, Any], name: str, most: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f'"{name}" is {value!r:.40}, not a number from 0 to {most}')
+    return value

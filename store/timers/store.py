@@ -16,7 +16,7 @@ Synchronous, not thread-safe: the store's owner calls it. Source: store-format.m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,6 +89,17 @@ class TimerMetrics:
         self._changed = True
         return found.count
 
+    def replace(self, counts: Mapping[str, int]) -> None:
+        """Let so many messages of each topic of COUNTS wait."""
+        for topic, count in counts.items():
+            if (more := count - self.count(topic)) != 0:
+                self.add(topic, more)
+
+    @property
+    def version(self) -> DataVersion:
+        """Another one after each change of a count."""
+        return self._version
+
     def count(self, topic: str) -> int:
         """Return how many messages of TOPIC wait."""
         found = self._counts.get(topic)
@@ -96,7 +107,9 @@ class TimerMetrics:
 
     def remove(self, topic: str) -> None:
         """Forget TOPIC, which was deleted."""
-        self._changed |= self._counts.pop(topic, None) is not None
+        if self._counts.pop(topic, None) is not None:
+            self._version = self._version.next(self._now_ms())
+            self._changed = True
 
     @property
     def counts(self) -> dict[str, int]:
@@ -192,6 +205,11 @@ class TimerStore:
         self._parts = parts
         self._health = health
         self._now_ms = now_ms
+        #: The read time that was reached last, and what of the timer topic had been entered then; None: none was.
+        self.reached: tuple[int, int] | None = None
+        #: Of slots that are not over, by their time: where the newest message that was looked at begins in the log,
+        #: and before which due time all up to that one were handed on. Whoever hands on keeps it.
+        self.begun: dict[int, tuple[int, int]] = {}
         self._claim: Claim | None = None
         self._worth_ms = 0
         self._flushed_offset = 0
@@ -314,7 +332,12 @@ class TimerStore:
     def delivered_up_to(self, read_ms: int) -> None:
         """Everything in the slots before READ_MS, a multiple of the precision, was handed on; it never goes back."""
         time = read_ms // self.precision_ms
-        if time > self.ring.read_time and self.ring.pass_to(time):
+        if time <= self.ring.read_time:
+            return
+        self.reached = read_ms, _ = time * self.precision_ms, self.queue_offset
+        for slot_ms in [slot_ms for slot_ms in self.begun if slot_ms < read_ms]:
+            del self.begun[slot_ms]
+        if self.ring.pass_to(time):
             self._worth_ms = read_ms
 
     def replace_slot(self, slot_ms: int, positions: Longs) -> None:

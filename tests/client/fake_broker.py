@@ -96,6 +96,7 @@ class FakeBroker:
             durability=run.durability,
             store_timestamp_ms=self.now_ms,
             store_host="127.0.0.1:8081",
+            replicas=2 if run.durability == pb.REPLICAS else 0,
         )
         records = cut(run.records, sizes)
         if any(self._due_ms(record) for record in records):

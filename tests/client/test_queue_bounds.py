@@ -43,6 +43,7 @@ async def _bounds(here: World) -> tuple[BoundsRequests, Session]:
     return BoundsRequests(session, 3_000), session
 
 
+@pytest.mark.slow
 async def test_a_consumer_of_very_many_queues_asks_for_their_bounds_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

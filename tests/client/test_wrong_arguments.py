@@ -54,7 +54,7 @@ message: Any = Message
         (lambda: pusher("g", "t", max_reconsume_times="3"), "must be a whole number or None"),
         (
             lambda: producer(acks=-1),
-            "Kafka's acks=-1 is 'replicas' here, which needs replication: \"disk\" is the",
+            "Kafka's acks=-1 is 'replicas' here, which needs a replica set: \"disk\" is the",
         ),
         (
             lambda: producer(acks="all"),

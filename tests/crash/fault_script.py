@@ -1,8 +1,8 @@
 """All that a broker does, in one short script, and what has to be true afterwards.
 
-The script runs in two lives of a broker over one store, on virtual time and without a network. Whatever fails in it has
-to be told: to the caller, to whoever starts or stops the broker, or in the log. Then a third life, whose disk is sound,
-has to find everything that was acknowledged.
+The script runs in two lives of a broker over one store, on virtual time (its sleeps cost nothing) and without a
+network. Whatever fails in it has to be told: to the caller, to whoever starts or stops the broker, or in the log. Then
+a third life, whose disk is sound, has to find everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -315,9 +315,8 @@ async def first_life(life: _Life) -> None:
     await _pop_some(life)
     await _read_some(life)
     await life.ask("Lookup", pb.LookupRequest(topic=TOPIC, key=_key("plain-1")))
-    await asyncio.sleep(
-        70
-    )  # What is due is delivered; queues, checkpoint and tables reach the device.
+    # On virtual time, as all sleeps here: what is due is delivered; queues, checkpoint and tables reach the device.
+    await asyncio.sleep(70)
 
 
 async def _create(life: _Life, topic: str) -> bool:

@@ -11,6 +11,7 @@ from .kill_campaign import Campaign
 KILLS = 8
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.campaign
 @pytest.mark.timeout(180)

@@ -4,6 +4,7 @@ A new process takes half a second to import what it needs; in this one that is d
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -52,8 +53,14 @@ class Shell:
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
         environment = {"POCKETMQ_NAMESERVER": self.nameserver}
-        with CliRunner().isolation(input=stdin, env=environment) as (out, err, _both):
-            code = cli.run(arguments)
+        root = logging.getLogger()
+        handlers, level = list(root.handlers), root.level
+        try:
+            with CliRunner().isolation(input=stdin, env=environment) as (out, err, _both):
+                code = cli.run(arguments)
+        finally:  # Commands that serve set up the process's logging.
+            root.handlers[:] = handlers
+            root.setLevel(level)
         return Done(code, out.getvalue().decode(), err.getvalue().decode())
 
     def done(self, *arguments: str) -> list[dict[str, Any]]:

@@ -276,6 +276,52 @@ async def test_a_commit_that_is_given_up_and_was_made_is_not_made_again(
         assert await results(cluster) == list(range(COUNT))
 
 
+async def test_a_block_that_is_cancelled_twice_lets_go_of_its_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(tmp_path) as cluster:
+        async with AsyncProducer(cluster.address) as producer, reader(cluster) as consumer:
+            assert cluster.broker is not None
+            asked = asyncio.Queue[str]()
+            with monkeypatch.context() as patch:
+                for session in (producer._sender._session, consumer._session):
+                    connection = session.connections.to(cluster.broker.address)
+
+                    async def hang(path: str, *rest: Any, call: Any = connection.call) -> Any:
+                        if path.endswith(("CommitAtomically", "GroupOffsets")):
+                            asked.put_nowait(path.rpartition("/")[2])
+                            await asyncio.Event().wait()
+                        return await call(path, *rest)
+
+                    patch.setattr(connection, "call", hang)
+                work = asyncio.create_task(transform(producer, consumer, 8))
+                assert await asked.get() == "CommitAtomically"
+                work.cancel()
+                assert await asked.get() == "GroupOffsets"
+                work.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await work
+            assert await transform(producer, consumer) == COUNT
+
+        assert await results(cluster) == list(range(COUNT))
+
+
+async def test_a_sticky_producer_goes_to_the_next_queue_once_it_has_filled_one(
+    tmp_path: Path,
+) -> None:
+    async with filled(tmp_path) as cluster:
+        producer = AsyncProducer(cluster.address, queue_choice="sticky", batch_size=4096)
+        async with producer, reader(cluster) as consumer:
+            queues = []
+            for _ in range(4):
+                async with producer.atomic_commit(consumer) as commit:
+                    await consumer.poll(timeout_ms=5_000)
+                    commit.send("out", os.urandom(4096))
+                queues.append(commit.receipts[0].queue)
+            assert sorted(queues[:2]) == [0, 1]
+            assert queues[2:] == queues[:2]
+
+
 async def test_a_queue_that_was_lost_meanwhile_is_not_committed(tmp_path: Path) -> None:
     async with filled(tmp_path) as cluster:
         async with AsyncProducer(cluster.address) as producer, reader(cluster) as consumer:
@@ -295,6 +341,7 @@ async def test_a_queue_that_was_lost_meanwhile_is_not_committed(tmp_path: Path) 
         assert await results(cluster) == list(range(COUNT))
 
 
+@pytest.mark.long
 async def test_members_that_come_and_go_make_one_output_of_each_input(tmp_path: Path) -> None:
     async with filled(tmp_path, queues=4) as cluster:
 

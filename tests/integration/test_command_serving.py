@@ -1,9 +1,12 @@
 """`pocketmq serve` as a user runs it: its end, its store, its ports, its configuration."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ..broker.replication.replica_set import free_ports
 from ..served import ServerProcess
 from .command import pocketmq
 
@@ -158,3 +161,16 @@ def test_a_folder_of_other_things_is_refused_unless_forced(tmp_path: Path) -> No
         assert server.ready["store"] == str(tmp_path)
     with ServerProcess(tmp_path):  # Now it holds a store.
         assert (tmp_path / "thesis.txt").read_text() == "three years"
+
+
+def test_a_replica_whose_registry_is_away_waits_for_it_and_can_be_stopped(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    replica = ("--replica-set", "orders", "--replica-id", "1", "--zookeeper", "127.0.0.1:1")
+    ports = ("--replication-listen", f"127.0.0.1:{port}", "--port", "0")
+    command = [sys.executable, "-m", "pocketmq", "broker", "--store", str(tmp_path / "store")]
+    with subprocess.Popen([*command, *replica, *ports], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert any(b"the registry does not answer" in line for line in process.stderr)
+        process.terminate()
+        assert process.wait(timeout=10) == 0
+    assert not (tmp_path / "store" / "abort").exists()

@@ -150,3 +150,11 @@ def test_what_was_sent_to_a_topic_is_described(call: Shell) -> None:
     assert described["sent"]["last_ms"] > 0
     assert "2 messages, " in shown
     assert "since the brokers started, the last at " in shown
+
+
+def test_how_many_replicas_a_topic_needs_is_said_when_it_is_made_or_changed(call: Shell) -> None:
+    (made,) = call.done("topic", "create", "Kept", "--min-in-sync", "2")
+    (changed,) = call.done("topic", "update", "Kept", "--min-in-sync", "3")
+
+    assert [one["attributes"]["min_in_sync"] for one in (made, changed)] == ["2", "3"]
+    assert call("topic", "update", "Kept", "--min-in-sync", "0").code == 2

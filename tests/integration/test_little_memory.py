@@ -43,6 +43,7 @@ def read(server: ServerProcess, group: str, count: int, *, within_s: float) -> s
     return bodies
 
 
+@pytest.mark.long
 def test_a_server_at_its_limit_fails_calls_and_keeps_what_it_acknowledged(
     tmp_path: Path,
 ) -> None:
@@ -92,6 +93,7 @@ def _try_to_read(server: ServerProcess, number: int) -> None:
         read(server, f"reader-{number}", 150, within_s=5)
 
 
+@pytest.mark.long
 def test_a_start_without_enough_memory_says_so_and_the_next_one_finds_everything(
     tmp_path: Path,
 ) -> None:

@@ -185,6 +185,7 @@ def test_what_is_due_on_the_way_is_handled_at_its_instant(server: ServerProcess)
     assert took_s < PATIENCE_S, took_s
 
 
+@pytest.mark.long
 def test_a_consumer_that_stands_still_keeps_the_clock_for_so_long_and_no_longer(
     server: ServerProcess,
 ) -> None:

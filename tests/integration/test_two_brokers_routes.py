@@ -180,9 +180,27 @@ async def test_who_has_dialled_another_broker_is_named_our_own_address(cluster: 
     } == where
 
 
-async def test_an_outcome_finds_the_broker_of_its_half_message(cluster: Cluster) -> None:
-    a, b = await cluster.broker("a"), await cluster.broker("b")
+async def test_a_broker_is_named_its_own_address_also_for_a_topic_that_no_other_has(
+    cluster: Cluster,
+) -> None:
+    a = await cluster.broker("a")
+    await cluster.topic("mine", queues=1)
+    b = await cluster.broker("b")
+
+    for dialled in ([a.address, b.address], [b.address]):
+        assert brokers_in(await route(a, "mine", *dialled)) == {"a": [a.address]}
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "gone"), [(True, v2.INVALID_TRANSACTION_ID), (False, v2.TOPIC_NOT_FOUND)]
+)
+async def test_an_outcome_finds_the_broker_of_its_half_message(
+    cluster: Cluster, everywhere: bool, gone: v2.Code
+) -> None:
+    a = await cluster.broker("a") if everywhere else None
+    b = await cluster.broker("b")
     await cluster.topic("paid", queues=1, type="TRANSACTION")
+    a = a or await cluster.broker("a")
     message = v2.Message(
         topic=v2.Resource(name="paid"),
         system_properties=v2.SystemProperties(
@@ -216,7 +234,7 @@ async def test_an_outcome_finds_the_broker_of_its_half_message(cluster: Cluster)
     assert unknown.code == v2.INVALID_TRANSACTION_ID
     await b.stop()
     status = await end(a, "id-1")
-    assert status.code == v2.INVALID_TRANSACTION_ID, "b has left the routes"
+    assert status.code == gone, "b has left the routes"
 
 
 @pytest.mark.parametrize(

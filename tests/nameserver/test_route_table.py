@@ -273,6 +273,42 @@ def test_without_a_master_the_queues_are_read_only() -> None:
     routes.check()
 
 
+def test_a_replica_set_between_two_masters_keeps_the_queues_of_the_last() -> None:
+    routes = table()
+    routes.register(follower(2, 7), 2, 0)
+    routes.register(master(1, 7, "T"), 1, 0)
+    routes.register(replace(master(1, 7, "U"), changed_since=1, data_version=2), 1, 0)
+
+    routes.unregister("broker-a", 1, 1)
+
+    assert routes.route("T") == Route(
+        "T",
+        {"broker-a": ALL},
+        (BrokerAddresses("c", "broker-a", {2: "h:2"}, (Replica(2, "h:2", Role.FOLLOWER, 7),)),),
+    )
+    assert routes.topics(include_system=True) == ["T", "U"]
+    routes.check()
+
+    routes.register(master(2, 8, "T"), 3, 0)
+    assert routes.topics(include_system=True) == ["T"]
+    assert addresses(routes) == {0: "h:2"}
+    routes.check()
+
+
+def test_a_replica_set_without_a_replica_has_no_queues() -> None:
+    routes = table()
+    routes.register(master(1, 7, "T"), 1, 0)
+    routes.register(follower(2, 7), 2, 0)
+    routes.unregister("broker-a", 1, 1)
+
+    routes.unregister("broker-a", 2, 2)
+    assert routes.route("T") is None
+    routes.register(follower(2, 7), 3, 0)
+
+    assert routes.topics(include_system=True) == []
+    routes.check()
+
+
 def test_too_many_brokers_are_refused_with_the_setting_to_change() -> None:
     routes = table(brokers_max=2)
     routes.register(broker("a"), 1, 0)
@@ -339,8 +375,8 @@ def test_a_follower_that_tells_of_a_higher_epoch_ends_the_master_of_the_lower() 
     routes.register(heartbeat(follower(2, 8)), 2, 0)
     route = routes.route("T")
     assert route is not None
-    assert route.queues == {"broker-a": TopicQueues(8, 8, 4)}, "nobody can be written to"
-    assert routes.route("U") is None
+    assert route.queues == {"broker-a": ALL}, "another master will be elected"
+    assert addresses(routes) == {2: "h:2"}
     with pytest.raises(MasterFenced, match="epoch 8 holds; it has to follow"):
         routes.register(master(1, 7, "T"), 1, 0)
 
@@ -453,8 +489,24 @@ class AnyHistory(RuleBasedStateMachine):
         self.live: dict[tuple[str, int], tuple[BrokerState, int, int]] = {}
         #: Name to the highest epoch, its master, and when the name was last heard of.
         self.epochs: dict[str, tuple[int, int | None, int]] = {}
+        #: Of each name that lives.
+        self.speakers: dict[str, BrokerState] = {}
         self.sessions = 0
         self.now_ms = 0
+
+    def elect(self, name: str) -> None:
+        """Note whose topics are those of NAME, after a change of who lives."""
+        group = [known[0] for (other, _), known in self.live.items() if other == name]
+        before = self.speakers.pop(name, None)
+        if not group:
+            return
+        masters = [state for state in group if state.is_master]
+        assert len(masters) <= 1
+        was_led = before is not None and before.role is Role.MASTER
+        if before is not None and not masters and was_led and any(state.role for state in group):
+            self.speakers[name] = before
+        else:
+            self.speakers[name] = (masters or sorted(group, key=lambda state: state.id))[0]
 
     def foreseen(self, state: BrokerState, session: int) -> Verdict | type[MasterFenced] | None:
         """Return what refuses STATE, None if nothing does; and have its epoch end others."""
@@ -473,6 +525,7 @@ class AnyHistory(RuleBasedStateMachine):
             for key, (other, *_) in list(self.live.items()):
                 if key[0] == state.name and other.is_master:
                     del self.live[key]
+                    self.elect(state.name)
         if state.epoch:
             now = state.id if state.is_master else master
             self.epochs[state.name] = (
@@ -520,6 +573,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.told(state, session, refused or Verdict.TAKEN)
         if refused is None:
             self.live[name, id] = (state, session, self.now_ms)
+            self.elect(name)
 
     @rule(
         name=NAMES,
@@ -552,14 +606,17 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.table.unregister(name, id, session) is expected
         if expected:
             del self.live[name, id]
+            self.elect(name)
 
     @rule(by_ms=st.integers(0, EXPIRY_MS))
     def expire(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        silent = {key for key, known in self.live.items() if self.now_ms - known[2] >= EXPIRY_MS}
-        assert {(state.name, state.id) for state in self.table.expire(self.now_ms)} == silent
-        for key in silent:
+        silent = [key for key, known in self.live.items() if self.now_ms - known[2] >= EXPIRY_MS]
+        gone = {(state.name, state.id) for state in self.table.expire(self.now_ms)}
+        assert gone == set(silent)
+        for key in sorted(silent):
             del self.live[key]
+            self.elect(key[0])
         names = {name for name, _ in self.live}
         for name, (_, _, heard_ms) in list(self.epochs.items()):
             if name not in names and self.now_ms - heard_ms >= EXPIRY_MS:
@@ -572,14 +629,11 @@ class AnyHistory(RuleBasedStateMachine):
         groups = {n: [known[0] for (m, _), known in self.live.items() if m == n] for n in names}
         for topic in "TUVW":
             queues = {}
-            for name, group in groups.items():
-                masters = [state for state in group if state.is_master]
-                assert len(masters) <= 1
-                speaker = (masters or sorted(group, key=lambda state: state.id))[0]
+            for name, speaker in self.speakers.items():
                 assert speaker.topics is not None
                 if topic in speaker.topics:
                     found = speaker.topics[topic]
-                    mask = 7 if masters else 5
+                    mask = 7 if speaker.is_master else 5
                     queues[name] = replace(found, permission=found.permission & mask)
             route = self.table.route(topic)
             assert (route.queues if route else {}) == queues

@@ -52,7 +52,8 @@ _READERS: Final = {
 }  # fmt: skip
 #: Where formats are that are not the store's: transports, what a program prints, and the parser of SQL.
 _OTHER_FORMATS: Final = (
-    "proto/http2", "proto/grpc", "proto/rpc", "proto/services", "broker/", "client/", "tools/bench/", "tools/demo/",
+    "proto/http2", "proto/grpc", "proto/rpc", "proto/remoting/", "proto/services", "broker/", "client/", "tools/bench/",
+    "tools/demo/",
 )  # fmt: skip
 #: HTTP/2 and gRPC: what speaks them, and what servers and clients know of them.
 _RPC: Final = (

@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 from click.testing import CliRunner
 
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.nameserver.config import NameServerConfig
+from pocketmq.tools.cli import cli
 from pocketmq.tools.settings import load_settings
 from tests.repository.source_tree import ROOT
 
@@ -101,6 +103,40 @@ def test_the_topics_of_the_services_are_made_by_a_command_that_there_is() -> Non
 
     assert command[:2] == ["topic", "create"]
     assert all(option in shown for option in options)
+
+
+def test_each_service_runs_a_command_that_takes_its_words() -> None:
+    ours = {
+        name: service["command"]
+        for name, service in compose()["services"].items()
+        if "build" in service and "command" in service
+    }
+
+    assert {"topic", "replica-set", "replica-1", "replica-2", "replica-3"} <= ours.keys()
+    for words in ours.values():
+        command: click.Command = cli
+        name = "pocketmq"
+        while isinstance(command, click.Group):
+            name, *words = words
+            found = command.get_command(click.Context(command), name)
+            assert found is not None, name
+            command = found
+        command.make_context(name, words)
+
+
+def test_replicas_are_those_of_the_set_and_speak_to_each_other() -> None:
+    services = compose()["services"]
+    made = dict(word.split("=") for word in services["replica-set"]["command"] if "=" in word)
+
+    for one, address in made.items():
+        words = services[f"replica-{one}"]["command"]
+        options = dict(zip(words[1::2], words[2::2], strict=True))
+        assert options["--replica-id"] == one
+        assert options["--replication-listen"] == address
+        assert options["--replica-set"] == services["replica-set"]["command"][2]
+        assert services[f"replica-{one}"]["healthcheck"]["test"][-1].endswith(options["--port"])
+    assert len(made) == 3
+    assert "'/source[cluster]'" in instructions("RUN")[0]
 
 
 def test_scripts_are_well_formed() -> None:

@@ -31,6 +31,8 @@ KINDS: Final = (
     Plan(seed=0, flush_sync=True, emphasis="registry"),
     Plan(seed=0, flush_sync=True, emphasis="restarts"),
     Plan(seed=0, replicas=4, min_in_sync=2, flush_sync=True, emphasis="sessions", steps=800),
+    Plan(seed=0, emphasis="moves"),
+    Plan(seed=0, min_in_sync=2, flush_sync=True, emphasis="moves"),
 )
 
 

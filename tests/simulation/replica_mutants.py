@@ -28,7 +28,7 @@ def _elects_anybody() -> _Patches:
     """1: A replica that is not in the set stands."""
 
     def may_stand(self: ReplicaCore, cell: Cell) -> bool:
-        return self._has_session and self._me in self.live and not self._set and not self._cutting
+        return self.has_session and self._me in self.live and not self._set and not self._cutting
 
     return [(ReplicaCore, "may_stand", may_stand)]
 

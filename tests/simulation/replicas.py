@@ -79,7 +79,7 @@ class Plan:
     flush_sync: bool = False
     #: Sessions end when their time is over, and clocks are right: then the lease is held against the walk as well.
     timed: bool = False
-    #: What goes wrong most: "sessions", "power", "registry" or "restarts"; "": nothing in particular.
+    #: What happens most: "sessions", "power", "registry" or "restarts" go wrong, "moves" are asked for; "": nothing.
     emphasis: str = ""
 
 
@@ -335,6 +335,7 @@ class Walk:
         yield self._break_link, 4 if registry else 0.7
         yield self._repeat_ack, 2
         yield self._jump, 0 if self.plan.timed else 0.3
+        yield self._hand_over_to, 3 if emphasis == "moves" else 0
 
     def note(self, what: str) -> None:
         self.tally.trace.append(f"{self.tally.steps}: {what}")
@@ -447,6 +448,21 @@ class Walk:
     def _break_link(self, _: Node) -> None:
         if self.links:
             self.close(self.random.choice(list(self.links)))
+
+    def _hand_over_to(self, node: Node) -> None:
+        """Somebody has a master hand over; nobody keeps it from taking sends meanwhile."""
+        to = self.random.choice([one for one in self.nodes if one != node.id])
+        leaving = self.random.random() < 0.5
+
+        def hand_over(replica: ReplicaCore) -> list[Effect]:
+            try:
+                return replica.hand_over(to, node.now_ms, leaving=leaving)
+            except NotEnoughReplicas:
+                return []
+
+        if node.is_master():
+            self.note(f"{node.id} hands over to {to}")
+            node.give(hand_over)
 
     def _jump(self, node: Node) -> None:
         node.skew_ms += self.random.choice((500, 5_000, 50_000))

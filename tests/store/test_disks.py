@@ -14,7 +14,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from pocketmq.proto.errors import DiskFailure, StoreLocked
+from pocketmq.proto.errors import DiskFailure, StoreFull, StoreLocked
 from pocketmq.store.disk import Disk, DiskUsage
 from pocketmq.store.os_disk import OsDisk, lock_is_held
 from pocketmq.store.overlay_disk import OverlayDisk
@@ -214,6 +214,23 @@ def test_the_store_lock_excludes_this_process_too(tmp_path: Path) -> None:
     lock.release()
     OsDisk().lock(path).release()
     assert Path(path).read_bytes() == b"lock"
+
+
+def test_a_lock_that_cannot_be_written_is_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who tries again once there is room gets it, in the same process too."""
+    path = str(tmp_path / "lock")
+
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFull):
+            OsDisk().lock(path)
+
+    OsDisk().lock(path).release()
 
 
 OTHER_PROCESS = """

@@ -19,7 +19,7 @@ from pocketmq.proto.errors import (
 from pocketmq.store.message_store import MessageStore
 
 from ..fakes import FaultyDisk
-from ..runs import Hand, make_run, open_store, records_of
+from ..runs import Hand, bodies_of, make_run, open_store, records_of
 from .following import assert_equal, feed, frames, raw, send, take
 
 
@@ -227,3 +227,37 @@ def test_only_a_follower_takes_bytes_and_it_takes_nothing_else(tmp_path: Path) -
     follower.close()
     with pytest.raises(StoreClosed):
         take(follower, data, 0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("how", ["goes on", "is killed"])
+def test_a_queue_begins_anew_where_its_topic_was_made_again(
+    how: str, count: int, tmp_path: Path
+) -> None:
+    master, follower, clock = pair(tmp_path)
+    master.append(make_run("A", 0, [b"of before"] * 7))
+    feed(master, follower, random.Random(1))
+    master.delete_topic("A")
+    master.append(make_run("A", 0, [b"new"] * count))
+    feed(master, follower, random.Random(1))
+    if how == "is killed":
+        follower._close_files()
+        follower = open_store(tmp_path / "follower", now_ms=clock, replica=True)
+    assert bodies_of(follower, "A", 0) == [b"new"] * count
+    follower.close()
+    master.close()
+
+
+def test_only_queues_of_before_are_deleted(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append(make_run("A", 0, [b"old"]))
+    store.append(make_run("A", 1, [b"old"]))
+    deleted_at = store.max_log_offset
+    store.append(make_run("A", 1, [b"new"]))
+    store.delete_topic("A", before=deleted_at)
+    assert store.queue_names() == [("A", 1)]
+    assert bodies_of(store, "A", 1) == [b"old", b"new"]
+    store.delete_topic("A", before=store.max_log_offset)
+    assert store.queue_names() == []
+    assert not (tmp_path / "consumequeue" / "A").exists()
+    store.close()

@@ -289,3 +289,19 @@ def test_any_order_of_changes_writings_cuts_and_kills_loses_nothing_that_was_wri
     expected, version = names(room.table), room.table.version
     again = Room(tmp_path)
     assert (names(again.table), again.table.version) == (expected, version)
+
+
+def test_many_changes_are_written_at_once_and_in_their_order(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.put("A")
+    room.put("B")
+    told: list[str] = []
+    room.table.on_change.append(told.append)
+    many = {f"T{number}": TopicConfig(name=f"T{number}") for number in range(2_000)}
+    room.table.put_all({**many, "A": None, "B": room.table.entries["B"], "never": None})
+    assert told == [*many, "A"]
+    assert "T7" not in in_file(tmp_path)
+
+    again = Room(tmp_path, started=False).table
+    assert again.entries.keys() == {"B", *many}
+    assert again.version == room.table.version

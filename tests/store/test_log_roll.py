@@ -336,7 +336,7 @@ def test_power_that_fails_at_any_operation_around_the_closing_of_a_file_costs_no
                 clock.now_ms += 10 * MINUTE
                 if number % 2:
                     store.tick()
-        except Crash:
+        except Crash:  # Power fails: what the disk has then is looked at below.
             pass
         else:
             break

@@ -12,12 +12,13 @@ from pocketmq.store.format.replica_files import (
     IDENTITY_FILE,
     REPLICA_FILE,
     BrokerIdentity,
-    parse_epoch_seen,
+    ReplicaNote,
     parse_epochs,
     parse_identity,
-    render_epoch_seen,
+    parse_note,
     render_epochs,
     render_identity,
+    render_note,
 )
 from pocketmq.store.os_disk import OsDisk
 from pocketmq.store.state_files import StateFile
@@ -73,9 +74,18 @@ def test_an_identity_that_names_no_replica_is_refused(text: str) -> None:
         parse_identity(text)
 
 
-def test_the_highest_epoch_comes_back() -> None:
-    assert render_epoch_seen(7) == '{"format":1,"epochSeen":7}'
-    assert parse_epoch_seen(render_epoch_seen(2**31 - 1)) == 2**31 - 1
+def test_a_note_comes_back() -> None:
+    note = ReplicaNote(7, True, 4096, 2**63 - 1, "8c1f")
+    text = (
+        '{"format":1,"epochSeen":7,"unclean":true,"synced":4096,"confirm":9223372036854775807,'
+        '"bootId":"8c1f"}'
+    )
+    assert render_note(note) == text
+    assert parse_note(text) == note
+    assert parse_note(render_note(ReplicaNote())) == ReplicaNote()
+
+
+NOTE = '{"format":1,"epochSeen":7,"unclean":false,"synced":4,"confirm":4,"bootId":""}'
 
 
 @pytest.mark.parametrize(
@@ -83,15 +93,19 @@ def test_the_highest_epoch_comes_back() -> None:
     [
         ("7", "no JSON object"),
         ("{", "Expecting"),
-        ('{"format":2,"epochSeen":7}', '"format" is 2, and this program knows 1'),
-        ('{"format":1}', '"epochSeen" is None'),
-        ('{"format":1,"epochSeen":-1}', '"epochSeen" is -1'),
-        ('{"format":1,"epochSeen":true}', '"epochSeen" is True'),
+        (NOTE.replace('t":1', 't":2'), '"format" is 2, and this program knows 1'),
+        ('{"format":1}', '"unclean" is None'),
+        (NOTE.replace("7", "-1"), '"epochSeen" is -1'),
+        (NOTE.replace("7", "true"), '"epochSeen" is True'),
+        (NOTE.replace("false", "0"), '"unclean" is 0'),
+        (NOTE.replace('""', "7"), '"bootId" is 7'),
+        (NOTE.replace('"synced":4', '"synced":0.5'), '"synced" is 0.5'),
+        (NOTE.replace('"confirm":4', f'"confirm":{2**63}'), '"confirm" is 9223372036854775808'),
     ],
 )
-def test_an_epoch_seen_that_cannot_be_is_refused(text: str, words: str) -> None:
+def test_a_note_that_cannot_be_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        parse_epoch_seen(text)
+        parse_note(text)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +113,13 @@ def test_an_epoch_seen_that_cannot_be_is_refused(text: str, words: str) -> None:
     [
         (EPOCHS_FILE, "", parse_epochs, EPOCHS, render_epochs([(1, 0), (2, 80)])),
         (IDENTITY_FILE, "", parse_identity, IDENTITY, "DefaultCluster#broker-a#2"),
-        (REPLICA_FILE, "pocketmq", parse_epoch_seen, render_epoch_seen(1), render_epoch_seen(2)),
+        (
+            REPLICA_FILE,
+            "pocketmq",
+            parse_note,
+            render_note(ReplicaNote(1)),
+            render_note(ReplicaNote(2)),
+        ),
     ],
 )
 def test_they_lie_where_they_belong_and_the_old_one_is_the_backup(

@@ -39,6 +39,7 @@ BENCHES: Final = {
     "lookup": "A key in a full index file of 20 M entries, from the files: cold and warm.",
     "v2": "An official client of Apache RocketMQ (--client): sends, receives; our handlers alone.",
     "unary": "CPU time of the server for one SendMessage, by our own HTTP/2 and by grpcio's.",
+    "replicas": "Three replicas and ZooKeeper (--zookeeper-home): failover, hand-over, sends, catch-up.",
     "wheel": "Timers on the timing wheel, beside heapq and call_later: 10 k, 100 k and 1 M.",
 }
 
@@ -72,6 +73,11 @@ BENCHES: Final = {
     type=click.Choice(LANGUAGES),
     help="With `v2`: the language of the official client.  [default: the first whose tools are there]",
 )
+@click.option(
+    "--zookeeper-home",
+    type=click.Path(exists=True, file_okay=False),
+    help="With `replicas`: the folder of a ZooKeeper's jars.",
+)
 @json_option("an object a line")
 def bench(
     names: tuple[str, ...],
@@ -80,6 +86,7 @@ def bench(
     folder: Path | None,
     pending: int | None,
     client: str | None,
+    zookeeper_home: str | None,
     as_json: bool,
 ) -> None:
     """Measure PocketMQ on this machine, each figure beside what the machine does with the same bytes.
@@ -92,7 +99,12 @@ def bench(
     if client and "v2" not in wanted:
         raise click.UsageError("--client belongs to `bench v2`.")
     figures = []
-    options = {"seconds": seconds, "pending": pending or 0, "client": client or ""}
+    options = {
+        "seconds": seconds,
+        "pending": pending or 0,
+        "client": client or "",
+        "zookeeper_home": zookeeper_home or "",
+    }
     for figure in _figures(wanted, folder, options, are_all="all" in names):
         figures.append(figure)
         if as_json:

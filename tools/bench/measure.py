@@ -28,6 +28,8 @@ class BenchConditions:
     pending: int = 0
     #: For `v2`: the language of the official client; "": the first that can be had.
     client: str = ""
+    #: For `replicas`: the folder of a ZooKeeper's jars; "": none was given.
+    zookeeper_home: str = ""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -42,7 +42,7 @@ _FILTERED_SHARE: Final = 25
 
 def spark(conditions: BenchConditions) -> Figure:
     """Measure scans, a filter and the lag job."""
-    from ..spark.java import find_java
+    from ..java import find_java
     from ..spark.session import require_pyspark
 
     require_pyspark()

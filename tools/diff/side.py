@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...proto.errors import StoreRefused
 from ...proto.record import SYS_ROLLBACK, SYS_TRANSACTION
 from ...proto.record_run import Longs, RunColumns, parse_run
 from ...store.apache.config import JavaConfig
-from ...store.apache.files import StartRefused
 from ...store.consume_queues import Queue
 from ...store.files import MappedFile
 from ...store.message_store import MessageStore
@@ -57,17 +55,11 @@ class Side:
     def open(cls, root: str, given: Mapping[str, str], now_ms: Callable[[], int]) -> Side:
         """Open the store ROOT; GIVEN are settings by Apache's names.
 
-        Raises StoreRefused where our broker would not start on it.
+        Raises StoreError where our broker would not start on it.
         """
         disk = OverlayDisk()
         settings = settings_of(OsDisk(), root, given)
-        try:
-            store, config = open_ours(disk, root, settings, now_ms)
-        except StartRefused:
-            raise StoreRefused(
-                f"a file in {root}/config and its .bak cannot be read: repair one of them",
-                path=root,
-            ) from None
+        store, config = open_ours(disk, root, settings, now_ms)
         return cls(root, store, config)
 
     def names(self) -> set[Name]:

@@ -24,7 +24,7 @@ from ...store.message_store import MessageStore
 from ...store.overlay_disk import OverlayDisk
 from ...store.queue_view import entries_of, reached_entries
 from ...store.recovery import FindingKind, RecoveryReport
-from ...store.view import NO_FILE, OpenedStore, open_ours
+from ...store.view import OpenedStore, open_ours
 from ..inspect.document import ORACLE, OURS, files
 from .evidence import Name
 
@@ -82,10 +82,6 @@ def apache_outcome(
         java = OpenedStore.as_java(disk, root, settings, now_ms)
     except StartRefused as refusal:
         return StartOutcome(ORACLE, refusal.text, files=files(disk, root))
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        return StartOutcome(ORACLE, StartRefused().text, files=files(disk, root))
     store = java.reading
     return StartOutcome(
         oracle=ORACLE,
@@ -125,16 +121,8 @@ def our_outcome(root: str, settings: ApacheSettings, now_ms: int, *, crash: bool
     disk = overlay(root, crash=crash)
     try:
         store, _ = open_ours(disk, root, settings, lambda: now_ms)
-    except StartRefused:
-        text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
-        return StartOutcome(OURS, text, files=files(disk, root))
     except StoreError as error:
         return StartOutcome(OURS, error.message, files=files(disk, root))
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        text = f"{error.filename or root} is, or holds, a folder where a file should be: move it"
-        return StartOutcome(OURS, text, files=files(disk, root))
     return outcome_of(store, files(disk, root))
 
 

@@ -37,13 +37,12 @@ from ...store.apache.records import decode
 from ...store.apache.settings import ApacheSettings
 from ...store.apache.store import JavaReading
 from ...store.apache.timers import JavaTimers
-from ...store.checkpoints import read_checkpoint
 from ...store.disk import Disk
 from ...store.format.checkpoints import Checkpoint
 from ...store.format.index import TAG_TYPE, index_key
 from ...store.format.timers import TimerBlank, TimerRecord
 from ...store.overlay_disk import OverlayDisk
-from ...store.view import NO_FILE, OpenedStore
+from ...store.view import OpenedStore, StoreView
 
 Document = dict[str, Any]
 
@@ -71,10 +70,6 @@ def describe_apache(
         java = OpenedStore.as_java(disk, root, settings, now_ms)
     except StartRefused as refusal:
         return document | {"accepted": False, "refusal": refusal.text}
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        return document | {"accepted": False, "refusal": StartRefused().text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= Description(java.reading).parts(lookups=lookups)
     return document | side_tables(java.config, java.timers)
@@ -117,8 +112,8 @@ def side_tables(config: JavaConfig, timers: JavaTimers | None) -> Document:
 
 def checkpoint_before(disk: Disk, root: str) -> Document | None:
     """Return the checkpoint as it is on disk; None without one."""
-    path = posixpath.join(root, "checkpoint")
-    return checkpoint(read_checkpoint(disk, path)) if disk.exists(path) else None
+    store = StoreView(disk, root)
+    return checkpoint(store.checkpoint()) if store.has("checkpoint") else None
 
 
 def checkpoint(values: Checkpoint) -> Document:
@@ -369,18 +364,8 @@ def describe_ours(
     try:
         before = checkpoint_before(disk, root)
         ours = OpenedStore.as_ours(disk, root, settings, now_ms)
-    except StartRefused:
-        text = f"a file in {root}/config and its .bak cannot be read: repair one of them"
-        return document | {"accepted": False, "refusal": text}
     except StoreError as error:
         return document | {"accepted": False, "refusal": error.message}
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        text = (
-            f"{error.filename or root} is, or holds, a folder where a file should be: move it away"
-        )
-        return document | {"accepted": False, "refusal": text}
     document |= {"filesAfter": files(disk, root), "checkpointBefore": before}
     document |= _OurDescription(ours.reading, disk).parts(lookups=lookups)
     document |= side_tables(ours.config, ours.timers)

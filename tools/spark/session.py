@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import ConfigError
-from .java import find_java, home_for_spark
+from ..java import find_java, home_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from ...proto.errors import StoreRefused
 from ...store.apache.files import StartRefused
 from ...store.overlay_disk import OverlayDisk
 from ...store.sizes import settings_of
-from ...store.view import NO_FILE, OpenedStore
+from ...store.view import OpenedStore
 from . import RecoveryName
 from .locations import StoreLocation
 
@@ -41,12 +41,9 @@ def open_cold(
     try:
         opened = way_in(disk, location.root, settings, now_ms)
     except StartRefused as refusal:
-        raise _refused(location, recovery, refusal.text) from None
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        why = f"{error.filename or location.root} is, or holds, a folder where a file should be"
-        raise _refused(location, recovery, why) from None
+        raise _refused(location, recovery, refusal.reason or refusal.text) from None
+    except StoreRefused as refusal:
+        raise _refused(location, recovery, refusal.message) from None
     opened.broker_name = location.broker_name
     return opened
 

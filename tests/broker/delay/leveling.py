@@ -57,7 +57,7 @@ class Leveling:
         self.timers = Timers(self.clock)
         self.appends = Appends(self.store, self._note)
         self.file = StateFile(self.disk, config.path, "delayOffset.json")
-        self.progress = LevelProgress(self.file, self.store, self.clock.unix_ms)
+        self.progress = LevelProgress(self.file, self.store, self.appends, self.clock.unix_ms)
         self.levels = LevelDeliveries(
             self.store,
             self.timers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -62,9 +62,13 @@ def none(kind: type[object], effects: Iterable[Effect]) -> bool:
     return not any(isinstance(one, kind) for one in effects)
 
 
-def begun(state: ReplicaState | None = None, **settings: Any) -> ReplicaCore:
+def begun(
+    state: ReplicaState | None = None,
+    has_state: Callable[[int], bool] = lambda replica: True,
+    **settings: Any,
+) -> ReplicaCore:
     """Return a replica with a session, which has seen nothing."""
-    replica = ReplicaCore(replace(SETTINGS, **settings), state or ReplicaState())
+    replica = ReplicaCore(replace(SETTINGS, **settings), state or ReplicaState(), has_state)
     assert only(ReadRegistry, replica.session_began(0))
     return replica
 
@@ -165,6 +169,17 @@ def test_better_candidates_come_first_by_epoch_then_by_end() -> None:
     assert only(CompareAndSet, replica.tick(1_400)).cell.in_sync == {1, 3, 4, 5}
 
 
+def test_after_a_loss_of_the_registry_only_who_was_named_stands_whatever_epoch_is_in_it() -> None:
+    replica = begun(ReplicaState(end=8, epoch_seen=4, epochs=Epochs([EpochStart(4, 0)])))
+
+    effects = replica.registry_seen(VersionedCell(cell(0, 0, 1, 2, 3), 5), live(1, 2, 3), 0)
+    assert none(CompareAndSet, effects + replica.tick(60_000))
+
+    effects = replica.registry_seen(VersionedCell(cell(0, 0, 1), 6), live(1, 2, 3), 60_000)
+
+    assert only(CompareAndSet, effects).cell == cell(5, 1, 1)
+
+
 def test_an_unclean_master_that_is_back_does_not_block_the_others() -> None:
     replica = begun()
     nodes = {**live(1), **live(2, unclean=True)}
@@ -253,6 +268,17 @@ def test_acknowledged_is_what_all_have_on_the_device_and_shown_what_all_have() -
 
     assert only(AnswerAcks, effects) == AnswerAcks(8, 2)
     assert only(Confirm, effects) == Confirm(8)
+
+
+def test_what_was_stored_before_the_epoch_is_acknowledged_without_a_new_record() -> None:
+    replica = master(2, end=8)
+
+    assert replica.in_sync is not None
+    assert replica.in_sync.acknowledged == 0
+    attach(replica, 2, link=7, end=8)
+    replica.request(7, ack(8), 0)
+
+    assert replica.in_sync.acknowledged == 8
 
 
 def test_with_written_the_device_is_not_waited_for() -> None:
@@ -410,6 +436,16 @@ def test_a_follower_enters_with_all_from_before_the_epoch_on_its_device(
     assert none(CompareAndSet, effects) is not enters
     if enters:
         assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2, 3)
+
+
+def test_a_follower_enters_once_it_has_the_state_beside_the_log() -> None:
+    having: set[int] = set()
+    replica = master(3, has_state=having.__contains__)
+    replica.registry_seen(replica.seen, live(1, 2, 3), 0)
+    assert none(CompareAndSet, attach(replica, 2, link=7))
+
+    having.add(2)
+    assert only(CompareAndSet, replica.tick(100)).cell == cell(2, 1, 1, 2, 3)
 
 
 def test_an_unclean_replica_leaves_and_is_clean_with_all_that_was_confirmed() -> None:
@@ -632,6 +668,42 @@ def test_bytes_that_do_not_continue_the_log_end_the_link(
     assert only(Follow, replica.tick(1_000)) == Follow(2, "host:2")
 
 
+def starting() -> ReplicaCore:
+    """Return a replica that is elected, and has yet to begin its epoch."""
+    state = ReplicaState(end=8, synced=8, epochs=Epochs([EpochStart(1, 0)]))
+    replica = begun(state)
+    replica.registry_seen(VersionedCell(cell(1, 1, 1, 2), 5), live(1, 2), 0)
+    assert only(CutLog, replica.set_done(6, 0)) == CutLog(None)
+    return replica
+
+
+def test_who_wants_to_follow_before_the_epoch_has_begun_is_answered_when_it_has() -> None:
+    """It has read the cell, which names the master already; were it sent away, it would come back much later."""
+    replica = starting()
+    early = hello(2, epochs=[pb.EpochStart(epoch=1, start=0)], end=8, synced=8, epoch_seen=2)
+
+    assert replica.request(7, early, 0) == []
+    assert replica.request(8, early, 0) == []
+    assert replica.link_closed(8) == []
+    effects = replica.log_cut(8, 8, 0)
+
+    begin = only(SendFrame, effects)
+    assert isinstance(begin.frame, pb.FollowReply)
+    assert (begin.link, begin.frame.begin.epoch, begin.frame.begin.truncate_to) == (7, 2, 8)
+    kinds = [type(one) for one in effects]
+    assert kinds.index(BecomeMaster) < kinds.index(SendFrame)
+
+
+def test_who_came_early_is_sent_away_if_the_epoch_does_not_begin() -> None:
+    replica = starting()
+    replica.request(7, hello(2, epoch_seen=2), 0)
+
+    effects = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 7), live(1, 2), 0)
+
+    assert only(CloseLink, effects).link == 7
+    assert replica.role is ReplicaRole.FOLLOWER
+
+
 def test_a_silent_master_is_dialled_anew() -> None:
     replica = begun(STATE)
     follow(replica, BEGIN)
@@ -650,3 +722,44 @@ def test_a_silent_master_is_dialled_anew() -> None:
 def test_settings_without_sense_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
         replace(SETTINGS, **bad)
+
+
+# ---------------------------------------------------------------- handing over
+
+
+def test_a_master_hands_over_to_who_has_all_and_goes_on_until_the_cell_says_so() -> None:
+    replica = master(2, 3)
+    replica.registry_seen(VersionedCell(cell(2, 1, 1, 2, 3), 6), live(1, 2, 3), 0)
+    attach(replica, 2, 7)
+    replica.appended(80, 0)
+    with pytest.raises(NotEnoughReplicas, match="replica 2 is not in sync, or has not all"):
+        replica.hand_over(2, 0, leaving=False)
+    with pytest.raises(NotEnoughReplicas, match="replica 3"):
+        replica.hand_over(3, 0, leaving=False)
+    replica.request(7, ack(80), 0)
+
+    asked = only(CompareAndSet, replica.hand_over(2, 0, leaving=False))
+
+    assert asked == CompareAndSet(cell(3, 2, 1, 2, 3), 6)
+    with pytest.raises(NotEnoughReplicas, match="about to change"):
+        replica.hand_over(2, 0, leaving=False)
+    assert replica.in_sync is not None
+    effects = replica.set_done(7, 0)
+    assert only(StepDown, effects).epoch == 3
+    assert replica.role is ReplicaRole.FOLLOWER
+
+
+def test_a_master_that_leaves_is_not_in_the_set_of_the_next() -> None:
+    replica = master(2)
+    replica.registry_seen(VersionedCell(cell(2, 1, 1, 2), 6), live(1, 2), 0)
+    attach(replica, 2, 7)
+    assert only(CompareAndSet, replica.hand_over(2, 0, leaving=True)).cell == cell(3, 2, 2)
+
+
+def test_who_is_named_by_a_hand_over_stands_at_once_in_a_later_epoch() -> None:
+    replica = begun(ReplicaState(epoch_seen=2))
+    replica.registry_seen(VersionedCell(cell(2, 2, 1, 2, 3), 5), live(1, 2, 3), 0)
+
+    effects = replica.registry_seen(VersionedCell(cell(3, 1, 1, 2, 3), 6), live(1, 2, 3), 0)
+
+    assert only(CompareAndSet, effects) == CompareAndSet(cell(4, 1, 1, 2, 3), 6)

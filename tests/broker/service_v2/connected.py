@@ -65,7 +65,9 @@ class Connected:
         self.groups = Groups(groups, config, self.clock.now_ms)
         store = StoreConfig(path=str(folder))
         self.listeners = Listeners()
-        self.clients = Clients(config, store, self.groups, self.timers, lambda: OWN, self.listeners)
+        self.clients = Clients(
+            config, store, self.groups, self.timers, lambda: (OWN,), self.listeners
+        )
         neighbours = Neighbours(config.name, (), dial, self.clock.now_ms)
         routes = RouteQueries(config.name, self.topics, self.groups, self.clients.reach, neighbours)
         self.sessions = self.clients.sessions

@@ -11,7 +11,7 @@ from pocketmq.broker.service_v2.service import Refused
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 
 OWN = "127.0.0.1:8081"
-ECHO = Reach((), lambda: OWN)
+ECHO = Reach((), lambda: (OWN,))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_client_that_does_not_say_is_told_the_brokers_address(dialled: v2.Endp
 
 
 def test_settings_overrule_what_was_dialled() -> None:
-    reach = Reach(("10.0.0.1:80", "10.0.0.2:80"), lambda: OWN)
+    reach = Reach(("10.0.0.1:80", "10.0.0.2:80"), lambda: (OWN,))
 
     told = reach.of(endpoints_at(["localhost:1"]))
 
@@ -76,3 +76,50 @@ def test_what_nobody_can_connect_to_is_refused_in_routes_and_passed_over_in_sett
 def test_addresses_have_a_bound() -> None:
     with pytest.raises(Refused, match="65 addresses, the limit is 64"):
         ECHO.of(endpoints_at([OWN] * 65))
+
+
+# ---------------------------------------------------------------- replica sets
+
+REPLICAS = ("10.0.0.2:8081", "10.0.0.1:8081", "10.0.0.3:8081")
+OF_SET = Reach((), lambda: REPLICAS)
+
+
+@pytest.mark.parametrize(
+    "dialled",
+    [
+        [],
+        ["10.0.0.1:8081"],
+        ["10.0.0.2:8081"],
+        ["10.0.0.3:8081", "10.0.0.1:8081"],
+        ["10.0.0.3:8081", "10.9.9.9:8081"],
+        ["10.9.9.9:8081"],
+    ],
+)
+def test_who_dialled_any_replica_is_told_all_the_master_first(dialled: list[str]) -> None:
+    asked = endpoints_at(dialled) if dialled else v2.Endpoints()
+
+    assert OF_SET.of(asked, elsewhere={"10.9.9.9:8081"}) == endpoints_at(REPLICAS)
+
+
+def test_who_came_to_a_replica_set_by_another_way_is_sent_where_it_came_from() -> None:
+    dialled = endpoints_at(["localhost:18081"])
+
+    assert OF_SET.of(dialled) == dialled
+
+
+@pytest.mark.parametrize(
+    ("replicas", "told"),
+    [
+        (("a.orders:1", "b.orders:1"), ("a.orders:1",)),
+        (("10.0.0.1:1", "b.orders:1", "10.0.0.3:1"), ("10.0.0.1:1", "10.0.0.3:1")),
+        (("[::1]:1", "10.0.0.1:1", "[::2]:1"), ("[::1]:1", "[::2]:1")),
+    ],
+)
+def test_of_replicas_those_are_told_that_clients_take_together(
+    replicas: tuple[str, ...], told: tuple[str, ...]
+) -> None:
+    assert Reach((), lambda: replicas).of(v2.Endpoints()) == endpoints_at(told)
+
+
+def test_what_is_measured_goes_to_the_master() -> None:
+    assert OF_SET.of_settings(endpoints_at(REPLICAS)) == endpoints_at(REPLICAS[:1])

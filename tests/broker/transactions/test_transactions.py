@@ -10,6 +10,7 @@ import pytest
 
 from pocketmq.broker.transactions import decisions
 from pocketmq.proto.errors import (
+    DiskFailure,
     InvalidArgument,
     Overloaded,
     PocketMQError,
@@ -256,6 +257,32 @@ async def test_what_the_store_refuses_stays_open(
         await broker.end("a")
         await broker.end("b", pb.ROLLBACK)
         assert broker.bodies() == ["a"]
+
+
+async def test_a_half_message_that_cannot_be_read_costs_its_own_outcome_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hall(tmp_path) as broker:
+        bad = broker.begin("a", "b").log_offsets[0]
+        read_at = broker.store.read_at
+
+        def fail_at_first(log_offset: int, size: int) -> bytes | None:
+            if log_offset == bad:
+                raise DiskFailure("Input/output error", path="commitlog", reason="EIO")
+            return read_at(log_offset, size)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "read_at", fail_at_first)
+            calls = [broker.ask("a"), broker.ask("b")]
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert isinstance(calls[0].error, DiskFailure)
+        assert calls[1].error is None
+        assert broker.bodies() == ["b"]
+
+        await broker.end("a")
+
+        assert broker.bodies() == ["b", "a"]
 
 
 async def test_a_commit_whose_mark_fails_is_marked_later(

@@ -83,7 +83,7 @@ async def test_a_caller_that_goes_is_noticed_and_its_answer_dropped(serving: Ser
 async def test_a_deadline_that_passes_cancels_the_call(serving: Serving) -> None:
     async with serving() as (echo, caller):
         with pytest.raises(PocketMQError):
-            await caller.ask("Plain", RUN(topic="later"), timeout=0.05)
+            await caller.ask("Plain", RUN(topic="later"), timeout=0.3)
         await echo.cancelled.wait()
 
 

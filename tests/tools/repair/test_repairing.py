@@ -145,6 +145,7 @@ def test_wrong_arguments_are_exit_code_2(tmp_path: Path) -> None:
     assert command(["repair", str(store), "--to", str(store)]) == 2
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=15)
 @given(
     name=st.sampled_from(["rolled", "unclean-late", "consumption", "encodings", "delays"]),

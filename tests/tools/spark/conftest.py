@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from pocketmq.proto.errors import ConfigError
+from pocketmq.tools.java import find_java
 from pocketmq.tools.spark import spark_session
-from pocketmq.tools.spark.java import find_java
 from pocketmq.tools.spark.session import require_pyspark
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from pocketmq.tools.spark import spark_session
 from pocketmq.tools.spark.session import LOCAL_SETTINGS, SETTINGS, prepare_environment, settings_of
 
-from .test_java import a_java
+from ..test_java import a_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

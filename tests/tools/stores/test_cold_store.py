@@ -70,6 +70,38 @@ def test_a_store_that_apache_refuses_is_refused(name: str, tmp_path: Path) -> No
         opened(name, tmp_path)
 
 
+@pytest.mark.parametrize("recovery", ["apache", "ours"])
+def test_a_refusal_names_the_table_that_cannot_be_read(
+    recovery: RecoveryName, tmp_path: Path
+) -> None:
+    store = recorded_store("basic", tmp_path / "store")
+    for name in ("topics.json", "topics.json.bak"):
+        (store / "config" / name).write_text("[")
+    location = StoreLocation(str(store), str(store), "broker-a")
+
+    with pytest.raises(
+        StoreRefused,
+        match=rf"would not start on .*: {store}/config/topics.json and its \.bak cannot",
+    ):
+        open_cold(location, now_ms=SystemClock().now_ms(), recovery=recovery)
+
+
+@pytest.mark.parametrize("recovery", ["apache", "ours"])
+@pytest.mark.parametrize("name", ["checkpoint", "config/delayOffset.json", "config/timercheck"])
+def test_a_refusal_names_the_folder_that_stands_for_a_file(
+    name: str, recovery: RecoveryName, tmp_path: Path
+) -> None:
+    store = recorded_store("basic", tmp_path / "store")
+    (store / name).unlink()
+    (store / name).mkdir()
+    location = StoreLocation(str(store), str(store), "broker-a")
+
+    with pytest.raises(
+        StoreRefused, match=rf"{store}/{name} is, or holds, a folder .*: move it away; `pocketmq"
+    ):
+        open_cold(location, now_ms=SystemClock().now_ms(), recovery=recovery)
+
+
 def test_our_recovery_shows_our_bounds(tmp_path: Path) -> None:
     store = opened("damaged-missing-last-queue-file", tmp_path, "ours")
 

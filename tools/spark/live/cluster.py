@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from ....client.config import ClientConfig
-from ....client.connections import BROKER, Connections, GrpcConnections
+from ....client.connections import Connections, GrpcConnections
 from ....client.portal import Portal
 from ....client.queue import Queue
 from ....client.session import Session
@@ -143,7 +143,7 @@ class LiveCluster:
 
     async def _denied(self, queues: tuple[Queue, ...]) -> set[Queue]:
         try:
-            known = {one.broker_name for one in await self._core.routes.brokers()}
+            known = await self._core.routes.brokers()
         except _AWAY:
             return set()
         found: set[Queue] = set()
@@ -154,11 +154,10 @@ class LiveCluster:
 
     async def _denies(self, queue: Queue) -> bool:
         request = pb.QueueOffsetsRequest(queues=_ids([queue]))
-        address = self._core.routes.address(queue.broker)
-        path, timeout_ms = BROKER + "QueueOffsets", self._place.timeout_ms
+        timeout_ms = self._place.timeout_ms
         try:
-            await self._core.connections.to(address).call(
-                path, request, pb.QueueOffsetsReply, timeout_ms
+            await self._core.ask(
+                queue.broker, "QueueOffsets", request, pb.QueueOffsetsReply, timeout_ms
             )
         except _GONE:
             return True
@@ -286,10 +285,7 @@ class LiveCluster:
         self, broker: str, method: str, request: Message, reply_type: type[Reply]
     ) -> Reply:
         async def once() -> Reply:
-            connection = self._core.connections.to(self._core.routes.address(broker))
-            return await connection.call(
-                BROKER + method, request, reply_type, self._place.timeout_ms
-            )
+            return await self._core.ask(broker, method, request, reply_type, self._place.timeout_ms)
 
         return await self._patiently(once)
 
@@ -335,7 +331,8 @@ class LiveCluster:
         connection = self._core.connections.to(address)
         try:
             return await connection.fetch(request, self._pulling.timeout_ms)
-        except _AWAY:
+        except _AWAY as error:
+            routes.astray(queue.broker, address, error)
             routes.forget(queue.topic)
             await _quietly(routes.find(queue.topic))
             raise

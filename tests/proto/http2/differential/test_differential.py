@@ -141,6 +141,7 @@ async def test_carriers_differ_only_where_it_is_meant(
         assert ours.sight is None
 
 
+@pytest.mark.long
 async def test_generated_calls_have_the_same_outcome_on_either_carrier(
     grpcio: Bench, own: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

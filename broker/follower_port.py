@@ -1,0 +1,184 @@
+"""The client port of a replica that follows: what clients hear who come to it, and not to the master.
+
+    pocketmq.v1.Broker       MasterFenced, with the master's address and epoch once both are known: our own clients go
+                             there at once. What the follower serves itself comes from OWN, and fetches that may be
+                             from any replica (`from_any`) from READS, up to what it knows to be confirmed
+    apache.rocketmq.v2       carried to the master (relays.py), since official clients know no such answer; so are their
+                             measurements. Streams for traces are held open and left alone, as the broker does
+
+Nothing is decided here, and nothing stored. Runs and fetches that wait for an election are bounded by what their stream
+may have unanswered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from ..proto.errors_wire import to_wire
+from ..proto.gen import opencensus_pb2 as census
+from ..proto.gen import otlp_metrics_pb2 as otlp
+from ..proto.gen import pocketmq_v1_pb2 as pb
+from ..proto.gen import rocketmq_v2_pb2 as v2
+from ..proto.rpc import Call, Method, MethodKind, MethodTable, Stream
+from ..store.message_store import MessageStore
+from .config import BrokerConfig
+from .fetch import limits_of, read_once
+from .relays import Relays
+from .service_v2.measurements import trace_methods
+
+_RELAYED: Final = (
+    v2.DESCRIPTOR.services_by_name["MessagingService"],
+    otlp.DESCRIPTOR.services_by_name["MetricsService"],
+    census.DESCRIPTOR.services_by_name["MetricsService"],
+)
+#: Streams of which each request has an answer: the field that pairs them.
+_NUMBERED: Final = {"Produce": "run_id", "Fetch": "fetch_id"}
+#: Requests of one stream that wait, for an election or for messages; further ones are not read.
+_WAITING_MAX: Final = 1_000
+#: Fetches that wait for messages at a follower.
+WAITS_MAX: Final = 1_000
+_LOOK_S: Final = 0.05
+
+
+class FollowerReads:
+    """What a follower with CONFIG hands out of its own store, which STORE returns; None: it is not open.
+
+    A fetch waits by looking again every _LOOK_S, WAITS_MAX of them at once; more are answered with nothing.
+    """
+
+    def __init__(self, config: BrokerConfig, store: Callable[[], MessageStore | None]) -> None:
+        self._config = config
+        self._store = store
+        self._waiting = 0
+
+    def serves(self, request: Any) -> bool:
+        """Tell whether it answers REQUEST: one that may be from any replica, of which nothing is filtered out."""
+        may = isinstance(request, pb.FetchRequest) and request.from_any
+        return may and not request.HasField("filter") and self._store() is not None
+
+    async def answer(self, request: pb.FetchRequest) -> pb.FetchReply | None:
+        """Return the answer once there is something, or the time of REQUEST is over; None: the store was closed."""
+        loop, limits = asyncio.get_running_loop(), limits_of(request, self._config)
+        wait_ms = (
+            min(request.max_wait_ms, self._config.fetch_wait_max_ms) if request.min_bytes else 0
+        )
+        until = loop.time() + (wait_ms / 1000 if self._waiting < WAITS_MAX else 0)
+        self._waiting += 1
+        try:
+            while (store := self._store()) is not None:
+                low, high = store.queue_bounds(request.topic, request.queue)
+                if not low <= request.offset == high or loop.time() >= until:
+                    return read_once(store, request, limits)[0]
+                await asyncio.sleep(min(_LOOK_S, max(0.0, until - loop.time())))
+        finally:
+            self._waiting -= 1
+        return None
+
+
+def follower_methods(
+    relays: Relays, own: MethodTable | None = None, reads: FollowerReads | None = None
+) -> MethodTable:
+    """Return all methods of a follower: those of OWN it serves itself, others RELAYS carries, or they are refused."""
+    served = own or MethodTable()
+    paths = {method.path for method in served}
+    refused = MethodTable(
+        {
+            method.path: method
+            for described in pb.DESCRIPTOR.services_by_name["Broker"].methods
+            if (method := _refused(described, relays, reads)).path not in paths
+        }
+    )
+    return served | refused | relays.methods(*_RELAYED) | trace_methods()
+
+
+def _refused(described: MethodDescriptor, relays: Relays, reads: FollowerReads | None) -> Method:
+    path = f"/{described.containing_service.full_name}/{described.name}"
+    types = GetMessageClass(described.input_type), GetMessageClass(described.output_type)
+    if not described.client_streaming:
+
+        async def refuse(request: Message, call: Call) -> Message:
+            raise await relays.not_master()
+
+        return Method(path, MethodKind.UNARY, *types, refuse)
+    field = _NUMBERED.get(described.name)
+    refusing = partial(RefusedStream, relays=relays, field=field, reply_type=types[1], reads=reads)
+    return Method(path, MethodKind.BIDI, *types, refusing)
+
+
+class RefusedStream:
+    """A stream at a follower: each request is refused, in its own answer if it has one, else by the stream's end."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        relays: Relays,
+        field: str | None,
+        reply_type: type[Any],
+        reads: FollowerReads | None = None,
+    ) -> None:
+        """FIELD pairs requests and answers of REPLY_TYPE; None: nothing does. READS answers fetches that may be its."""
+        self._stream = stream
+        self._relays = relays
+        self._field = field
+        self._reply_type = reply_type
+        self._reads = reads
+        self._reading: set[asyncio.Task[None]] = set()
+        self._waiting: list[int] = []
+        self._answering: asyncio.Task[None] | None = None
+        self._has_ended = False
+
+    def on_message(self, message: Message) -> Awaitable[None] | None:
+        """Refuse MESSAGE once it is known where the master is, unless it may be answered here."""
+        if self._reads is not None and self._reads.serves(message):
+            assert isinstance(message, pb.FetchRequest), "others are not served"
+            return self._read(message, self._reads)
+        return self._refuse(message)
+
+    def _read(self, request: pb.FetchRequest, reads: FollowerReads) -> Awaitable[None] | None:
+        async def read() -> None:
+            reply = await reads.answer(request)
+            if reply is None:
+                self._refuse(request)
+            else:
+                self._stream.send(reply)
+
+        reading = self._relays.spawn(read())
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+        return reading if len(self._reading) >= _WAITING_MAX else None
+
+    def _refuse(self, message: Message) -> Awaitable[None] | None:
+        self._waiting.append(0 if self._field is None else getattr(message, self._field))
+        if self._answering is None:
+            self._answering = self._relays.spawn(self._answer())
+        return self._answering if len(self._waiting) >= _WAITING_MAX else None
+
+    async def _answer(self) -> None:
+        error = await self._relays.not_master()
+        self._answering = None
+        if self._field is None:
+            self._stream.fail(error)
+            return
+        waiting, self._waiting = self._waiting, []
+        for number in waiting:
+            self._stream.send(self._reply_type(**{self._field: number}, error=to_wire(error)))
+        if self._has_ended:
+            self._stream.finish()
+
+    def on_end(self) -> None:
+        self._has_ended = True
+        if self._answering is None:
+            self._stream.finish()
+
+    def on_close(self) -> None:
+        for reading in self._reading:
+            reading.cancel()
+        if self._answering is not None:
+            self._answering.cancel()

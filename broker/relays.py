@@ -1,0 +1,536 @@
+"""Relays: calls of clients that came to a follower, carried to the master of its replica set and back.
+
+    relays = Relays("orders", master, dial)
+    table = relays.methods(v2.DESCRIPTOR.services_by_name["MessagingService"])
+
+Everything is carried both ways: messages as they come, metadata, the caller's deadline, status and trailing metadata,
+the end of either side; who does not read what comes holds the other back. A call looks for a master while none is
+known or reached, for WAIT_S at most and within the caller's deadline: a client that asks amid an election gets its
+answer from the new master. What has reached a master is asked once: if that is lost, or another is elected (which a
+master that is paused does not know), the call ends UNAVAILABLE, GRACE_S later, and its client asks again.
+
+A stream of which the client says its settings at the beginning (Telemetry) outlasts its master: it is opened anew at
+the next one, and begins there with the client's latest settings.
+
+A call that was relayed is not relayed again: between replicas that take each other for the master it would go round.
+
+Bounds: RELAYS_MAX calls at once, STREAMS_MAX on each connection to the master; of answers that the client does not take
+what a channel and a carrier keep for one stream. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from ..proto.errors import Disconnected, MasterFenced, Overloaded, PocketMQError, ShuttingDown
+from ..proto.errors_wire import from_rpc_error
+from ..proto.rpc import Call, CallContext, Method, MethodKind, MethodTable, Stream
+from ..proto.rpc.channels import (
+    EOF,
+    CallFailed,
+    Channel,
+    Dial,
+    Metadata,
+    StatusCode,
+    StreamCall,
+)
+
+logger = logging.getLogger(__name__)
+
+#: How long a call looks for a master. Clients of RocketMQ 5 wait 3 s for an answer.
+WAIT_S: Final = 2.5
+#: How long a call that has reached a master may go on when another is known.
+GRACE_S: Final = 0.5
+RELAYS_MAX: Final = 40_000
+#: A server takes 4,096 at once.
+STREAMS_MAX: Final = 2_000
+#: A call that does not say how long its caller waits.
+_UNARY_S: Final = 30.0
+#: How long a stream that outlasts its master looks for the next one.
+_REOPEN_S: Final = 30.0
+_LOOK_S: Final = 0.02
+_LOOK_IDLE_S: Final = 0.2
+#: Says that a call was relayed.
+RELAYED: Final = "pocketmq-relayed"
+#: Metadata of the way from the client to us.
+_OF_THE_WAY: Final = frozenset(("user-agent", RELAYED))
+
+
+class KnownMaster(NamedTuple):
+    """Where clients reach the master of EPOCH."""
+
+    address: str
+    epoch: int
+
+
+class Relays:
+    """Carries calls to the master of replica set NAME, which MASTER tells; None: nobody is, or it is not heard of."""
+
+    def __init__(
+        self,
+        name: str,
+        master: Callable[[], KnownMaster | None],
+        dial: Dial,
+        *,
+        relays_max: int = RELAYS_MAX,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        """DIAL opens channels to masters, whose callers are told apart by their metadata alone."""
+        self._name = name
+        self._master = master
+        self._dial = dial
+        self._relays_max = relays_max
+        self._wait_s = wait_s
+        self._count = 0
+        self._ways: list[_Way] = []
+        #: Those who wait for a master, or for another.
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._seen: KnownMaster | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- what is served
+
+    def methods(self, *services: ServiceDescriptor) -> MethodTable:
+        """Return the methods of SERVICES, carried to the master."""
+        found = (self._method(method) for service in services for method in service.methods)
+        return MethodTable({method.path: method for method in found})
+
+    def _method(self, described: MethodDescriptor) -> Method:
+        path = f"/{described.containing_service.full_name}/{described.name}"
+        types = GetMessageClass(described.input_type), GetMessageClass(described.output_type)
+
+        async def unary(request: Message, call: Call) -> Message:
+            return await self._unary(method, request, call)
+
+        async def server_stream(request: Message, stream: Stream) -> None:
+            await self._server_stream(method, request, stream)
+
+        def bidi(stream: Stream) -> _RelayedStream:
+            return _RelayedStream(self, method, stream)
+
+        if described.client_streaming:
+            method = Method(path, MethodKind.BIDI, *types, bidi)
+        elif described.server_streaming:
+            method = Method(path, MethodKind.SERVER_STREAM, *types, server_stream)
+        else:
+            method = Method(path, MethodKind.UNARY, *types, unary)
+        return method
+
+    async def _unary(self, method: Method, request: Message, call: Call) -> Message:
+        patience_s = _UNARY_S if call.deadline_ms is None else call.deadline_ms / 1000
+        deadline = _now() + patience_s
+        while True:
+            try:
+                async with self.reached(method, call, deadline) as upstream:
+                    await upstream.write(request)
+                    await upstream.done_writing()
+                    reply = await upstream.read()
+                    if reply is EOF or await upstream.read() is not EOF:
+                        raise PocketMQError(f"{method.path} was not answered once")
+                    await upstream.pass_trailing(call)
+                    assert isinstance(reply, Message)
+                    return reply
+            except _TurnedAway as away:
+                if _now() + _LOOK_S >= deadline:
+                    raise away.error from None
+                await self.changed(_LOOK_S)
+
+    async def _server_stream(self, method: Method, request: Message, stream: Stream) -> None:
+        patience_s = None if stream.deadline_ms is None else stream.deadline_ms / 1000
+        deadline = None if patience_s is None else _now() + patience_s
+        looking_until = _now() + self._wait_s
+        while True:
+            try:
+                async with self.reached(method, stream, deadline) as upstream:
+                    await upstream.write(request)
+                    await upstream.done_writing()
+                    while (reply := await upstream.read()) is not EOF:
+                        stream.send(reply)
+                        await stream.drained()
+                    await upstream.pass_trailing(stream)
+                    return
+            except _TurnedAway as away:
+                if _now() + _LOOK_S >= looking_until:
+                    raise away.error from None
+                await self.changed(_LOOK_S)
+
+    # --- the master
+
+    async def not_master(self) -> MasterFenced:
+        """Return how calls end that only the master serves: with where it is, once that is known, or after WAIT_S."""
+        until = _now() + self._wait_s
+        while (known := self._master()) is None and _now() < until:
+            await self.changed(until - _now())
+        if known is None:
+            return MasterFenced(
+                f"this replica of {self._name} follows, and knows of no master at present: try again",
+                broker=self._name,
+            )
+        return MasterFenced(
+            f"this replica of {self._name} follows: the master of epoch {known.epoch} is at {known.address}",
+            broker=self._name,
+            master=known.address,
+            epoch=known.epoch,
+        )
+
+    async def changed(self, patience_s: float) -> None:
+        """Return when MASTER tells something else than it did last, or after PATIENCE_S."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        self._look_out()
+        try:
+            await asyncio.wait((waiting,), timeout=max(0.0, patience_s))
+        finally:
+            self._waiting.discard(waiting)
+
+    def look(self) -> None:
+        """Hear that MASTER may tell something else now; who does not call this has it looked at soon all the same."""
+        known = self._master()
+        if known == self._seen:
+            return
+        self._seen = known
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        if known is not None:
+            for way in self._ways:
+                if way.master != known:
+                    way.leave_soon()
+
+    def _look_out(self) -> None:
+        """Look at MASTER from time to time as long as that matters to anybody."""
+        if self._looking is None:
+            self._looking = self.spawn(self._look_now_and_then())
+
+    async def _look_now_and_then(self) -> None:
+        try:
+            self.look()
+            while self._waiting or self._count:
+                await asyncio.sleep(_LOOK_S if self._waiting else _LOOK_IDLE_S)
+                self.look()
+        finally:
+            self._looking = None
+
+    @asynccontextmanager
+    async def reached(
+        self, method: Method, context: CallContext, deadline: float | None
+    ) -> AsyncIterator[_Upstream]:
+        """Call METHOD of the master for the caller of CONTEXT, who gives up at DEADLINE, by the loop's clock.
+
+        Raises Disconnected if nobody was reached in time, Overloaded beyond the bound, MasterFenced for a call that was
+        relayed before.
+        """
+        if RELAYED in context.metadata:
+            raise await self._turned_away()
+        if self._count >= self._relays_max:
+            raise Overloaded(
+                f"{self._count} calls are relayed to the master, which is the limit: connect to it,"
+                " or try again later",
+                field="relays_max",
+                limit=self._relays_max,
+                value=self._count,
+            )
+        self._count += 1
+        self._look_out()
+        upstream: _Upstream | None = None
+        try:
+            upstream = await self._reach(method, _metadata_of(context), deadline)
+            yield upstream
+        finally:
+            self._count -= 1
+            if upstream is not None:
+                upstream.close()
+
+    async def _turned_away(self) -> MasterFenced:
+        known = self._master()
+        return MasterFenced(
+            f"another replica of {self._name} took this one for the master, which it is not: try again",
+            broker=self._name,
+            turned_away=True,
+            **({} if known is None else {"master": known.address, "epoch": known.epoch}),
+        )
+
+    async def _reach(self, method: Method, metadata: Metadata, deadline: float | None) -> _Upstream:
+        until = _now() + self._wait_s
+        if deadline is not None:
+            until = min(until, deadline)
+        reason = "none is known"
+        while True:
+            self.look()
+            known = self._seen
+            if known is not None:
+                try:
+                    async with asyncio.timeout_at(until):
+                        return await self._try(known, method, metadata, deadline)
+                except CallFailed as failure:
+                    reason = f"{known.address}: {failure.details()}"
+                except TimeoutError:
+                    reason = f"{known.address} does not answer"
+            if _now() + _LOOK_S >= until:
+                raise Disconnected(
+                    f"the master of {self._name} cannot be reached, {reason}: try again"
+                )
+            await self.changed(min(until - _now(), _LOOK_S if known else self._wait_s))
+
+    async def _try(
+        self, known: KnownMaster, method: Method, metadata: Metadata, deadline: float | None
+    ) -> _Upstream:
+        """Return a stream to the master KNOWN. Raises CallFailed if it is not reached, or another is elected first."""
+        way = self._way_to(known)
+        timeout = None if deadline is None else max(0.001, deadline - _now())
+        call = way.open(method, timeout, metadata)
+        upstream = _Upstream(way, call)
+        connecting = asyncio.ensure_future(call.wait_for_connection())
+        try:
+            while not connecting.done():
+                await asyncio.wait((connecting,), timeout=_LOOK_IDLE_S)
+                if not connecting.done() and self._master() not in (None, known):
+                    call.cancel()
+            await connecting
+        except BaseException as error:
+            connecting.cancel()
+            upstream.close()
+            if isinstance(error, asyncio.CancelledError) and not _is_cancelled():
+                raise _left(
+                    known
+                ) from None  # It was the call that was cancelled, not who waits for it.
+            raise
+        return upstream
+
+    def _way_to(self, known: KnownMaster) -> _Way:
+        for way in self._ways:
+            if way.master == known and not way.is_leaving and len(way.upstreams) < STREAMS_MAX:
+                return way
+        way = _Way(known, self._dial(known.address), self._forget)
+        self._ways.append(way)
+        return way
+
+    def _forget(self, way: _Way) -> None:
+        """Let go of WAY, which nobody uses."""
+        if way.master != self._seen or way.is_leaving:
+            with suppress(ValueError):
+                self._ways.remove(way)
+                self.spawn(way.channel.close(None))
+
+    # --- its end
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run WORK as a task, which `close` cancels."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Break off what is under way: it ends UNAVAILABLE."""
+        ways, self._ways = self._ways, []
+        for way in ways:
+            way.leave()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.gather(*(way.channel.close(None) for way in ways))
+
+
+class _Way:
+    """A connection to MASTER over CHANNEL, and the calls on it. IDLE hears when there are none any more."""
+
+    def __init__(self, master: KnownMaster, channel: Channel, idle: Callable[[_Way], None]) -> None:
+        self.master = master
+        self.channel = channel
+        self.upstreams: set[_Upstream] = set()
+        self.is_leaving = False
+        self._idle = idle
+
+    def open(self, method: Method, timeout: float | None, metadata: Metadata) -> StreamCall:
+        """Call METHOD: all kinds of methods are streams on the wire."""
+        call = self.channel.stream_stream(
+            method.path, method.request_type.SerializeToString, method.reply_type.FromString
+        )
+        return call(timeout=timeout, metadata=metadata)
+
+    def leave_soon(self) -> None:
+        """End calls GRACE_S from now: another is master."""
+        if not self.is_leaving:
+            self.is_leaving = True
+            asyncio.get_running_loop().call_later(GRACE_S, self.leave)
+
+    def leave(self) -> None:
+        """End calls now."""
+        self.is_leaving = True
+        for upstream in list(self.upstreams):
+            upstream.give_up()
+        if not self.upstreams:
+            self._idle(self)
+
+    def forget(self, upstream: _Upstream) -> None:
+        self.upstreams.discard(upstream)
+        if not self.upstreams:
+            self._idle(self)
+
+
+class _Upstream:
+    """One call at the master, over WAY."""
+
+    def __init__(self, way: _Way, call: StreamCall) -> None:
+        self._way = way
+        self._call = call
+        self._is_lost = False
+        way.upstreams.add(self)
+
+    async def write(self, message: Message) -> None:
+        """Send MESSAGE; what has ended hears nothing, and `read` tells why."""
+        with suppress(asyncio.InvalidStateError, CallFailed):
+            await self._call.write(message)
+
+    async def done_writing(self) -> None:
+        with suppress(asyncio.InvalidStateError, CallFailed):
+            await self._call.done_writing()
+
+    async def read(self) -> Any:
+        """Return the next message, or EOF. Raises what the call ended with; _TurnedAway where no master was asked."""
+        try:
+            return await self._call.read()
+        except CallFailed as failure:
+            raise _passed_on(failure) from None
+        except asyncio.CancelledError:
+            if self._is_lost and not _is_cancelled():
+                raise _passed_on(_left(self._way.master)) from None
+            raise
+
+    async def pass_trailing(self, context: CallContext) -> None:
+        """Have the metadata behind the answer follow ours."""
+        for name, value in await self._call.trailing_metadata():
+            if isinstance(value, str):
+                context.add_trailing(name, value)
+
+    def give_up(self) -> None:
+        """End it: it is of no more use."""
+        self._is_lost = True
+        self._call.cancel()
+
+    def close(self) -> None:
+        """Let go of it, and break it off if it is not over."""
+        self._call.cancel()
+        self._way.forget(self)
+
+
+class _RelayedStream:
+    """The client's side of METHOD, a stream in both directions, carried to the master."""
+
+    def __init__(self, relays: Relays, method: Method, stream: Stream) -> None:
+        self._relays = relays
+        self._method = method
+        self._stream = stream
+        #: The client's latest message with settings: a stream that has some outlasts its master.
+        self._settings: Message | None = None
+        self._first: Message | None = None
+        self._upstream: _Upstream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._has_ended = False
+
+    def on_message(self, message: Any) -> Coroutine[Any, Any, None] | None:
+        """Carry MESSAGE to the master. Between two masters only settings are of use to the next one."""
+        if "settings" in message.DESCRIPTOR.fields_by_name and message.HasField("settings"):
+            self._settings = message
+        if self._task is None:
+            self._first = message
+            self._task = self._relays.spawn(self._run())
+        elif self._upstream is not None:
+            return self._upstream.write(message)
+        return None
+
+    def on_end(self) -> None:
+        self._has_ended = True
+        if self._upstream is None:
+            self.on_close()
+            self._stream.finish()
+        else:
+            self._relays.spawn(self._upstream.done_writing())
+
+    def on_close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._carry_on()
+            self._stream.finish()
+        except PocketMQError as error:
+            self._stream.fail(error)
+        except asyncio.CancelledError:
+            self._stream.fail(Disconnected("this replica relays no more: open the stream again"))
+            raise
+        except Exception:  # The edge: a bug costs its own stream.
+            logger.exception("relay failed method=%s", self._method.path)
+            self._stream.fail(PocketMQError(f"internal error in {self._method.path}"))
+
+    async def _carry_on(self) -> None:
+        """Carry what the master says until it ends the stream; with settings, over its loss to the next one."""
+        until = _now() + _REOPEN_S
+        while True:
+            try:
+                async with self._relays.reached(self._method, self._stream, None) as upstream:
+                    first = self._settings or self._first
+                    assert first is not None
+                    await upstream.write(first)
+                    self._upstream = upstream
+                    while (message := await upstream.read()) is not EOF:
+                        until = _now() + _REOPEN_S
+                        self._stream.send(message)
+                        await self._stream.drained()
+                    return
+            except (_TurnedAway, Disconnected, ShuttingDown) as error:
+                if self._settings is None or self._has_ended or _now() >= until:
+                    raise getattr(error, "error", error) from None
+            finally:
+                self._upstream = None
+            await self._relays.changed(_LOOK_IDLE_S)
+
+
+class _TurnedAway(Exception):
+    """Who was asked is not the master, and did nothing; ERROR says so."""
+
+    def __init__(self, error: PocketMQError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def _passed_on(failure: CallFailed) -> PocketMQError | _TurnedAway:
+    """Return how our caller's call ends where that at the master ended with FAILURE."""
+    error = from_rpc_error(failure)
+    if isinstance(error, MasterFenced) and "turned_away" in error.details:
+        return _TurnedAway(Disconnected(error.message))
+    return error
+
+
+def _left(master: KnownMaster) -> CallFailed:
+    return CallFailed(
+        StatusCode.UNAVAILABLE,
+        f"{master.address}, the master of epoch {master.epoch}, is it no more: ask again",
+    )
+
+
+def _metadata_of(context: CallContext) -> Metadata:
+    own = ((name, value) for name, value in context.metadata.items() if name not in _OF_THE_WAY)
+    return (*own, (RELAYED, "1"))
+
+
+def _is_cancelled() -> bool:
+    """Is it the present task that is cancelled, and not a call that it waits for?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,368 @@
+"""Java slaves of this broker: Apache's HA wire, and the requests that a slave asks its master and its name server.
+
+    PORT      requests, as of a name server and of a master. A slave has it as namesrvAddr: REGISTER_BROKER is answered
+              with where the master and its log are, the only way by which a slave of 5.5.0 learns that
+    PORT − 2  the same, where slaves ask for tables (Apache's VIP channel)
+    PORT + 1  the log, in the classic way
+
+A slave is sent what is on this broker's device and confirmed, nothing else: so it is never ahead of what a power cut
+leaves, nor of what replicas agreed on. An empty one gets the log from its oldest file on (Apache: the newest file
+alone). What it reports counts for nothing: no send waits for it. The classic wire cannot tell one history from another:
+a slave whose log ends behind ours, or in front of our oldest file, is sent away with a word in the log, any other is
+taken at its word.
+
+In plaintext, without accounts, as Apache's: on loopback unless `apache_host` says otherwise. Bounds: SLAVES_MAX slaves,
+CONNECTIONS_MAX connections for requests, one frame of 32 KiB each that the peer has not taken. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...proto.errors import ConfigError, PocketMQError
+from ...proto.remoting.command import (
+    NOT_SUPPORTED,
+    REQUEST_MAX,
+    RemotingCommand,
+    RequestCode,
+    encode,
+)
+from ...proto.remoting.connection import read_command
+from ...proto.remoting.ha import ClassicReports, classic_frame
+from ...store.format.java_json import Json, render
+from ...store.format.state_tables import (
+    GROUPS,
+    TOPICS,
+    ConsumerOffsets,
+    DataVersion,
+    DelayOffsets,
+    GroupConfig,
+    TopicConfig,
+    parse_consumer_offsets,
+    parse_delay_offsets,
+    parse_timer_metrics,
+    render_consumer_offsets,
+    render_delay_offsets,
+    render_timer_metrics,
+)
+from ...store.kept_table import KeptTable
+from ...store.message_store import MessageStore
+from ...store.state_files import StateFile
+from ..config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+SLAVES_MAX: Final = 16
+CONNECTIONS_MAX: Final = 64
+#: Apache's haTransferBatchSize.
+_FRAME: Final = 32 << 10
+#: What was confirmed since the device has it is looked for so often.
+_LOOK_S: Final = 0.1
+#: Both sides of Apache's let go of a peer from which nothing came for 20 s.
+_HEARTBEAT_S: Final = 5.0
+_SILENCE_MAX_S: Final = 20.0
+_SYSTEM_ERROR: Final = 1
+
+
+@dataclass(slots=True)
+class SlaveLink:
+    """A slave that is sent the log: up to SENT, and its own report of where its log ends."""
+
+    peer: str
+    sent: int
+    reported: int
+    #: Set when the device has more.
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ApacheFollowers:
+    """Serves Java slaves the log of STORE and its tables. `start`, then `stop`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: KeptTable[TopicConfig],
+        groups: KeptTable[GroupConfig],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections = 0
+        #: Set when a slave was sent something, or went.
+        self._advanced = asyncio.Event()
+        #: Slaves that are connected.
+        self.slaves: list[SlaveLink] = []
+
+    async def start(self) -> None:
+        """Listen on all three ports; ConfigError names one that cannot be had."""
+        self._store.on_flushed(self._flushed)
+        port = self._config.apache_port
+        for number, serve in (
+            (port, self._serve_requests),
+            (port - 2, self._serve_requests),
+            (port + 1, self._serve_log),
+        ):
+            try:
+                server = await asyncio.start_server(
+                    self._guarded(serve), self._config.apache_host, number
+                )
+            except OSError as error:
+                await self.stop()
+                raise ConfigError(
+                    f"broker.apache_port {port}: cannot listen on {self._config.apache_host}:{number}:"
+                    f" {error.strerror or error}",
+                    field="apache_port",
+                    value=number,
+                ) from None
+            self._servers.append(server)
+
+    async def stop(self, grace_s: float = 0) -> None:
+        """Send slaves what is left, for GRACE_S seconds at most, and let go of them. Twice is once."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        store = self._store
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                end = min(store.max_log_offset, store.confirmed_offset)
+                while any(one.sent < end for one in self.slaves):
+                    self._advanced.clear()
+                    await self._advanced.wait()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _flushed(self, offset: int) -> None:
+        for slave in self.slaves:
+            slave.news.set()
+
+    def _guarded(
+        self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        """Return SERVE as what takes a connection: it ends with it, and its errors end nothing else."""
+
+        async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await serve(reader, writer)
+            except (OSError, ValueError, PocketMQError) as error:
+                logger.info("a Java slave went", extra={"reason": str(error)})
+            finally:
+                writer.close()
+
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(guarded(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return begin
+
+    # --- the log
+
+    @property
+    def _limit(self) -> int:
+        """Up to where slaves may have the log."""
+        return min(self._store.flushed_offset, self._store.confirmed_offset)
+
+    async def _serve_log(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self.slaves) >= SLAVES_MAX:
+            logger.warning("a Java slave too many", extra={"limit": SLAVES_MAX})
+            return
+        reports = ClassicReports()
+        end = await self._report(reader, reports)
+        begin = self._begin(end)
+        peer = writer.get_extra_info("peername")
+        if end is None or begin is None:
+            logger.warning(
+                "a Java slave has another log: empty its store, and start it anew",
+                extra={"peer": peer, "end": end, "log_end": self._store.max_log_offset},
+            )
+            return
+        slave = SlaveLink(str(peer), begin, end)
+        self.slaves.append(slave)
+        logger.info("a Java slave follows", extra={"peer": peer, "offset": begin})
+        listening = asyncio.ensure_future(self._listen(reader, reports, slave))
+        try:
+            await self._send(writer, slave, listening)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            self.slaves.remove(slave)
+            self._advanced.set()
+
+    def _begin(self, end: int | None) -> int | None:
+        """Return from where on a slave is sent the log that has it up to END; None: it has another one."""
+        log = self._store.log
+        if end == 0:
+            return log.files.files[0].start if log.files.files else 0
+        known = end is not None and log.min_offset <= end <= self._store.max_log_offset
+        return end if known else None
+
+    async def _report(self, reader: asyncio.StreamReader, reports: ClassicReports) -> int | None:
+        """Return the next end that the slave tells; None: it has gone, or says nothing."""
+        try:
+            async with asyncio.timeout(_SILENCE_MAX_S):
+                while data := await reader.read(4096):
+                    if (end := reports.feed(data)) is not None:
+                        return end
+        except TimeoutError:
+            pass
+        return None
+
+    async def _listen(
+        self, reader: asyncio.StreamReader, reports: ClassicReports, slave: SlaveLink
+    ) -> None:
+        while (end := await self._report(reader, reports)) is not None:
+            slave.reported = end
+
+    async def _send(
+        self, writer: asyncio.StreamWriter, slave: SlaveLink, listening: asyncio.Future[None]
+    ) -> None:
+        """Send what comes, until the slave goes."""
+        loop = asyncio.get_running_loop()
+        sent_s = loop.time()
+        while not listening.done():
+            data = self._raw(slave.sent)
+            if data is None:
+                logger.warning("a Java slave is too far behind", extra={"offset": slave.sent})
+                return
+            if data or loop.time() - sent_s >= _HEARTBEAT_S:
+                writer.write(classic_frame(slave.sent, data))
+                await writer.drain()
+                slave.sent += len(data)
+                sent_s = loop.time()
+                self._advanced.set()
+            if data:
+                await asyncio.sleep(0)  # Others have their turn.
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await slave.news.wait()
+            slave.news.clear()
+
+    def _raw(self, at: int) -> bytes | None:
+        """Return the bytes at AT that a slave may have, of one file; None: they were deleted."""
+        limit = self._limit
+        if at >= limit:
+            return b""
+        file = self._store.log.files.file_at(at)
+        if file is None:
+            return None
+        begin = at - file.start
+        return file.read(begin, min(_FRAME, limit - at, file.size - begin))
+
+    # --- requests
+
+    async def _serve_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            return
+        self._connections += 1
+        try:
+            host = writer.get_extra_info("sockname")[0]
+            while (request := await read_command(reader, REQUEST_MAX)) is not None:
+                if request.is_answer:
+                    continue
+                answer = await self._answer(request, f"[{host}]" if ":" in host else host)
+                if request.wants_answer:
+                    writer.write(encode(answer))
+                    await writer.drain()
+        finally:
+            self._connections -= 1
+
+    async def _answer(self, request: RemotingCommand, host: str) -> RemotingCommand:
+        """Return the answer to REQUEST, which came in at HOST."""
+        if request.code == RequestCode.REGISTER_BROKER:
+            return self._registered(request, host)
+        if request.code == RequestCode.UNREGISTER_BROKER:
+            return request.answer()
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return request.answer(self._cluster_info(host).encode())
+        if request.code == RequestCode.GET_TIMER_CHECK_POINT:
+            return request.answer(self._store.timers.checkpoint.written.pack())
+        table = self._tables().get(request.code)
+        if table is None:
+            return request.answer(
+                code=NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+            )
+        return request.answer((await asyncio.to_thread(table)).encode())
+
+    def _registered(self, request: RemotingCommand, host: str) -> RemotingCommand:
+        fields, config = request.fields, self._config
+        if (fields.get("clusterName"), fields.get("brokerName")) != (config.cluster, config.name):
+            return request.answer(
+                code=_SYSTEM_ERROR,
+                remark=f"this is {config.name} of {config.cluster}: a slave has the same names",
+            )
+        if fields.get("brokerId") == "0":
+            return request.answer(
+                code=_SYSTEM_ERROR,
+                remark=f"{config.name} has a master here: brokerId=1 or more, and brokerRole=SLAVE",
+            )
+        port = config.apache_port
+        return request.answer(
+            fields={"masterAddr": f"{host}:{port}", "haServerAddr": f"{host}:{port + 1}"}
+        )
+
+    def _cluster_info(self, host: str) -> str:
+        """Return the brokers of the cluster, as a slave's name server knows them: this one, reached at HOST."""
+        name, cluster = self._config.name, self._config.cluster
+        broker: Json = {
+            "brokerAddrs": {0: f"{host}:{self._config.apache_port}"},
+            "brokerName": name,
+            "cluster": cluster,
+            "enableActingMaster": False,
+        }
+        table: Json = {"brokerAddrTable": {name: broker}, "clusterAddrTable": {cluster: [name]}}
+        return render(table, pretty=False)
+
+    def _tables(self) -> dict[int, Callable[[], str]]:
+        """Return what makes the text of each table, as it is now or was saved last."""
+        topics, groups = dict(self._topics.entries), dict(self._groups.entries)
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: lambda: render(
+                {
+                    "dataVersion": self._topics.version.to_json(),
+                    "mappingDataVersion": DataVersion().to_json(),
+                    TOPICS.members: _beans(topics),
+                    "topicQueueMappingDetailMap": {},
+                },
+                pretty=False,
+            ),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: render(
+                {
+                    "dataVersion": self._groups.version.to_json(),
+                    "forbiddenTable": {},
+                    GROUPS.members: _beans(groups),
+                },
+                pretty=False,
+            ),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: render_consumer_offsets(
+                self._file("consumerOffset.json").load(parse_consumer_offsets).value
+                or ConsumerOffsets()
+            ),
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda: render_delay_offsets(
+                self._file("delayOffset.json").load(parse_delay_offsets).value or DelayOffsets()
+            ),
+            RequestCode.GET_TIMER_METRICS: lambda: render_timer_metrics(
+                *(self._file("timermetrics").load(parse_timer_metrics).value or (DataVersion(), {}))
+            ),
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: lambda: '{"messageRequestModeMap":{}}',
+        }
+
+    def _file(self, name: str) -> StateFile:
+        return StateFile(self._store.disk, self._store.config.path, name)
+
+
+def _beans(entries: Mapping[str, TopicConfig | GroupConfig]) -> dict[str | int, Json]:
+    return {name: entry.to_json() for name, entry in entries.items()}

@@ -1,0 +1,140 @@
+"""Settings of a broker that is one of a replica set, and what follows from them for its replica."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ...proto.errors import ConfigError, InvalidName
+from ...proto.topics import check_topic
+from .in_sync import ReplicaSettings
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):([0-9]{1,5})")
+_LEAST: Final = {
+    "replica_id": 0,
+    "min_in_sync": 1,
+    "replica_lag_ms": 1_000,
+    "session_ms": 500,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicationConfig:
+    """Which replica of which set a broker is, and what the set promises."""
+
+    #: The replica set, whose name the broker has then; empty: the broker has no replicas.
+    replica_set: str = ""
+    #: Its number in the set, from 1 on, for good.
+    replica_id: int = 0
+    #: The ZooKeeper servers that keep who is master, "host:port".
+    zookeeper: tuple[str, ...] = ()
+
+    #: Where the other replicas connect to, "host:port": of this machine.
+    listen: str = "127.0.0.1:8082"
+    #: What they dial, if that is not the same; the set in ZooKeeper has to say so, too.
+    address: str = ""
+    #: PEM files of the certificate that the replica shows the others, and of its key; empty: plaintext, on loopback.
+    certificate: str = ""
+    key: str = ""
+    #: PEM file of who signs the certificates of the set: whoever shows one is taken for a replica of it.
+    authorities: str = ""
+    #: How many replicas must have what acks="replicas" acknowledges, the master among them.
+    min_in_sync: int = 1
+    #: What they must have done with it: "synced" to the device, or "written", which a power cut of all may lose.
+    replicas_need: Literal["synced", "written"] = "synced"
+    #: A follower that has not caught up for so long leaves the set: so long, at most, it keeps acks="replicas" waiting.
+    replica_lag_ms: int = 10_000
+    #: ZooKeeper takes a replica for dead after so long: a failover takes this and about half a second.
+    session_ms: int = 2_000
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) < least:
+                raise _refused(name, f"is {value}: must be at least {least}")
+        self._check_places()
+        if self.replica_set:
+            self._check_set()
+
+    def _check_places(self) -> None:
+        host, port = _address("listen", self.listen)
+        if port == 0 or (self.address and _address("address", self.address)[1] == 0):
+            name = "address" if port else "listen"
+            raise _refused(
+                name,
+                f"is {getattr(self, name)}: the others dial it, so its port is from 1 to 65535",
+            )
+        files = {name: getattr(self, name) for name in ("certificate", "key", "authorities")}
+        if any(files.values()) and not all(files.values()):
+            missing = next(name for name, value in files.items() if not value)
+            raise _refused(
+                missing, "is empty: certificate, key and authorities are three files, or none"
+            )
+        if not _is_loopback(host) and not self.certificate:
+            raise _refused(
+                "listen",
+                f"is {self.listen}, which other machines reach, and whoever reaches it is taken for a replica: give"
+                " the replicas certificates (replication.certificate, key, authorities), or listen on 127.0.0.1",
+            )
+
+    def _check_set(self) -> None:
+        try:
+            check_topic(
+                self.replica_set
+            )  # It is the broker's name, which is one of a system topic.
+        except InvalidName as error:
+            raise _refused("replica_set", f"is no name: {error.message}") from error
+        if self.replica_id < 1:
+            raise _refused(
+                "replica_id",
+                f"is {self.replica_id}: each replica has a number of its own, from 1 on",
+            )
+        if not self.zookeeper:
+            raise _refused(
+                "zookeeper", "is empty: name the servers that keep who is master, host:port each"
+            )
+        for one in self.zookeeper:
+            _address("zookeeper", one.partition("/")[0])
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The host and port to listen on."""
+        return _address("listen", self.listen)
+
+    def settings(
+        self, *, cluster: str, client_address: str, file_size: int, flush_sync: bool
+    ) -> ReplicaSettings:
+        """Return what the replica goes by."""
+        return ReplicaSettings(
+            cluster=cluster,
+            set_name=self.replica_set,
+            replica_id=self.replica_id,
+            address=self.address or self.listen,
+            client_address=client_address,
+            file_size=file_size,
+            min_in_sync=self.min_in_sync,
+            replicas_need=self.replicas_need,
+            flush_sync=flush_sync,
+            replica_lag_ms=self.replica_lag_ms,
+            session_ms=self.session_ms,
+        )
+
+
+def _address(name: str, value: str) -> tuple[str, int]:
+    """Return host and port of VALUE."""
+    found = _ADDRESS.fullmatch(value)
+    if found is None or int(found[2]) > 65_535:
+        raise _refused(name, f"is {value!r:.80}: must be host:port")
+    return found[1].strip("[]"), int(found[2])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refused(name: str, fault: str) -> ConfigError:
+    return ConfigError(f"replication.{name} {fault}", field=name)

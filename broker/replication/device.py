@@ -1,0 +1,306 @@
+"""The device of a replica: its store, and beside it who the replica is and what it has to know after a restart.
+
+    <root>/brokerIdentity           which replica of which set the store is of, for good
+    <root>/epochFileCheckpoint      the epochs of its log
+    <root>/pocketmq/replica.json    the highest epoch seen, whether it is unclean, how far it was
+    <root>/pocketmq/cut-off/…/      what was cut off the log's end, each time, as a store of its own
+    <root>.set-aside-<ms>           a store that was given up for another beginning: never deleted by this program
+    <root>.begins-anew              the next store while it is prepared; a crash at any moment leaves one of the two
+
+`open` tells whether the replica may lack what it once said it had (unclean): the machine has started anew since, and
+the store was not closed, but for one that syncs before it acknowledges; its log ends below what was synced; or its
+state is missing though the set was led. That the process alone was killed loses nothing.
+
+One call at a time but for `keep_progress`, in any thread; all block.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+
+from ...proto.errors import ConfigError, StoreError
+from ...store.config import StoreConfig
+from ...store.disk import Disk
+from ...store.format.replica_files import (
+    EPOCHS_FILE,
+    IDENTITY_FILE,
+    REPLICA_FILE,
+    BrokerIdentity,
+    ReplicaNote,
+    parse_epochs,
+    parse_identity,
+    parse_note,
+    render_epochs,
+    render_identity,
+    render_note,
+)
+from ...store.message_store import MessageStore
+from ...store.state_files import StateFile
+from .epochs import Epochs, EpochStart
+from .replica import ReplicaState
+
+logger = logging.getLogger(__name__)
+
+_BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
+_OWN_FOLDER: Final = "pocketmq"
+#: What is copied at once.
+_PIECE: Final = 1_048_576
+
+
+def boot_id(disk: Disk) -> str:
+    """Return what names this start of the machine; "" where the system does not say."""
+    try:
+        return disk.read(_BOOT_ID_FILE).decode("ascii", "replace").strip()
+    except (OSError, StoreError):
+        return ""
+
+
+@dataclass(slots=True)
+class _Files:
+    """The small files below ROOT."""
+
+    identity: StateFile
+    epochs: StateFile
+    note: StateFile
+
+    @classmethod
+    def at(cls, disk: Disk, root: str) -> _Files:
+        return cls(
+            StateFile(disk, root, IDENTITY_FILE, ""),
+            StateFile(disk, root, EPOCHS_FILE, ""),
+            StateFile(disk, root, REPLICA_FILE, _OWN_FOLDER),
+        )
+
+
+class ReplicaDevice:
+    """What the replica IDENTITY keeps below CONFIG.path. BOOT names the start of the machine, "": unknown."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        identity: BrokerIdentity,
+        *,
+        disk: Disk,
+        unix_ms: Callable[[], int],
+        boot: str,
+    ) -> None:
+        if config.log_path:
+            raise ConfigError(
+                f"store.log_path is {config.log_path}: a replica's log lies in its store, which may have to be set"
+                " aside as a whole: leave it out",
+                field="log_path",
+            )
+        self.config = config
+        self.identity = identity
+        self._disk = disk
+        self._unix_ms = unix_ms
+        self._boot = boot
+        self._files = _Files.at(disk, config.path)
+        self._note = ReplicaNote()
+        self._store: MessageStore | None = None
+        #: Progress is noted at any time.
+        self._lock = Lock()
+
+    @property
+    def store(self) -> MessageStore:
+        """The open store."""
+        assert self._store is not None, "the device is not open"
+        return self._store
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    # --- opening and closing
+
+    def open(self, *, was_led: bool) -> ReplicaState:
+        """Open the store and return what is there. WAS_LED: the set has had a master.
+
+        Raises ConfigError for the store of another replica, and what opening a store raises.
+        """
+        self._finish_beginning_anew()
+        self.check_identity()
+        crashed = self._disk.exists(self.config.abort_path)
+        self._store = self._open_store()
+        try:
+            return self._look(crashed=crashed, was_led=was_led)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, *, crashed: bool, was_led: bool) -> ReplicaState:
+        """Return what is there, and note that this replica has begun."""
+        store = self.store
+        loaded = self._files.note.load(parse_note)
+        note = loaded.value or ReplicaNote()
+        is_new = loaded.value is None
+        lost_power = crashed and not is_new and (not self._boot or note.boot_id != self._boot)
+        reasons = {
+            "its state is missing, or was damaged": loaded.problem is not None
+            or (is_new and was_led),
+            "the machine's power was cut": lost_power and self.config.flush != "sync",
+            f"its log ends at {store.max_log_offset:,}, and {note.synced:,} bytes were on the device": (
+                store.max_log_offset < note.synced
+            ),
+        }
+        for reason in (reason for reason, holds in reasons.items() if holds and not note.unclean):
+            logger.warning(
+                "this replica is unclean, and stands again when it has caught up reason=%s", reason
+            )
+        unclean = note.unclean or any(reasons.values())
+        self._note = note._replace(
+            unclean=unclean, boot_id=self._boot, synced=min(note.synced, store.max_log_offset)
+        )
+        self._files.identity.save(render_identity(self.identity))
+        self._files.note.save(render_note(self._note))
+        return ReplicaState(
+            epoch_seen=note.epoch_seen,
+            unclean=unclean,
+            epochs=self._load_epochs(),
+            end=store.max_log_offset,
+            synced=store.flushed_offset,
+            confirm=min(note.confirm, store.max_log_offset),
+            min_offset=store.min_log_offset,
+        )
+
+    def check_identity(self) -> None:
+        """Raise ConfigError if the store says that it is of another replica."""
+        try:
+            found = self._files.identity.load(parse_identity).value
+        except StoreError as error:
+            raise ConfigError(error.message, **error.details) from error
+        if found is None or found == self.identity:
+            return
+        mine = self.identity
+        for what, theirs, ours, option in (
+            ("cluster", found.cluster, mine.cluster, "broker.cluster"),
+            ("set", found.name, mine.name, "--replica-set"),
+            ("replica", found.id, mine.id, "--replica-id"),
+        ):
+            if theirs != ours:
+                raise ConfigError(
+                    f"{self.config.path} is the store of {what} {theirs!r}, and this is to be {what} {ours!r}:"
+                    f" give it a store of its own, or start with {option} {theirs}",
+                    path=self.config.path,
+                )
+
+    def _open_store(self) -> MessageStore:
+        store = MessageStore.open(self.config, disk=self._disk, now_ms=self._unix_ms, replica=True)
+        store.follow()
+        return store
+
+    def _load_epochs(self) -> Epochs:
+        found = self._files.epochs.load(parse_epochs).value or ()
+        return Epochs(EpochStart(epoch, start) for epoch, start in found)
+
+    def close(self) -> None:
+        """Close the store; twice is once."""
+        with self._lock:
+            store, self._store = self._store, None
+            if store is not None:
+                store.close()
+                self._keep(synced=store.flushed_offset)
+
+    # --- what is kept
+
+    def keep_state(self, epoch_seen: int, unclean: bool) -> None:
+        """Have the highest epoch seen, and whether the replica is unclean, outlast everything."""
+        with self._lock:
+            self._keep(epoch_seen=epoch_seen, unclean=unclean)
+
+    def keep_progress(self, confirm: int) -> None:
+        """Note how far the log is on the device and confirmed, if that has changed. At any time."""
+        with self._lock:
+            if self._store is not None:
+                self._keep(synced=self._store.flushed_offset, confirm=confirm)
+
+    def _keep(self, **changes: Any) -> None:
+        note = self._note._replace(**changes)
+        if note != self._note:
+            self._files.note.save(render_note(note))
+            self._note = note
+
+    def keep_epochs(self, epochs: Epochs) -> None:
+        """Replace the epochs of the log."""
+        self._files.epochs.save(render_epochs(tuple(epochs)))
+
+    # --- the log
+
+    def cut(self, end: int | None) -> None:
+        """Cut the log at END, where a record begins; None: forget what came of a record that is not whole."""
+        store = self.store
+        if end is None or end == store.max_log_offset:
+            store.lead()
+            store.follow()
+            return
+        with self._lock:
+            self._copy_tail(store, end)
+            # First: a log that ends below what was synced has lost something.
+            self._keep(synced=min(self._note.synced, end))
+            store.truncate_to(end)
+            self._store = self._open_store()
+
+    def _copy_tail(self, store: MessageStore, end: int) -> None:
+        """Keep what the log has behind END, in files of its log's names and sizes with nothing before."""
+        folder = f"{self.config.path}/{_OWN_FOLDER}/cut-off/{self._unix_ms()}-{end}"
+        self._disk.make_folders(f"{folder}/commitlog")
+        at, log_end = end, store.max_log_offset
+        while at < log_end and (file := store.log.files.file_at(at)) is not None:
+            stop = min(file.start + file.size, log_end)
+            path = f"{folder}/commitlog/{file.start:020d}"
+            with closing(self._disk.open_map(path, size=file.size, create=True)) as copy:
+                for piece in range(at - file.start, stop - file.start, _PIECE):
+                    copy.write(
+                        piece, bytes(file.view[piece : min(piece + _PIECE, stop - file.start)])
+                    )
+                copy.sync()
+            at = stop
+        self._disk.sync_folder(f"{folder}/commitlog")
+        logger.warning("log cut offset=%d bytes=%d kept=%s", end, log_end - end, folder)
+
+    def begin_anew(self) -> None:
+        """Set the store aside, unless its log is empty, and open an empty one in its place; epochs go with it."""
+        if self.store.log.files.files:
+            with self._lock:
+                self._set_aside()
+
+    def _set_aside(self) -> None:
+        root = self.config.path
+        note = self._note._replace(synced=0, confirm=0, unclean=True)
+        with suppress(FileNotFoundError):
+            self._disk.delete_folder(self._next_root)
+        files = _Files.at(self._disk, self._next_root)
+        files.note.save(render_note(note))
+        files.identity.save(render_identity(self.identity))
+        try:
+            self.store.close()
+        except (
+            StoreError
+        ) as error:  # It is not needed any more, and is recovered by whoever opens it.
+            logger.warning("store not closed cleanly path=%s reason=%s", root, error.message)
+        aside = f"{root}.set-aside-{self._unix_ms()}"
+        self._disk.rename(root, aside)
+        self._finish_beginning_anew()
+        self._note = note
+        logger.warning("store set aside path=%s set_aside=%s", root, aside)
+        self._store = self._open_store()
+
+    @property
+    def _next_root(self) -> str:
+        return f"{self.config.path}.begins-anew"
+
+    def _finish_beginning_anew(self) -> None:
+        """Put the prepared store in the place of the one that was set aside, if that is as far as it came."""
+        root = self.config.path
+        if self._disk.exists(self._next_root):
+            if self._disk.exists(root):
+                self._disk.delete_folder(self._next_root)
+                return
+            self._disk.rename(self._next_root, root)
+            self._disk.sync_folder(root.rpartition("/")[0] or ".")
+            self._files = _Files.at(self._disk, root)

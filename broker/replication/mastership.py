@@ -1,0 +1,77 @@
+"""What a broker asks of the replica that it serves for, while that is master in one epoch.
+
+The replica hands it to the broker when it begins to serve, and it is of that epoch for good: a later epoch of the same
+replica comes with another. All is called on the event loop, and nothing here waits. A broker that has no replicas has
+no mastership.
+
+    `check_master`        in the turn that answers anything: what says stored, read or committed says so as master
+    `check_acks`          before an append with acks="replicas"
+    `appended`            in the turn of each append
+    `when_acknowledged`   to answer acks="replicas"
+    `on_confirm`          for whoever waits for messages: the store's readers show nothing that is not confirmed
+                          (`Reader.confirm`, which the replica sets first)
+    `on_end`              to be fenced in the very turn in which it is over
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ...proto.errors import PocketMQError
+from .state_source import StatePart, StateSource
+
+#: Told once: how many replicas have it, and None; or 0 and why that is not known.
+Acknowledged = Callable[[int, PocketMQError | None], None]
+
+
+class Mastership(Protocol):
+    """What a broker asks of the replica that it serves for, while that is master in EPOCH."""
+
+    @property
+    def replica_id(self) -> int:
+        """The number of the replica in its set, from 1 on."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which it is master, from 1 on."""
+        ...
+
+    @property
+    def in_sync(self) -> int:
+        """How many replicas are in sync, the master among them: for those who look at the broker."""
+        ...
+
+    def check_master(self) -> None:
+        """Raise MasterFenced unless an answer may be given as master in this very turn: epoch and lease hold."""
+        ...
+
+    def check_acks(self, min_in_sync: int = 0) -> None:
+        """Raise NotEnoughReplicas if too few are in sync for acks="replicas": fewer than the set's least, or the
+        MIN_IN_SYNC that a topic has of its own. Asked before anything is stored."""
+        ...
+
+    def appended(self, end: int) -> None:
+        """Hear, in the turn of each append, that the log ends at END now, with a whole record."""
+        ...
+
+    def when_acknowledged(self, end: int, tell: Acknowledged) -> None:
+        """TELL once that all of the log before END is acknowledged by all in sync, or NotEnoughReplicasAfterAppend.
+
+        It may be told at once. Of what waits when the epoch ends nothing need be told: the broker fails it itself.
+        """
+        ...
+
+    def on_confirm(self, tell: Callable[[int], None]) -> None:
+        """TELL, from now on, each time that the confirm offset has risen; the store's readers know it already."""
+        ...
+
+    def on_end(self, tell: Callable[[PocketMQError], None]) -> None:
+        """TELL, once, that it is over, and why: the store is to be left alone from that turn on."""
+        ...
+
+    def replicate(self, parts: Iterable[StatePart], log_end: Callable[[], int]) -> StateSource:
+        """Have followers told, from now on, of PARTS, the broker's tables, whose log ends at LOG_END's answer; return
+        what says when all in sync have something. Nobody enters the in-sync set before this, nor without them."""
+        ...

@@ -1,0 +1,305 @@
+"""A node of a replica set: one replica for as long as the process runs, and what others ask of it at its port.
+
+A replica that fails (running.py) begins again from its device, `AGAIN_MS` later, for ever: the others see its live node
+gone meanwhile. The port and its methods, `pocketmq.v1.Replication`, stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from itertools import count
+from typing import Final
+
+from ...proto.errors import (
+    ConfigError,
+    InvalidArgument,
+    MasterFenced,
+    NotEnoughReplicas,
+    PocketMQError,
+    ShuttingDown,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
+from ...store.message_store import MessageStore
+from .in_sync import ReplicaSettings
+from .registry import LiveNode, VersionedCell
+from .replica import ReplicaRole
+from .running import ReplicaParts, RunningReplica
+from .session import Silence, first_look
+
+logger = logging.getLogger(__name__)
+
+#: How long a hand-over may take.
+HAND_OVER_MS: Final = 5_000
+#: With so little of the log missing the next master has it in no time.
+_NEARLY_ALL_BYTES: Final = 1_048_576
+#: So long is waited for what lies beside the log: what is not there by then comes again.
+_STATE_MS: Final = 150
+_LOOK_S: Final = 0.002
+#: How long a stop waits for another master.
+_LEAVE_MS: Final = 2_000
+#: How long after a failure a replica begins again from its device.
+AGAIN_MS: Final = 1_000
+
+
+class ReplicaNode:
+    """The replica of SETTINGS, with PARTS."""
+
+    def __init__(self, settings: ReplicaSettings, parts: ReplicaParts) -> None:
+        self.settings = settings
+        self._parts = parts
+        self._links = count(1)
+        self._running: RunningReplica | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._silent = Silence("this replica begins again from its device", parts.clock)
+
+    # --- beginning and end
+
+    async def start(self) -> None:
+        """Begin; return once the registry has answered and the store is open.
+
+        Raises ConfigError if the registry has no such set or replica, or the store is another one's, and what opening
+        a store raises.
+        """
+        self._parts.device.check_identity()
+        cell, live = await first_look(self._parts.open_session, self._parts.clock)
+        self._check_place(cell, live)
+        running = await self._begin(was_led=cell is not None and cell.cell.epoch > 0)
+        self._task = asyncio.get_running_loop().create_task(self._run(running), name="replica")
+
+    def _check_place(self, found: VersionedCell | None, live: Mapping[int, LiveNode]) -> None:
+        """Raise ConfigError unless the cell has this replica, and no other one that runs has taken its place."""
+        mine, me = self.settings, self.settings.replica_id
+        if found is None:
+            raise ConfigError(
+                f"the registry has no replica set {mine.set_name!r} in cluster {mine.cluster!r}: make it with"
+                f" `pocketmq cluster init {mine.set_name} {me}={mine.address} …`, or check the names",
+                field="replica_set",
+                value=mine.set_name,
+            )
+        replicas = found.cell.replicas
+        if me not in replicas:
+            known = ", ".join(map(str, sorted(replicas)))
+            raise ConfigError(
+                f"replica set {mine.set_name!r} has the replicas {known}, and no replica {me}: start with one of these"
+                f" --replica-id, or add it with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
+                field="replica_id",
+                value=me,
+            )
+        if replicas[me] != mine.address:
+            raise ConfigError(
+                f"replica {me} of {mine.set_name!r} is at {replicas[me]}, says the registry, and this one is reached at"
+                f" {mine.address}: set replication.listen, or replication.address, to what the others dial, or say"
+                f" where it is with `pocketmq cluster replicas {mine.set_name} {me}={mine.address}`",
+                field="address",
+                value=mine.address,
+            )
+        if me in live and live[me].address != mine.reached_at:
+            raise ConfigError(
+                f"replica {me} of {mine.set_name!r} runs already, and is reached at {live[me].address}: stop it, wait"
+                " some seconds if it was killed, or start with another --replica-id",
+                field="replica_id",
+                value=me,
+            )
+
+    async def _begin(self, *, was_led: bool) -> RunningReplica:
+        device = self._parts.device
+        opening = asyncio.ensure_future(asyncio.to_thread(device.open, was_led=was_led))
+        try:
+            state = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait(
+                (opening,)
+            )  # The thread goes on, and what it opens has to be closed.
+            if device.is_open:
+                await asyncio.to_thread(device.close)
+            raise
+        running = RunningReplica(self.settings, state, self._parts, self._links.__next__)
+        self._running = running
+        running.begin()
+        return running
+
+    async def _run(self, running: RunningReplica) -> None:
+        """Have the replica begin again whenever it fails."""
+        while True:
+            error = await asyncio.shield(running.failed)
+            self._silent.tell(str(error))
+            await self._end(running, str(error))
+            while True:
+                await asyncio.sleep(AGAIN_MS / 1000)
+                try:
+                    running = await self._begin(was_led=True)
+                    break
+                except Exception as again:  # The edge: whatever it is, it is tried again.
+                    self._silent.tell(str(again))
+
+    async def _end(self, running: RunningReplica, reason: str) -> None:
+        try:
+            await running.end(reason)
+        except Exception as error:  # The edge, likewise.
+            logger.warning("replica not ended cleanly reason=%s", error)
+
+    async def stop(self) -> None:
+        """End everything; the store is closed cleanly. Twice is once."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        await self.leave_office()
+        task.cancel()
+        await asyncio.wait((task,))
+        if self._running is not None:
+            running, self._running = self._running, None
+            await running.end("it was stopped")
+
+    async def leave_office(self) -> bool:
+        """Hand over to whoever has most, if this is the master and others are in sync: `stop` is to come.
+
+        Returns whether it did, and hears the next master by now, so that clients can be told who it is.
+        """
+        office = self._running.office if self._running else None
+        heir = office.heir() if office is not None else 0
+        if not heir:
+            return False
+        try:
+            await self.hand_over(heir, _LEAVE_MS, leaving=True)
+            async with asyncio.timeout(_LEAVE_MS / 1000):
+                while self.heard_master is None:  # noqa: ASYNC110 (a state of many causes, looked at for a moment)
+                    await asyncio.sleep(_LOOK_S)
+        except PocketMQError as error:
+            logger.warning("not handed over to=%d reason=%s", heir, error.message)
+        except TimeoutError:
+            pass
+        return self.heard_master is not None
+
+    # --- what it is
+
+    @property
+    def role(self) -> ReplicaRole:
+        running = self._running
+        return running.core.role if running and not running.failed.done() else ReplicaRole.FOLLOWER
+
+    @property
+    def master(self) -> int:
+        """The id of the master, as far as is known; 0: none is."""
+        return self._running.core.master if self._running else 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the master that this replica is, else the highest seen; 0: none, or it begins again."""
+        return self._running.core.epoch if self._running else 0
+
+    @property
+    def heard_master(self) -> tuple[str, int] | None:
+        """Where clients reach the master, and its epoch; None: this replica is it, or is connected to none."""
+        if self._running is None or not self._running.hears_master:
+            return None
+        core = self._running.core
+        node = core.live.get(core.master)
+        return (node.address, core.seen.cell.epoch) if core.seen and node else None
+
+    @property
+    def followed_store(self) -> MessageStore | None:
+        """What it has of the set's log; None: it is master, or its store is not open."""
+        running = self._running
+        if running is None or self.role is ReplicaRole.MASTER:
+            return None
+        return running.followed_store
+
+    @property
+    def client_addresses(self) -> list[str]:
+        """Where clients reach the replicas that live, by id."""
+        live = self._running.core.live if self._running else {}
+        return [node.address for _, node in sorted(live.items())]
+
+    # --- its port
+
+    def methods(self) -> MethodTable:
+        """Return what others ask for at the replication port."""
+        return service(
+            "pocketmq.v1.Replication",
+            {
+                "Follow": bidi(pb.FollowRequest, pb.FollowReply, self._followed),
+                "Status": unary(pb.ReplicaStatusRequest, pb.ReplicaStatusReply, self._status),
+                "MoveMaster": unary(pb.MoveMasterRequest, pb.MoveMasterReply, self._move_master),
+                "AcceptLoss": unary(pb.AcceptLossRequest, pb.AcceptLossReply, self._accept_loss),
+            },
+        )
+
+    def _followed(self, stream: Stream) -> Receiver[pb.FollowRequest]:
+        return self._alive.followed(stream)
+
+    @property
+    def _alive(self) -> RunningReplica:
+        if self._running is None or self._running.failed.done():
+            raise ShuttingDown(
+                f"replica {self.settings.replica_id} is about to begin again, or to stop"
+            )
+        return self._running
+
+    def _status(self, request: pb.ReplicaStatusRequest, call: Call) -> pb.ReplicaStatusReply:
+        return self._alive.status()
+
+    async def _move_master(self, request: pb.MoveMasterRequest, call: Call) -> pb.MoveMasterReply:
+        self._check_asked(request.set)
+        refused_ms = await self.hand_over(request.to, request.timeout_ms or HAND_OVER_MS)
+        return pb.MoveMasterReply(epoch=self.epoch, refused_ms=refused_ms)
+
+    def _accept_loss(self, request: pb.AcceptLossRequest, call: Call) -> pb.AcceptLossReply:
+        self._check_asked(request.set, request.replica_id)
+        logger.warning("this replica stands for election whatever others have: somebody said so")
+        self._alive.accept_loss()
+        return pb.AcceptLossReply()
+
+    def _check_asked(self, name: str, replica_id: int | None = None) -> None:
+        """Raise InvalidArgument if another set, or another replica, was meant."""
+        mine = self.settings
+        for field, asked, own in (
+            ("set", name, mine.set_name),
+            ("replica_id", replica_id, mine.replica_id),
+        ):
+            if asked is not None and asked != own:
+                raise InvalidArgument(
+                    f"{field} is {asked!r:.80}, and this replica's is {own!r}: ask another address",
+                    field=field,
+                    value=asked,
+                )
+
+    async def hand_over(self, to: int, timeout_ms: int, *, leaving: bool = False) -> int:
+        """Have replica TO be the master within TIMEOUT_MS; LEAVING: this one is about to stop.
+
+        From when TO has nearly all, everything is refused here; returns for how many ms. Raises MasterFenced if this is
+        no master, InvalidArgument, or NotEnoughReplicas if TO has not come to have all: this one goes on as master.
+        """
+        running, clock = self._alive, self._parts.clock
+        office = running.office
+        if office is None:
+            raise MasterFenced(f"replica {self.settings.replica_id} is no master")
+        if to == self.settings.replica_id or to not in running.replicas:
+            others = sorted(running.replicas - {self.settings.replica_id})
+            raise InvalidArgument(
+                f"to is {to}: must be one of the other replicas of {self.settings.set_name!r}, {others}",
+                field="to",
+                value=to,
+            )
+        began_ms = clock.now_ms()
+        refused_ms, is_asked = began_ms, False
+        try:
+            while running.office is office:
+                now_ms = clock.now_ms()
+                if now_ms - began_ms > timeout_ms:
+                    raise NotEnoughReplicas(
+                        f"replica {to} was not in sync with all of the log within {timeout_ms} ms: replica"
+                        f" {self.settings.replica_id} goes on as master",
+                        timeout_ms=timeout_ms,
+                    )
+                if not office.handing_over_to and office.behind(to) <= _NEARLY_ALL_BYTES:
+                    office.handing_over_to, refused_ms = to, now_ms
+                if office.handing_over_to and not is_asked:
+                    is_told = running.has_state(to) or now_ms - refused_ms > _STATE_MS
+                    is_asked = is_told and running.hand_over(to, leaving=leaving)
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            office.handing_over_to = 0
+        return clock.now_ms() - refused_ms

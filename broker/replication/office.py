@@ -1,0 +1,151 @@
+"""The office of a master: the mastership that its broker holds, of one epoch, and the sends that wait for replicas.
+
+It is over for good with the epoch: `end` has every question refused. Whoever waits then is failed by the broker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ...proto.errors import (
+    MasterFenced,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    PocketMQError,
+)
+from .mastership import Acknowledged
+from .replica import ReplicaCore
+from .state_source import StatePart, StateSource
+from .state_stream import StateStream
+
+
+class MasterOffice:
+    """The office of the master CORE in its epoch; NOW_MS is the clock of leases.
+
+    APPENDED hears where the log ends, WANTED that somebody waits until all before an end is acknowledged; STATE carries
+    what lies beside the log.
+    """
+
+    def __init__(
+        self,
+        core: ReplicaCore,
+        replica_id: int,
+        now_ms: Callable[[], int],
+        appended: Callable[[int], None],
+        wanted: Callable[[int], None],
+        state: StateStream,
+    ) -> None:
+        assert core.in_sync is not None, "a master has a set"
+        self._core = core
+        self._set = core.in_sync
+        self._now_ms = now_ms
+        self._appended = appended
+        self._wanted = wanted
+        self._state = state
+        self.replica_id = replica_id
+        self.epoch = core.in_sync.epoch
+        #: The replica that is to be master next, while the office is handed over; 0: it is not.
+        self.handing_over_to = 0
+        self._over: MasterFenced | None = None
+        self._waiting: deque[tuple[int, Acknowledged]] = deque()
+        self._on_confirm: list[Callable[[int], None]] = []
+        self._on_end: list[Callable[[PocketMQError], None]] = []
+
+    # --- what the broker asks
+
+    @property
+    def in_sync(self) -> int:
+        return len(self._set.maximal_set)
+
+    def check_master(self) -> None:
+        if self._over is not None:
+            raise MasterFenced(self._over.message, **self._over.details)
+        if self.handing_over_to:
+            raise MasterFenced(
+                f"replica {self.replica_id} hands over to replica {self.handing_over_to}: ask again soon",
+                epoch=str(self.epoch),
+            )
+        self._core.check_master(self._now_ms())
+
+    def check_acks(self, min_in_sync: int = 0) -> None:
+        self.check_master()
+        self._core.check_acks()
+        confirmed = len(self._set.confirmed_set)
+        if confirmed < min_in_sync:
+            raise NotEnoughReplicas(
+                f'acks="replicas" needs min_in_sync={min_in_sync} replicas for this topic, and {confirmed} are in'
+                " sync: wait until others have caught up",
+                in_sync=str(confirmed),
+            )
+
+    def appended(self, end: int) -> None:
+        if self._over is None:
+            self._appended(end)
+
+    def when_acknowledged(self, end: int, tell: Acknowledged) -> None:
+        if self._over is not None:
+            return
+        if end <= self._set.acknowledged:
+            tell(len(self._set.maximal_set), None)
+            return
+        self._waiting.append((end, tell))
+        self._wanted(end)
+
+    def on_confirm(self, tell: Callable[[int], None]) -> None:
+        self._on_confirm.append(tell)
+
+    def on_end(self, tell: Callable[[PocketMQError], None]) -> None:
+        if self._over is not None:
+            tell(self._over)
+        else:
+            self._on_end.append(tell)
+
+    def replicate(self, parts: Iterable[StatePart], log_end: Callable[[], int]) -> StateSource:
+        return self._state.replicate(
+            self.epoch, parts, log_end, lambda: self._set.maximal_set - {self.replica_id}
+        )
+
+    # --- handing it over
+
+    def behind(self, replica: int) -> int:
+        """Return how many bytes of the log REPLICA is not known to have."""
+        return self._set.end - self._set.has(replica, on_device=False)
+
+    def heir(self) -> int:
+        """Return who of those in sync has most of the log; 0: nobody else follows."""
+        following = {one: written for one, written, _ in self._set.following}
+        return max(self._set.confirmed_set & following.keys(), key=following.__getitem__, default=0)
+
+    # --- what the replica tells
+
+    def acknowledge(self, up_to: int, replicas: int) -> None:
+        """All before UP_TO is acknowledged: REPLICAS have it."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= up_to:
+            waiting.popleft()[1](replicas, None)
+
+    def doubt(self, in_sync: int) -> None:
+        """Too few are in sync for what waits: only IN_SYNC."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, tell in waiting:
+            tell(
+                0,
+                NotEnoughReplicasAfterAppend(
+                    f"stored, but only {in_sync} replicas are in sync by now: send it again, an idempotent producer's"
+                    " repeats are dropped",
+                    in_sync=str(in_sync),
+                ),
+            )
+
+    def confirmed(self, offset: int) -> None:
+        """Whole records below OFFSET may be seen."""
+        for tell in self._on_confirm:
+            tell(offset)
+
+    def end(self, error: MasterFenced) -> None:
+        """It is over, because of ERROR."""
+        self._over = error
+        self._waiting.clear()
+        for tell in self._on_end:
+            tell(error)

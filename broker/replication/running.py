@@ -1,0 +1,699 @@
+"""A replica while it runs: inputs reach its core one after the other, and effects are carried out in order.
+
+Inputs come from the registry, the links, the store and the broker, on the event loop. The effects of one input are
+carried out before the next one is given. What blocks (what has to be on the device, a cut) is done in a thread, and
+inputs wait meanwhile. An effect that fails ends it: `failed` tells, and the next one begins with what is on the device.
+
+    follower   the store takes a master's bytes
+    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once, and has stopped
+               before the log is touched, or another master is followed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from ...proto.clock import Readings
+from ...proto.errors import (
+    InvalidArgument,
+    MasterFenced,
+    NotEnoughReplicas,
+    PocketMQError,
+    StoreError,
+)
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import Stream
+from ...store.message_store import MessageStore
+from .device import ReplicaDevice
+from .effects import (
+    Announce,
+    AnswerAcks,
+    AppendRaw,
+    BecomeMaster,
+    BeginAnew,
+    CloseLink,
+    CompareAndSet,
+    Confirm,
+    CutLog,
+    Effect,
+    FailAcks,
+    Follow,
+    KeepEpochs,
+    KeepState,
+    ReadRegistry,
+    SendFrame,
+    StepDown,
+    StreamFrom,
+)
+from .frames import check_state_ack
+from .in_sync import ReplicaSettings
+from .links import Dial, FollowerLink, MasterLink
+from .mastership import Mastership
+from .office import MasterOffice
+from .registry import LiveNode, VersionedCell
+from .replica import ReplicaCore, ReplicaRole, ReplicaState
+from .session import OpenSession, RegistrySessions, Silence
+from .state_stream import StateStream
+
+logger = logging.getLogger(__name__)
+
+TICK_MS: Final = 100
+#: How often is noted how far the log is on the device.
+_PROGRESS_MS: Final = 5_000
+#: What needs the log, which a broker that was master may still have.
+_OF_LOG: Final = (AppendRaw, CutLog, BeginAnew, Follow, BecomeMaster)
+
+_Input = Callable[[ReplicaCore], list[Effect]]
+#: Carries out an effect that blocks; inputs wait meanwhile.
+_Blocking = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Roles(Protocol):
+    """What a replica serves its clients in each role. One call at a time."""
+
+    async def lead(self, store: MessageStore, mastership: Mastership) -> None:
+        """Serve as master over STORE, which takes records now."""
+        ...
+
+    def fence(self, error: MasterFenced) -> None:
+        """Store nothing any more, and fail what waits with ERROR, in this very turn; `follow` comes next."""
+        ...
+
+    async def follow(self) -> None:
+        """Serve as a follower: what served as master has stopped, and left the store open. Twice is once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaParts:
+    """What a replica is given. CLOCK goes on while the machine sleeps, and nobody sets it."""
+
+    device: ReplicaDevice
+    clock: Readings
+    open_session: OpenSession
+    dial: Dial
+    roles: Roles
+
+
+class RunningReplica:
+    """The replica SETTINGS.replica_id with PARTS, which begins with STATE; NEXT_LINK numbers links, each once."""
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        state: ReplicaState,
+        parts: ReplicaParts,
+        next_link: Callable[[], int],
+    ) -> None:
+        self.settings = settings
+        self._state = StateStream(parts.clock, self._send_over)
+        self.core = ReplicaCore(settings, state, self._state.has_state)
+        self.office: MasterOffice | None = None
+        self._parts = parts
+        self._device = parts.device
+        self._clock = clock = parts.clock
+        self._next_link = next_link
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[Exception] = self._loop.create_future()
+        self._sessions = RegistrySessions(
+            parts.open_session, self, settings.replica_id, settings.session_ms, clock
+        )
+        self._links: dict[int, FollowerLink | MasterLink] = {}
+        self._inputs: deque[_Input] = deque()
+        self._effects: deque[Effect] = deque()
+        self._is_working = False
+        #: Those who wait until nothing blocks.
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._dialled: set[asyncio.Task[None]] = set()
+        self._leading: asyncio.Task[None] | None = None
+        #: The broker that was master is about to stop.
+        self._stopping: asyncio.Task[None] | None = None
+        self._master_min_offset = 0
+        self._ticking: asyncio.TimerHandle | None = None
+        self._due_ms = {"flush": 0, "clean": 0, "progress": 0}
+        self._not_followed = Silence("the master is not followed", clock)
+        self._not_kept = Silence("progress is not noted, or old files are not deleted", clock)
+        self._acts = self._all_acts()
+
+    # --- beginning and end
+
+    def begin(self) -> None:
+        """Begin: open a session, and go on by what is read."""
+        self._take_store()
+        self._spawn(self._sessions.run())
+        self._tick()
+
+    def _take_store(self) -> None:
+        """Hear of what the store, which was just opened, brings to the device."""
+        store = self.store
+        store.start(self._loop.call_soon_threadsafe)
+        store.confirm(self.core.confirm)
+        self._state.follow(store)
+
+        def synced(offset: int) -> None:
+            if self._device.is_open and self._device.store is store:
+                self._give(lambda core: core.log_synced(offset, self.now_ms()))
+
+        def flushed(offset: int) -> None:
+            self._state.when_kept(partial(synced, offset))
+
+        store.on_flushed(flushed)
+
+    async def end(self, reason: str) -> None:
+        """End it, because of REASON: the session first, so that others may stand; the device is closed."""
+        if not self.failed.done():
+            self.failed.set_result(MasterFenced(reason))
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self.office is not None:
+            self._end_office(reason)
+        for link in list(self._links.values()):
+            link.close(reason)
+        others = [task for task in (self._leading, *self._tasks) if task is not None]
+        for task in others:
+            task.cancel()
+        waiting = [*others, *self._dialled, *filter(None, (self._stopping,))]
+        if waiting:
+            await asyncio.wait(waiting)
+        self._release_idle()
+        try:
+            await self._parts.roles.follow()
+        finally:
+            self._state.rest()
+            if self._device.is_open:
+                await asyncio.to_thread(self._device.close)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run WORK until the end; if it fails, all does."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._note_failure(task)
+
+        task.add_done_callback(ended)
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Carry out nothing any more."""
+        if not self.failed.done():
+            if not isinstance(error, PocketMQError):
+                logger.error("a replica failed", exc_info=error)
+            self.failed.set_result(error if isinstance(error, Exception) else Exception(error))
+            if self.office is not None:
+                self._end_office(str(error))
+
+    # --- what is seen of it
+
+    @property
+    def store(self) -> MessageStore:
+        return self._device.store
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    @property
+    def followed_store(self) -> MessageStore | None:
+        """Its store, unless that is not open, or what is in it is being replaced."""
+        device = self._device
+        return device.store if device.is_open and not self._is_working else None
+
+    @property
+    def hears_master(self) -> bool:
+        """Is it connected to the master that it follows?"""
+        return any(isinstance(one, MasterLink) and one.is_open for one in self._links.values())
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends, as far as followers may be sent it."""
+        return self.core.end
+
+    @property
+    def confirm(self) -> int:
+        return self.core.confirm
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def status(self) -> pb.ReplicaStatusReply:
+        """Return what is told to whoever asks."""
+        core, settings = self.core, self.settings
+        role = {ReplicaRole.FOLLOWER: pb.FOLLOWER, ReplicaRole.MASTER: pb.MASTER}.get(core.role)
+        reply = pb.ReplicaStatusReply(
+            cluster=settings.cluster,
+            set=settings.set_name,
+            replica_id=settings.replica_id,
+            role=role or pb.REPLICA_ROLE_UNSPECIFIED,
+            epoch=core.epoch,
+            master=core.master,
+            end=core.end,
+            synced=core.synced,
+            confirm=core.confirm,
+            unclean=core.unclean,
+            has_session=core.has_session,
+        )
+        if core.in_sync is not None:
+            reply.in_sync.extend(sorted(core.in_sync.maximal_set))
+            reply.followers.extend(
+                pb.FollowerStatus(replica_id=one, written=written, synced=synced)
+                for one, written, synced in core.in_sync.following
+            )
+        return reply
+
+    # --- inputs
+
+    def _give(self, feed: _Input) -> None:
+        """Give the core an input, once the effects of those before are carried out."""
+        if self.failed.done():
+            return
+        self._inputs.append(feed)
+        if not self._is_working:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_working = True
+        try:
+            while not self.failed.done():
+                if self._effects:
+                    blocking = self._carry_out(self._effects.popleft())
+                    if blocking is not None:
+                        self._spawn(self._finish(blocking))
+                        return
+                elif self._inputs:
+                    self._effects.extend(self._inputs.popleft()(self.core))
+                else:
+                    break
+        except (
+            Exception
+        ) as error:  # The edge: whatever it is, the replica begins again from its device.
+            self._fail(error)
+        self._is_working = False
+        self._release_idle()
+
+    async def _finish(self, blocking: _Blocking) -> None:
+        await blocking()
+        self._go_on()
+
+    def _release_idle(self) -> None:
+        for waiting in self._idle:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._idle.clear()
+
+    def _idle_later(self) -> Awaitable[None] | None:
+        """Return what is done once nothing blocks; None: nothing does."""
+        if not self._is_working or self.failed.done():
+            return None
+        waiting = self._loop.create_future()
+        self._idle.append(waiting)
+        return waiting
+
+    # of the registry
+
+    def session_began(self) -> None:
+        self._give(lambda core: core.session_began(self.now_ms()))
+
+    def session_ended(self) -> None:
+        self._give(lambda core: core.session_ended())
+
+    def registry_answered(self, sent_ms: int) -> None:
+        self.core.registry_answered(sent_ms)
+
+    def registry_seen(self, cell: VersionedCell | None, live: Mapping[int, LiveNode]) -> None:
+        self._give(lambda core: core.registry_seen(cell, live, self.now_ms()))
+
+    def set_done(self, version: int) -> None:
+        self._give(lambda core: core.set_done(version, self.now_ms()))
+
+    def set_refused(self) -> None:
+        self._give(lambda core: core.set_refused(self.now_ms()))
+
+    def set_unknown(self) -> None:
+        self._give(lambda core: core.set_unknown(self.now_ms()))
+
+    # of links
+
+    def followed(self, stream: Stream) -> FollowerLink:
+        """Somebody wants to follow over STREAM."""
+        link = FollowerLink(self._next_link(), stream, self, self)
+        self._links[link.number] = link
+        return link
+
+    def request_came(self, link: int, frame: pb.FollowRequest) -> Awaitable[None] | None:
+        if frame.HasField("state_ack"):
+            self._hear_state_ack(link, frame.state_ack)
+            return None
+        if frame.HasField("hello"):
+            self._state.heard(link, frame.hello)
+        self._give(lambda core: core.request(link, frame, self.now_ms()))
+        return None
+
+    def _hear_state_ack(self, link: int, ack: pb.FollowStateAck) -> None:
+        try:
+            check_state_ack(ack)
+        except InvalidArgument as error:
+            self._close_link(CloseLink(link, error.message))
+        else:
+            self._state.acked(link, ack)
+
+    def reply_came(self, link: int, frame: pb.FollowReply) -> Awaitable[None] | None:
+        if frame.HasField("state"):
+            self._give(lambda core: self._take_state(core, link, frame.state))
+            return self._idle_later()
+        self._give(lambda core: core.reply(link, frame, self.now_ms()))
+        if frame.HasField("bytes"):
+            self._master_min_offset = frame.bytes.min_offset
+            self._not_followed.over()
+        return self._idle_later()
+
+    def _take_state(self, core: ReplicaCore, link: int, state: pb.FollowState) -> list[Effect]:
+        """In its turn among the bytes: what the log has later relies on it."""
+        try:
+            self._state.take(link, state, core.epoch_seen, core.confirm)
+        except InvalidArgument as error:
+            return [CloseLink(link, error.message)]
+        return []
+
+    def connected(self, master: int, link: int) -> None:
+        self._give(lambda core: core.connected(master, link, self.now_ms()))
+
+    def link_closed(self, link: int, reason: str) -> None:
+        self._state.lost(link)
+        known = self._links.pop(link, None)
+        if isinstance(known, MasterLink) and reason:
+            self._not_followed.tell(f"replica {known.master}: {reason}")
+        self._give(lambda core: core.link_closed(link))
+
+    # of the broker that is master
+
+    def _appended(self, epoch: int, end: int) -> None:
+        def appended(core: ReplicaCore) -> list[Effect]:
+            if core.in_sync is None or core.in_sync.epoch != epoch:
+                return []
+            return core.appended(end, self.now_ms())
+
+        self._give(appended)
+        for link in self._links.values():
+            if isinstance(link, FollowerLink):
+                link.go_on()
+
+    def _wanted(self, end: int) -> None:
+        if self.settings.acks_need_sync:
+            self.store.flush_soon()
+
+    @property
+    def replicas(self) -> frozenset[int]:
+        """The ids of the set, as far as is known."""
+        return frozenset(self.core.seen.cell.replicas if self.core.seen else ())
+
+    def has_state(self, replica: int) -> bool:
+        """Tell all that lies beside the log; return whether REPLICA has it."""
+        return self._state.is_told(replica)
+
+    def hand_over(self, to: int, *, leaving: bool) -> bool:
+        """Have the cell name TO, if that is possible now; return whether it was asked for."""
+        asked: list[Effect] = []
+
+        def hand_over(core: ReplicaCore) -> list[Effect]:
+            if core.in_sync is not None:
+                with suppress(NotEnoughReplicas):
+                    asked.extend(core.hand_over(to, self.now_ms(), leaving=leaving))
+            return asked
+
+        if not self._is_working:
+            self._give(hand_over)
+        return bool(asked)
+
+    def accept_loss(self) -> None:
+        """Stand, though others may have more of the log."""
+        self._give(lambda core: core.accept_loss(self.now_ms()))
+
+    # --- time
+
+    def _tick(self) -> None:
+        self._ticking = self._loop.call_later(TICK_MS / 1000, self._tick)
+        if self._is_working:
+            return  # Its device is busy: what is due then comes with the next one.
+        now_ms = self.now_ms()
+        self._give(lambda core: core.tick(now_ms))
+        if self._is_working or self.failed.done():
+            return
+        try:
+            self._tick_store(now_ms)
+            self._state.tick()
+        except PocketMQError as error:
+            self._fail(error)
+        for link in list(self._links.values()):
+            if isinstance(link, FollowerLink):
+                link.tick()
+
+    def _tick_store(self, now_ms: int) -> None:
+        """Do what is due in the store; of one that is led the broker does most."""
+        store, config = self.store, self._device.config
+        if store.health.failure is not None:
+            raise store.health.failure
+        if self.office is None and self._stopping is None:
+            if self._is_due("flush", now_ms, config.flush_interval_ms):
+                store.tick(now_ms)
+            if self._is_due("clean", now_ms, config.clean_interval_ms):
+                self._clean(store)
+        elif self.office is not None and store.max_log_offset > self.core.end:
+            self._appended(self.office.epoch, store.max_log_offset)  # A file was closed by its age.
+        if store.min_log_offset != self.core.min_offset and store.log.files.files:
+            self.core.log_begins(store.min_log_offset)
+        if self._is_due("progress", now_ms, _PROGRESS_MS):
+            self._spawn(self._keep_progress())
+
+    def _clean(self, store: MessageStore) -> None:
+        """Do one round of retention, of what the master has not either; what fails is done in a later one."""
+        try:
+            store.clean(lambda: self._master_min_offset)
+        except PocketMQError as error:
+            self._not_kept.tell(error.message)
+
+    async def _keep_progress(self) -> None:
+        """Note how far this replica is; the next time if that fails."""
+        try:
+            await asyncio.to_thread(self._device.keep_progress, self.core.confirm)
+        except PocketMQError as error:
+            self._not_kept.tell(error.message)
+
+    def _is_due(self, what: str, now_ms: int, every_ms: int) -> bool:
+        if now_ms < self._due_ms[what]:
+            return False
+        self._due_ms[what] = now_ms + every_ms
+        return True
+
+    # --- effects
+
+    def _carry_out(self, effect: Effect) -> _Blocking | None:
+        """Carry EFFECT out; if it blocks return what does so."""
+        if self._stopping is not None and isinstance(effect, _OF_LOG):
+            return partial(self._after_stop, effect)
+        act: Callable[[Any], _Blocking | None] = self._acts[type(effect)]
+        return act(effect)
+
+    def _all_acts(self) -> dict[type, Callable[[Any], _Blocking | None]]:
+        """Return what carries out effects of each class."""
+        sessions = self._sessions
+        return {
+            KeepState: lambda effect: partial(self._keep_state, effect),
+            KeepEpochs: lambda effect: partial(self._keep_epochs, effect),
+            ReadRegistry: lambda _: sessions.read(),
+            CompareAndSet: lambda effect: sessions.compare_and_set(effect.cell, effect.version),
+            Announce: lambda effect: sessions.announce(effect.node),
+            Follow: self._follow,
+            SendFrame: self._send_frame,
+            StreamFrom: self._stream_from,
+            CloseLink: self._close_link,
+            AppendRaw: self._append_raw,
+            CutLog: lambda effect: partial(self._cut_log, effect),
+            BeginAnew: lambda effect: partial(self._begin_anew, effect),
+            BecomeMaster: self._become_master,
+            StepDown: self._step_down,
+            AnswerAcks: self._answer_acks,
+            FailAcks: self._fail_acks,
+            Confirm: self._confirm,
+        }
+
+    # on links
+
+    def _follow(self, effect: Follow) -> None:
+        if any(isinstance(one, MasterLink) for one in self._links.values()):
+            return  # One is dialled already, or about to end.
+        number = self._next_link()
+        channel = self._parts.dial(effect.address)
+        link = self._links[number] = MasterLink(number, effect.master, channel, self)
+        self._dialled.add(link.task)
+        link.task.add_done_callback(self._dialled.discard)
+        link.task.add_done_callback(self._note_failure)
+
+    def _send_frame(self, effect: SendFrame) -> None:
+        frame = effect.frame
+        if isinstance(frame, pb.FollowRequest) and frame.HasField("hello"):
+            self._state.say_hello(effect.link, frame.hello)
+        self._send_over(effect.link, frame)
+        if isinstance(frame, pb.FollowReply) and frame.HasField("begin"):
+            self._state.began(effect.link)
+
+    def _send_over(self, number: int, frame: pb.FollowRequest | pb.FollowReply) -> None:
+        link = self._links.get(number)
+        if link is not None:
+            link.send(frame)
+
+    def _stream_from(self, effect: StreamFrom) -> None:
+        link = self._links.get(effect.link)
+        if isinstance(link, FollowerLink):
+            link.stream_from(effect.offset)
+
+    def _close_link(self, effect: CloseLink) -> None:
+        self._state.lost(effect.link)
+        link = self._links.pop(effect.link, None)
+        if link is not None:
+            logger.info("link closed link=%d reason=%s", effect.link, effect.reason)
+            if isinstance(link, MasterLink):
+                self._not_followed.tell(f"replica {link.master}: {effect.reason}")
+            link.close(effect.reason)
+
+    # on the device
+
+    async def _keep_state(self, effect: KeepState) -> None:
+        await asyncio.to_thread(self._device.keep_state, effect.epoch_seen, effect.unclean)
+
+    async def _keep_epochs(self, effect: KeepEpochs) -> None:
+        await asyncio.to_thread(self._device.keep_epochs, effect.epochs)
+
+    def _append_raw(self, effect: AppendRaw) -> None:
+        self.store.append_raw(effect.data, effect.offset)
+        if self.settings.acks_need_sync:
+            self.store.flush_soon()
+
+    async def _cut_log(self, effect: CutLog) -> None:
+        if effect.end in (None, self.store.max_log_offset):
+            await asyncio.to_thread(self._device.cut, effect.end)
+        else:
+            await self._replace_log(partial(self._device.cut, effect.end))
+        self._tell_cut(self.store.max_log_offset)
+
+    async def _begin_anew(self, effect: BeginAnew) -> None:
+        logger.error("the store is given up for another beginning reason=%s", effect.reason)
+        await self._replace_log(self._device.begin_anew)
+        self._tell_cut(effect.begin)
+
+    async def _replace_log(self, act: Callable[[], None]) -> None:
+        """ACT on the device, which may open another store."""
+        before = self.store
+        self._state.rest()
+        await asyncio.to_thread(act)
+        if self.store is before:
+            self._state.follow(self.store)
+        else:
+            self._take_store()
+
+    def _tell_cut(self, end: int) -> None:
+        is_empty = not self.store.log.files.files
+        synced = end if is_empty else min(end, self.store.flushed_offset)
+        self._inputs.appendleft(lambda core: core.log_cut(end, synced, self.now_ms()))
+
+    # in office
+
+    def _become_master(self, effect: BecomeMaster) -> None:
+        logger.warning(
+            "this replica is master set=%s replica=%d epoch=%d start=%d",
+            self.settings.set_name,
+            self.settings.replica_id,
+            effect.epoch,
+            effect.start,
+        )
+        store = self.store
+        store.confirm(self.core.confirm)
+        store.lead()
+        self._state.lead()
+        self.office = MasterOffice(
+            self.core,
+            self.settings.replica_id,
+            self.now_ms,
+            partial(self._appended, effect.epoch),
+            self._wanted,
+            self._state,
+        )
+        self._leading = self._loop.create_task(self._lead(store, self.office))
+        self._leading.add_done_callback(self._note_failure)
+
+    async def _lead(self, store: MessageStore, office: MasterOffice) -> None:
+        try:
+            await self._parts.roles.lead(store, office)
+        except MasterFenced:
+            if office is self.office:
+                raise
+
+    def _answer_acks(self, effect: AnswerAcks) -> None:
+        if self.office is not None:
+            self.office.acknowledge(effect.up_to, effect.replicas)
+
+    def _fail_acks(self, effect: FailAcks) -> None:
+        if self.office is not None:
+            self.office.doubt(effect.in_sync)
+
+    def _confirm(self, effect: Confirm) -> None:
+        self.store.confirm(effect.offset)
+        self._state.confirmed(effect.offset)
+        if self.office is not None:
+            self.office.confirmed(effect.offset)
+
+    def _step_down(self, effect: StepDown) -> None:
+        if self.office is None:
+            return  # It was elected, and had not begun.
+        logger.warning("this replica is master no more reason=%s", effect.reason)
+        self._end_office(effect.reason)
+        self._stopping = self._loop.create_task(self._stop_leading())
+        self._stopping.add_done_callback(self._note_failure)
+
+    def _end_office(self, reason: str) -> None:
+        assert self.office is not None
+        office, self.office = self.office, None
+        mine = self.settings
+        error = MasterFenced(
+            f"replica {mine.replica_id} of {mine.set_name!r} is master no more: {reason}",
+            epoch=str(office.epoch),
+        )
+        office.end(error)
+        self._parts.roles.fence(error)
+        self._state.step_down(error)
+
+    async def _stop_leading(self) -> None:
+        leading, self._leading = self._leading, None
+        if leading is not None:
+            await asyncio.wait((leading,))
+        await self._parts.roles.follow()
+
+    async def _after_stop(self, effect: Effect) -> None:
+        """Carry EFFECT out once what served as master has stopped, and the log is as it was told."""
+        assert self._stopping is not None
+        await asyncio.shield(self._stopping)  # It goes on also if this replica ends.
+        self._stopping = None
+        store = self.store
+        if store.max_log_offset != self.core.end:
+            raise StoreError(
+                f"the log ends at {store.max_log_offset:,}, and {self.core.end:,} was told of: something was appended"
+                " after the master was fenced",
+                path=self._device.config.path,
+            )
+        store.rely_on(lambda done: done(None))
+        store.follow()
+        self._state.follow(store)
+        if (blocking := self._carry_out(effect)) is not None:
+            await blocking()

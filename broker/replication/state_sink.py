@@ -1,0 +1,519 @@
+"""State beside the log, kept by a follower in the files in which a broker finds it: state_source.py tells what comes.
+
+    topics, groups      as a broker keeps them: on the device beside the file at once, the file follows
+    the rest            in memory at once, in the file soon, once the log is on the device as far as it tells of it
+
+A frame waits until the log is confirmed here up to its `log_offset`; topics and groups do not. It is acknowledged when
+a power cut cannot take it. A kill between any two steps leaves each file as it was before or after a frame, and what is
+not known to be there is told again: after a start the follower says that it has nothing, and gets wholes.
+
+What a whole lacks goes. Where that are topics, groups or offsets that a master of before may have taken in and told
+nobody of, they are written to `<root>/pocketmq/set-aside/FILE.N` first, and never deleted.
+
+Before a broker opens the tables, `lead`. Bounds: HELD_BYTES_MAX wait for the log. The event loop owns it; a thread
+writes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from ...proto.errors import InvalidArgument, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.flush import Flusher, FlushJob
+from ...store.format.state_tables import (
+    GROUPS,
+    TOPICS,
+    DelayOffsets,
+    TableForm,
+    parse_delay_offsets,
+    render_delay_offsets,
+)
+from ...store.kept_table import KeptTable
+from ...store.message_store import MessageStore
+from ...store.state_files import StateFile
+from ..accounts.account import Account
+from ..accounts.accounts import AccountFile, Accounts
+from ..offsets import Offsets, Safe
+from .frames import STATE_SIZE_MAX, check_state
+from .state_deliveries import POPS_FILE, PopsSink
+from .state_source import (
+    ACCOUNTS_FILE,
+    DELAYS_FILE,
+    DELETED,
+    GROUPS_FILE,
+    OFFSETS_FILE,
+    TOPICS_FILE,
+    EntryKey,
+    account_key,
+)
+from .state_timers import TIMERS_FILE, TimersSink
+
+logger = logging.getLogger(__name__)
+
+HELD_BYTES_MAX: Final = 2 * STATE_SIZE_MAX
+SET_ASIDE_FOLDER: Final = "set-aside"
+#: A file is written at most so often, and for at most one in _SHARE of the time.
+_SAVE_MS: Final = 100
+_SHARE: Final = 10
+#: Of timed messages that are entered in a tick: some milliseconds each.
+_TIMER_PAGES: Final = 5
+#: How often topics and groups are written whole, if they changed.
+_TABLES_MS: Final = 1_000
+#: What tells of this broker's own time as a master: of no use, or wrong, once it has followed another.
+_OWN_NOTES: Final = ("delivered", "leases.json")
+
+#: Entries by key, None for what is gone.
+Entries = dict[EntryKey, Any]
+
+
+class SinkPart(Protocol):
+    """What a follower does with one file."""
+
+    is_kept: bool
+
+    def read(self, content: bytes) -> Any:
+        """Return what CONTENT says; raises ValueError, LookupError, TypeError or AttributeError."""
+
+    def apply(self, said: Any, *, whole: bool, log_offset: int) -> None:
+        """Take in what was SAID. WHOLE: there is nothing else. Raises StoreError."""
+
+    def when_safe(self, done: Safe) -> None:
+        """Call DONE once all that was taken in is on the device, or with the error."""
+
+    def close(self) -> None:
+        """Have it all in the file now; its threads have ended. Raises StoreError."""
+
+
+class StateSink:
+    """The state of the follower whose log STORE has. ACKNOWLEDGE is called with what is to be sent to the master.
+
+    UNIX_MS dates versions of tables, NOW_MS is a clock that is not set back.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        unix_ms: Callable[[], int],
+        now_ms: Callable[[], int],
+        acknowledge: Callable[[pb.FollowStateAck], None],
+        saver: Flusher | None = None,
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._acknowledge = acknowledge
+        self._saver = saver or Flusher("pocketmq-save-replica")
+        self._topics = KeptSink(store, TOPICS_FILE, TOPICS, unix_ms)
+        self._kept = [self._topics, KeptSink(store, GROUPS_FILE, GROUPS, unix_ms)]
+        self._offsets = OffsetsSink(store, unix_ms)
+        self._accounts = AccountsSink(store, unix_ms)
+        self._levels = LevelsSink(store, unix_ms, self._saver)
+        self._timers = TimersSink(store, unix_ms)
+        self._parts: dict[str, SinkPart] = {
+            **{part.file: part for part in self._kept},
+            OFFSETS_FILE: self._offsets,
+            ACCOUNTS_FILE: self._accounts,
+            DELAYS_FILE: self._levels,
+            POPS_FILE: PopsSink(store),
+            TIMERS_FILE: self._timers,
+        }
+        #: Versions: what came over this link, what was taken in, and what the device has.
+        self._received = dict.fromkeys(self._parts, 0)
+        self._applied = dict.fromkeys(self._parts, 0)
+        self._safe = dict.fromkeys(self._parts, 0)
+        self._held: deque[tuple[pb.FollowState, Any]] = deque()
+        self._held_bytes = 0
+        #: Which files are being saved; and when each may be again.
+        self._saving: set[str] = set()
+        self._save_after_ms: dict[str, int] = {}
+        self._tables_ms = 0
+        self._is_open = True
+
+    def start(self) -> None:
+        """Begin to write in a thread; the store has started."""
+        self._saver.start()
+        for kept in self._kept:
+            kept.table.start(self._saver, self._store.flusher, self._store.call_owner)
+        self._offsets.offsets.start(self._saver, self._store.call_owner)
+        self._accounts.accounts.start(self._saver, self._store.call_owner)
+
+    # --- following
+
+    def begin(self) -> dict[str, int]:
+        """A link to a master begins: return the versions that the device has, for the hello."""
+        for name in _OWN_NOTES:
+            path = f"{self._store.config.own_folder}/{name}"
+            if self._store.disk.exists(path):
+                self._store.disk.delete(path)
+        self._held.clear()
+        self._held_bytes = 0
+        self._received = dict(self._safe)
+        return dict(self._safe)
+
+    def take(self, frame: pb.FollowState, confirm: int) -> None:
+        """The master sent FRAME; the log is confirmed here up to CONFIRM.
+
+        Raises InvalidArgument for what cannot be: the link is of no use any more, and nothing has changed. StoreError:
+        it was not taken in, and is told again over the next link.
+        """
+        check_state(frame)
+        part = self._parts.get(frame.file)
+        if part is None:
+            raise InvalidArgument(
+                f"file {frame.file!r} is none that this follower keeps: {', '.join(self._parts)}",
+                field="file",
+                value=frame.file,
+            )
+        received = self._received[frame.file]
+        whole = frame.WhichOneof("content") == "whole"
+        if not whole and not frame.base <= received < frame.version:
+            raise InvalidArgument(
+                f"diff of {frame.file!r} goes from version {frame.base} to {frame.version}, and {received} came last",
+                field="base",
+                value=frame.base,
+                limit=received,
+            )
+        try:
+            said = part.read(frame.whole if whole else frame.diff)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InvalidArgument(
+                f"content of {frame.file!r} cannot be read: {error}", field="content"
+            ) from error
+        if part.is_kept or (not self._held and frame.log_offset <= confirm):
+            self._apply(part, frame, said)
+        else:
+            self._hold(frame, said)
+        self._received[frame.file] = frame.version
+
+    def _hold(self, frame: pb.FollowState, said: Any) -> None:
+        size = frame.ByteSize()
+        if self._held and self._held_bytes + size > HELD_BYTES_MAX:
+            raise InvalidArgument(
+                f"{self._held_bytes + size} bytes of state wait for the log, and {HELD_BYTES_MAX} are the limit",
+                limit=HELD_BYTES_MAX,
+                value=self._held_bytes + size,
+            )
+        self._held.append((frame, said))
+        self._held_bytes += size
+
+    def confirmed(self, confirm: int) -> None:
+        """The log is confirmed here up to CONFIRM: take in what waited for that. Raises StoreError."""
+        while self._held and self._held[0][0].log_offset <= confirm:
+            frame, said = self._held[0]
+            self._apply(self._parts[frame.file], frame, said)
+            self._held.popleft()
+            self._held_bytes -= frame.ByteSize()
+
+    def _apply(self, part: SinkPart, frame: pb.FollowState, said: Any) -> None:
+        whole = frame.WhichOneof("content") == "whole"
+        part.apply(said, whole=whole, log_offset=frame.log_offset)
+        self._applied[frame.file] = frame.version
+        # What the device has got since the hello comes again over this link, and is to be acknowledged over it.
+        if part.is_kept or frame.version == self._safe[frame.file]:
+            self._save(frame.file)
+
+    def _save(self, name: str) -> None:
+        """Have the device have what was taken in of file NAME, and acknowledge that."""
+        version, began_ms = self._applied[name], self._now_ms()
+        self._saving.add(name)
+
+        def safe(error: PocketMQError | None) -> None:
+            self._saving.discard(name)
+            pause_ms = max(_SAVE_MS, _SHARE * (self._now_ms() - began_ms))
+            self._save_after_ms[name] = began_ms + pause_ms
+            if error is not None:
+                logger.error("state not saved file=%s reason=%s", name, error.message)
+            elif self._is_open and version >= self._safe[name]:
+                self._safe[name] = version
+                self._acknowledge(pb.FollowStateAck(file=name, version=version))
+
+        self._parts[name].when_safe(safe)
+
+    def when_kept(self, tell: Callable[[], None]) -> None:
+        """TELL once the device has the topics and groups that came so far; never, if that fails.
+
+        Then what the log has relies on nothing that a power cut could take.
+        """
+        waiting = len(self._kept)
+
+        def safe(error: PocketMQError | None) -> None:
+            nonlocal waiting
+            waiting -= error is None
+            if not waiting:
+                tell()
+
+        for kept in self._kept:
+            kept.when_safe(safe)
+
+    def tick(self) -> None:
+        """Write what is due; to be called every 100 ms."""
+        now_ms = self._now_ms()
+        self._timers.go_on(_TIMER_PAGES)
+        self._topics.delete_queues(self._store.max_log_offset)
+        for name, part in self._parts.items():
+            lacks = self._applied[name] != self._safe[name] and not part.is_kept
+            if lacks and name not in self._saving and now_ms >= self._save_after_ms.get(name, 0):
+                self._save(name)
+        if now_ms - self._tables_ms >= _TABLES_MS:
+            self._tables_ms = now_ms
+            for kept in self._kept:
+                kept.table.tick()
+
+    # --- ending
+
+    def lead(self) -> None:
+        """Follow no more: write every file, so that a broker finds all that the log here tells of. Raises StoreError.
+
+        The log is that of a master now, so all of it counts.
+        """
+        self.confirmed(self._store.max_log_offset)
+        self._topics.delete_queues(None)
+        errors = self._end()
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Write every file, and let go; what cannot be written is told in the log. Twice is once."""
+        for error in self._end():
+            logger.error("state not saved reason=%s", error.message)
+
+    def _end(self) -> list[PocketMQError]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        self._held.clear()
+        errors: list[PocketMQError] = []
+        try:
+            # Who waits for the log has what it saves in the thread's hands then: nothing is written any later.
+            if self._offsets.offsets.is_ahead_of_log or self._levels.is_ahead_of_log:
+                self._store.flush()
+        except PocketMQError as error:
+            errors.append(error)
+        self._saver.stop()
+        for part in self._parts.values():
+            try:
+                part.close()
+            except PocketMQError as error:
+                errors.append(error)
+        return errors
+
+
+# --- parts
+
+
+def _entries(content: bytes, maps: tuple[str, ...]) -> Entries:
+    """Return what CONTENT says of MAPS; raises ValueError."""
+    document = json.loads(content)
+    if not isinstance(document, dict):
+        raise ValueError(f"it is {type(document).__name__}, not an object")
+    found: Entries = {}
+    for name, entries in document.items():
+        if name not in maps:
+            raise ValueError(f"map {name[:64]!r} is none of {', '.join(maps)}")
+        found |= {EntryKey(name, key): entry for key, entry in entries.items()}
+    return found
+
+
+def _set_aside(store: MessageStore, file: str, entries: Entries) -> None:
+    """Write ENTRIES of FILE, which the master does not have, to a file of their own."""
+    if not entries:
+        return
+    folder = f"{store.config.own_folder}/{SET_ASIDE_FOLDER}"
+    store.disk.make_folders(folder)
+    taken = {entry.name for entry in store.disk.list(folder)}
+    number = next(n for n in range(1, len(taken) + 2) if f"{file}.{n}" not in taken)
+    maps: dict[str, dict[str, Any]] = {}
+    for key, entry in entries.items():
+        maps.setdefault(key.map, {})[key.name] = entry
+    path = f"{folder}/{file}.{number}"
+    store.disk.write_atomically(path, json.dumps(maps, ensure_ascii=False).encode())
+    logger.warning(
+        "the master does not have what this follower had: it was set aside file=%s entries=%d path=%s",
+        file,
+        len(entries),
+        path,
+    )
+
+
+class KeptSink:
+    """The table FILE, of FORM, of topics or of groups, and the queues of topics that were deleted."""
+
+    is_kept = True
+
+    def __init__(
+        self, store: MessageStore, file: str, form: TableForm[Any], unix_ms: Callable[[], int]
+    ) -> None:
+        self.file = file
+        self._store = store
+        self._form = form
+        self.table: KeptTable[Any] = KeptTable(
+            StateFile(store.disk, store.config.path, file), form, unix_ms
+        )
+        self.when_safe = self.table.when_safe
+        #: Topics that were deleted, and where the log ended then.
+        self._deleted: dict[str, int] = {}
+
+    def read(self, content: bytes) -> tuple[Entries, dict[str, int]]:
+        found, deleted = _entries(content, (self._form.members, DELETED)), {}
+        for key in [key for key in found if key.map == DELETED]:
+            if (end := found.pop(key)) is not None:
+                deleted[key.name] = _whole(end)
+        entries = {
+            key: None if bean is None else self._form.entry(key.name, bean)
+            for key, bean in found.items()
+        }
+        return entries, deleted
+
+    def apply(self, said: tuple[Entries, dict[str, int]], *, whole: bool, log_offset: int) -> None:
+        entries, deleted = said
+        table = self.table
+        known = {EntryKey(self._form.members, name): name for name in table.entries}
+        if whole:
+            gone = [key for key in known if entries.get(key) is None]
+            _set_aside(
+                self._store, self.file, {key: table.entries[key.name].to_json() for key in gone}
+            )
+            entries = entries | dict.fromkeys(gone)
+            deleted = {key.name: log_offset for key in gone} | deleted
+        table.put_all({key.name: entry for key, entry in entries.items()})
+        self._deleted |= deleted
+
+    def delete_queues(self, log_end: int | None) -> None:
+        """Delete the queues of topics that were deleted before LOG_END (None: whenever), and hold nothing newer.
+
+        Raises DiskFailure, StoreClosed.
+        """
+        for topic, end in list(self._deleted.items()):
+            if log_end is None or end <= log_end:
+                self._store.delete_topic(topic, before=end)
+                del self._deleted[topic]
+
+    def close(self) -> None:
+        self.table.close()
+
+
+class OffsetsSink:
+    """What groups have finished."""
+
+    is_kept = False
+
+    def __init__(self, store: MessageStore, unix_ms: Callable[[], int]) -> None:
+        self._store = store
+        file = StateFile(store.disk, store.config.path, OFFSETS_FILE)
+        self.offsets = Offsets(file, unix_ms, log=store)
+        self.when_safe = self.offsets.when_saved
+        self.close = self.offsets.save
+
+    def read(self, content: bytes) -> Entries:
+        return {
+            key: None
+            if queues is None
+            else {int(queue): _whole(at) for queue, at in queues.items()}
+            for key, queues in _entries(content, tuple(self.offsets.tables)).items()
+        }
+
+    def apply(self, said: Entries, *, whole: bool, log_offset: int) -> None:
+        if whole:
+            gone = {
+                EntryKey(name, key): queues
+                for name, table in self.offsets.tables.items()
+                for key, queues in table.entries.items()
+                if said.get(EntryKey(name, key)) is None
+            }
+            _set_aside(self._store, OFFSETS_FILE, gone)
+            said = said | dict.fromkeys(gone)
+        self.offsets.follow_log(log_offset)
+        for key, queues in said.items():
+            self.offsets.replace(key.map, key.name, queues)
+
+
+class AccountsSink:
+    """What groups skip and lose, who moved them, and the texts of their commits."""
+
+    is_kept = False
+
+    def __init__(self, store: MessageStore, unix_ms: Callable[[], int]) -> None:
+        self.accounts = Accounts(unix_ms, AccountFile(store.disk, store.config.path))
+        self.when_safe = self.accounts.when_saved
+        self.close = self.accounts.save
+
+    def read(self, content: bytes) -> dict[Any, Account | None]:
+        return {
+            account_key(key.name): None if document is None else Account.from_json(document)
+            for key, document in _entries(content, ("accounts",)).items()
+        }
+
+    def apply(self, said: dict[Any, Account | None], *, whole: bool, log_offset: int) -> None:
+        if whole:
+            said = dict.fromkeys(self.accounts.known()) | said
+        for key, account in said.items():
+            self.accounts.replace(key, account)
+
+
+class LevelsSink:
+    """How far delivery of each delay level has come."""
+
+    is_kept = False
+
+    def __init__(self, store: MessageStore, unix_ms: Callable[[], int], saver: Flusher) -> None:
+        self._store = store
+        self._saver = saver
+        self._unix_ms = unix_ms
+        self._file = StateFile(store.disk, store.config.path, DELAYS_FILE)
+        loaded = self._file.load(parse_delay_offsets)
+        if loaded.problem:
+            logger.warning("state file was broken file=%s problem=%s", DELAYS_FILE, loaded.problem)
+        self._table = loaded.value or DelayOffsets()
+        self._saved = self._table
+        self._log_end = 0
+
+    @property
+    def is_ahead_of_log(self) -> bool:
+        """Does it tell of a part of the log that the device may not have?"""
+        return self._store.flushed_offset < self._log_end
+
+    def read(self, content: bytes) -> dict[int, int]:
+        return {
+            int(key.name): _whole(offset)
+            for key, offset in _entries(content, ("offsetTable",)).items()
+        }
+
+    def apply(self, said: dict[int, int], *, whole: bool, log_offset: int) -> None:
+        offsets = said if whole else self._table.offsets | said
+        version = self._table.version.next(self._unix_ms())
+        self._table = DelayOffsets(version, dict(sorted(offsets.items())))
+        self._log_end = max(self._log_end, log_offset)
+
+    def when_safe(self, done: Safe) -> None:
+        table = self._table
+
+        def written(error: PocketMQError | None) -> None:
+            if error is None:
+                self._saved = table
+            done(error)
+
+        def synced(error: PocketMQError | None) -> None:
+            if error is not None:
+                written(error)
+                return
+            saving = self._file.saving(lambda: [render_delay_offsets(table)])
+            self._saver.submit(FlushJob([saving], brought_back))
+
+        def brought_back(error: PocketMQError | None) -> None:
+            self._store.call_owner(lambda: written(error))
+
+        self._store.request_sync(self._log_end, synced)
+
+    def close(self) -> None:
+        if self._saved is not self._table and not self.is_ahead_of_log:
+            self._file.save(render_delay_offsets(self._table))
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no whole number")
+    return value

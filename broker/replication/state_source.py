@@ -1,0 +1,549 @@
+"""State beside the log, told by the master: which tables its followers have, which they lack, who may be answered.
+
+    file                    what of it                                        goes out
+    topics.json             each topic; so do groups                          in the turn of the change
+    subscriptionGroup.json
+    consumerOffset.json     each group's offsets of each topic                every COALESCED_MS, if it changed
+    delayOffset.json        each delay level
+    accounts.jsonl          each account
+
+The content of a frame is JSON, {"map of the file": {"name": entry, …}, …}. A whole has every entry. A diff, of base b
+and version v, has those that changed behind b, as they are now, null for one that is gone: what came between is told
+with it, and no change alone that was made together with another. Versions are those of one master, epoch << 32 and a
+count: a follower of another epoch, and one that has started anew, gets a whole.
+
+`log_offset` says up to where the log must be there, and confirmed, before a frame is applied: no offset points above
+what a replica keeps. Topics and groups wait for nothing: a link carries them before any byte of the log that was
+appended behind them, and a follower syncs them before these. So who has acknowledged a message has its
+topic as well.
+
+Bounds: FRAMES_MAX frames and STATE_SIZE_MAX bytes are unacknowledged on a link, and what changes meanwhile goes
+together; RECENT_MAX changes of a table are told apart. Not thread-safe: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from ...proto.errors import PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.flush import tell
+from ...store.format.state_tables import GROUPS, TOPICS
+from ...store.kept_table import KeptTable
+from ..accounts.accounts import AccountKey, Accounts
+from ..offsets import Offsets
+from .frames import STATE_SIZE_MAX
+
+logger = logging.getLogger(__name__)
+
+#: Somewhat less than a tick, so that each tick counts.
+COALESCED_MS: Final = 90
+FRAMES_MAX: Final = 64
+RECENT_MAX: Final = 200_000
+DELETED_MAX: Final = 10_000
+
+TOPICS_FILE: Final = "topics.json"
+#: Besides the file's map: by name, where the log ended when a topic was deleted.
+DELETED: Final = "deleted"
+GROUPS_FILE: Final = "subscriptionGroup.json"
+OFFSETS_FILE: Final = "consumerOffset.json"
+DELAYS_FILE: Final = "delayOffset.json"
+ACCOUNTS_FILE: Final = "accounts.jsonl"
+
+_COUNT_BITS: Final = 32
+
+#: Told once: of None, or of why it is not known.
+Replicated: TypeAlias = Callable[[PocketMQError | None], None]
+
+
+class EntryKey(NamedTuple):
+    """An entry of a file: which of its maps has it, and under which name."""
+
+    map: str
+    name: str
+
+
+class StateTable(Protocol):
+    """A table that followers are to have."""
+
+    @property
+    def file(self) -> str:
+        """Its name on the stream."""
+        ...
+
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called in the turn of each change, if its change is not to wait."""
+        ...
+
+    def take_changed(self) -> Iterable[EntryKey]:
+        """Return which entries changed or went since the last call; the first one begins to watch."""
+        ...
+
+    def keys(self) -> Iterable[EntryKey]:
+        """Return which entries there are."""
+        ...
+
+    def entry(self, key: EntryKey) -> Any:
+        """Return the entry KEY as JSON; None: it is gone."""
+        ...
+
+
+class StatePart(Protocol):
+    """What of the state one file has. COUNT grows with what changes; 0 is nothing."""
+
+    @property
+    def file(self) -> str:
+        """Its name on the stream."""
+        ...
+
+    @property
+    def is_kept(self) -> bool:
+        """Is each change answered only when all in sync have it?"""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How often it has changed, as far as `look` has seen."""
+        ...
+
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called in the turn of each change of what is kept."""
+        ...
+
+    def look(self) -> None:
+        """Take note of what has changed."""
+        ...
+
+    def behind(self, base: int) -> bytes | None:
+        """Return what changed behind count BASE; None: that is not known any more."""
+        ...
+
+    def whole(self) -> bytes:
+        """Return all of it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Link:
+    """What was sent over a link, by file: counts. NEEDED: what it lacked of at its hello."""
+
+    replica: int
+    sent: dict[str, int]
+    acked: dict[str, int]
+    needed: dict[str, int] = field(default_factory=dict)
+    #: Sent and not acknowledged: file, count, bytes.
+    under_way: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def has_room(self, size: int) -> bool:
+        if not self.under_way:
+            return True
+        held = sum(size for _, _, size in self.under_way)
+        return len(self.under_way) < FRAMES_MAX and held + size <= STATE_SIZE_MAX
+
+
+class StateSource:
+    """What the master of EPOCH tells of PARTS. OTHERS are the other replicas of the maximal set, now; LOG_END is where
+    the log ends, now."""
+
+    def __init__(
+        self,
+        epoch: int,
+        parts: Iterable[StatePart],
+        log_end: Callable[[], int],
+        others: Callable[[], Iterable[int]],
+    ) -> None:
+        self._epoch = epoch
+        self._parts = {part.file: part for part in parts}
+        self._log_end = log_end
+        self._others = others
+        self._links: dict[int, _Link] = {}
+        #: What each replica ever acknowledged of this epoch.
+        self._has: dict[int, dict[str, int]] = {}
+        #: What all others must have, by file, before somebody is told.
+        self._waiting: list[tuple[dict[str, int], Replicated]] = []
+        self._coalesced_ms: int | None = None
+        self._error: PocketMQError | None = None
+        self._too_large: set[str] = set()
+        for part in self._parts.values():
+            part.look()
+
+    # --- links
+
+    def hello(
+        self, link: int, replica: int, versions: Mapping[str, int]
+    ) -> list[tuple[int, pb.FollowState]]:
+        """REPLICA follows over LINK and has VERSIONS, of the files that it knows: return what it lacks, to be sent
+        before any byte of the log."""
+        self._look(kept_only=False)
+        known = {name: self._count_of(versions[name]) for name in versions if name in self._parts}
+        found = _Link(replica, known, dict(known))
+        found.needed = {name: self._parts[name].count for name in known}
+        self._links[link] = found
+        has = self._has.setdefault(replica, {})
+        for name, count in known.items():
+            has[name] = max(has.get(name, 0), count)
+        self._settle()
+        return self._frames([link], self._parts)
+
+    def lost(self, link: int) -> None:
+        """LINK is no more."""
+        self._links.pop(link, None)
+
+    def acked(self, link: int, ack: pb.FollowStateAck) -> list[tuple[int, pb.FollowState]]:
+        """The follower over LINK has said ACK; return what may be sent now."""
+        found = self._links.get(link)
+        if found is None or ack.file not in found.acked:
+            return []
+        count = min(self._count_of(ack.version), found.sent[ack.file])
+        found.acked[ack.file] = max(found.acked[ack.file], count)
+        has = self._has[found.replica]
+        has[ack.file] = max(has.get(ack.file, 0), count)
+        found.under_way = [one for one in found.under_way if one[0] != ack.file or one[1] > count]
+        self._settle()
+        return self._frames([link], [name for name in self._parts if self._is_kept(name)])
+
+    def has_all(self, replica: int) -> bool:
+        """Has REPLICA, over the link that it has, all topics and groups of now, and of the rest what there was when it
+        connected? Only then it may be elected, and so be in sync."""
+        return any(
+            all(
+                found.acked[name] >= (self._parts[name].count if self._is_kept(name) else needed)
+                for name, needed in found.needed.items()
+            )
+            for found in self._links.values()
+            if found.replica == replica
+        )
+
+    def has_everything(self, replica: int) -> bool:
+        """Has REPLICA, on its device, all of now?"""
+        self._look(kept_only=False)
+        return any(
+            all(found.acked[name] >= self._parts[name].count for name in found.acked)
+            for found in self._links.values()
+            if found.replica == replica
+        )
+
+    # --- changes
+
+    def on_kept_change(self, callback: Callable[[], None]) -> None:
+        """Call CALLBACK in the turn of each change of a kept part: for it to ask what `changed`, before a byte of the
+        log is sent that was appended later."""
+        for part in self._parts.values():
+            part.on_change.append(callback)
+
+    def changed(self, now_ms: int, *, all_now: bool = False) -> list[tuple[int, pb.FollowState]]:
+        """Return what is to be sent now, and over which links: call it when a kept part changes, and every 100 ms.
+
+        NOW_MS is of any clock that is not set back. ALL_NOW: nothing waits to go together with what comes later.
+        """
+        last_ms = self._coalesced_ms
+        is_early = last_ms is not None and now_ms - last_ms < COALESCED_MS
+        kept_only = is_early and not all_now
+        if not kept_only:
+            self._coalesced_ms = now_ms
+        self._look(kept_only=kept_only)
+        self._settle()
+        names = [name for name in self._parts if not kept_only or self._is_kept(name)]
+        return self._frames(list(self._links), names)
+
+    def when_replicated(self, tell: Replicated, *files: str) -> None:
+        """TELL once that every other replica of the maximal set has FILES as they are now, on its device."""
+        if self._error is not None:
+            tell(self._error)
+            return
+        parts = [self._parts[file] for file in files]
+        for part in parts:
+            part.look()
+        self._waiting.append(({part.file: part.count for part in parts}, tell))
+        self._settle()
+
+    def close(self, error: PocketMQError) -> None:
+        """The epoch is over: fail whoever waits, and whoever will, with ERROR."""
+        self._error = error
+        self._links.clear()
+        waiting, self._waiting = self._waiting, []
+        for _, one in waiting:
+            tell(one, error)
+
+    # --- inside
+
+    def _is_kept(self, name: str) -> bool:
+        return self._parts[name].is_kept
+
+    def _count_of(self, version: int) -> int:
+        return version & (1 << _COUNT_BITS) - 1 if version >> _COUNT_BITS == self._epoch else 0
+
+    def _look(self, *, kept_only: bool) -> None:
+        for part in self._parts.values():
+            if part.is_kept or not kept_only:
+                part.look()
+
+    def _settle(self) -> None:
+        """Tell those who waited for what all others have by now."""
+        if not self._waiting:
+            return
+        others = [self._has.get(replica, {}) for replica in self._others()]
+        done: list[Replicated] = []
+        waiting: list[tuple[dict[str, int], Replicated]] = []
+        for needed, told in self._waiting:
+            if all(has.get(file, 0) >= needed[file] for has in others for file in needed):
+                done.append(told)
+            else:
+                waiting.append((needed, told))
+        self._waiting = waiting
+        for told in done:
+            tell(told, None)
+
+    def _frames(self, links: list[int], names: Iterable[str]) -> list[tuple[int, pb.FollowState]]:
+        """Return a frame for each link of LINKS and each part of NAMES that it lacks, where there is room."""
+        frames: list[tuple[int, pb.FollowState]] = []
+        for name in names:
+            part = self._parts[name]
+            made: dict[int, pb.FollowState | None] = {}
+            for link in links:
+                found = self._links[link]
+                sent = found.sent.get(name)
+                if sent is None or sent >= part.count:
+                    continue
+                if sent not in made:
+                    made[sent] = self._frame(part, sent)
+                frame = made[sent]
+                if frame is None or not found.has_room(size := frame.ByteSize()):
+                    continue
+                found.sent[name] = part.count
+                found.under_way.append((name, part.count, size))
+                frames.append((link, frame))
+        return frames
+
+    def _frame(self, part: StatePart, base: int) -> pb.FollowState | None:
+        frame = pb.FollowState(
+            epoch=self._epoch,
+            log_offset=self._log_end(),
+            file=part.file,
+            version=self._epoch << _COUNT_BITS | part.count,
+        )
+        diff = part.behind(base) if base else None
+        content = part.whole() if diff is None else diff
+        if len(content) > STATE_SIZE_MAX:
+            if part.file not in self._too_large:
+                logger.error(
+                    "state is too large for followers, which stay out of the in-sync set: delete what is not needed"
+                    " file=%s bytes=%d limit=%d",
+                    part.file,
+                    len(content),
+                    STATE_SIZE_MAX,
+                )
+            self._too_large.add(part.file)
+            return None
+        if diff is None:
+            frame.whole = content
+        else:
+            frame.diff = content
+            frame.base = self._epoch << _COUNT_BITS | base
+        return frame
+
+
+# --- parts
+
+
+class TablePart:
+    """A TABLE by its entries, which keeps in mind with which count each last changed."""
+
+    def __init__(self, table: StateTable, *, is_kept: bool = False) -> None:
+        self._table = table
+        self.file = table.file
+        self.is_kept = is_kept
+        self.on_change = table.on_change
+        self.count = 1
+        #: In the order of the changes; what changed at _FLOOR or before may be missing.
+        self._recent: dict[EntryKey, int] = {}
+        self._floor = 1
+        for _ in table.take_changed():
+            pass
+
+    def look(self) -> None:
+        changed = self._table.take_changed()
+        if not changed:
+            return
+        self.count += 1
+        for key in changed:
+            self._recent.pop(key, None)
+            self._recent[key] = self.count
+        if (excess := len(self._recent) - RECENT_MAX) > 0:
+            for key in list(islice(self._recent, excess)):
+                self._floor = self._recent.pop(key)
+
+    def behind(self, base: int) -> bytes | None:
+        if base < self._floor:
+            return None
+        keys = []
+        for key in reversed(self._recent):
+            if self._recent[key] <= base:
+                break
+            keys.append(key)
+        return self._content(reversed(keys))
+
+    def whole(self) -> bytes:
+        return self._content(list(self._table.keys()))
+
+    def _content(self, keys: Iterable[EntryKey]) -> bytes:
+        maps: dict[str, dict[str, Any]] = {}
+        for key in keys:
+            maps.setdefault(key.map, {})[key.name] = self._table.entry(key)
+        return json.dumps(maps, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class KeptState:
+    """KEPT, the table of topics or of groups, whose map in the file is MEMBERS.
+
+    With LOG_END, which tells where the log ends, it says of what was deleted in this epoch when that was: the queues
+    of a topic that is made again begin anew, and older messages are none of its own. Of DELETED_MAX the latest.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        members: str,
+        kept: KeptTable[Any],
+        log_end: Callable[[], int] | None = None,
+    ) -> None:
+        self.file = file
+        self._key = partial(EntryKey, members)
+        self._kept = kept
+        self._log_end = log_end
+        self._deleted: dict[str, int] = {}
+        self._changed: dict[EntryKey, None] = {}
+        self.on_change: list[Callable[[], None]] = []
+        kept.on_change.append(self._note)
+
+    def _note(self, name: str) -> None:
+        self._changed[self._key(name)] = None
+        if self._log_end is not None and name not in self._kept.entries:
+            self._deleted.pop(name, None)
+            self._deleted[name] = self._log_end()
+            self._changed[EntryKey(DELETED, name)] = None
+            if len(self._deleted) > DELETED_MAX:
+                del self._deleted[next(iter(self._deleted))]
+        for callback in self.on_change:
+            callback()
+
+    def take_changed(self) -> Iterable[EntryKey]:
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def keys(self) -> Iterable[EntryKey]:
+        yield from map(self._key, self._kept.entries)
+        for name in self._deleted:
+            yield EntryKey(DELETED, name)
+
+    def entry(self, key: EntryKey) -> Any:
+        if key.map == DELETED:
+            return self._deleted.get(key.name)
+        entry = self._kept.entries.get(key.name)
+        return None if entry is None else entry.to_json()
+
+
+class OffsetsState:
+    """What groups have finished: OFFSETS."""
+
+    file = OFFSETS_FILE
+
+    def __init__(self, offsets: Offsets) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self._tables = offsets.tables
+
+    def take_changed(self) -> Iterable[EntryKey]:
+        return [
+            EntryKey(name, key)
+            for name, table in self._tables.items()
+            for key in table.take_watched()
+        ]
+
+    def keys(self) -> Iterable[EntryKey]:
+        return [
+            EntryKey(name, key) for name, table in self._tables.items() for key in table.entries
+        ]
+
+    def entry(self, key: EntryKey) -> Any:
+        return self._tables[key.map].entries.get(key.name)
+
+
+class AccountsState:
+    """What groups skip and lose, who moved them, and the texts of their commits: ACCOUNTS, by `topic@group@queue`."""
+
+    file = ACCOUNTS_FILE
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self._accounts = accounts
+
+    def take_changed(self) -> Iterable[EntryKey]:
+        return list(map(_account_name, self._accounts.take_watched()))
+
+    def keys(self) -> Iterable[EntryKey]:
+        return map(_account_name, self._accounts.known())
+
+    def entry(self, key: EntryKey) -> Any:
+        account = self._accounts.get(account_key(key.name))
+        return None if account is None else account.to_json()
+
+
+class LevelsState:
+    """How far delivery of each delay level has come: what OFFSETS returns."""
+
+    file = DELAYS_FILE
+
+    def __init__(self, offsets: Callable[[], Mapping[int, int]]) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self._offsets = offsets
+        self._told: dict[int, int] = {}
+
+    def take_changed(self) -> Iterable[EntryKey]:
+        now = self._offsets()
+        changed = [level for level, offset in now.items() if self._told.get(level) != offset]
+        self._told = dict(now)
+        return [EntryKey("offsetTable", str(level)) for level in changed]
+
+    def keys(self) -> Iterable[EntryKey]:
+        return [EntryKey("offsetTable", str(level)) for level in self._offsets()]
+
+    def entry(self, key: EntryKey) -> Any:
+        return self._offsets().get(int(key.name))
+
+
+def _account_name(key: AccountKey) -> EntryKey:
+    group, topic, queue = key
+    return EntryKey("accounts", f"{topic}@{group}@{queue}")
+
+
+def account_key(name: str) -> AccountKey:
+    """Return the group, topic and queue in NAME; raises ValueError."""
+    topic, group, queue = name.split("@")
+    return group, topic, int(queue)
+
+
+def table_parts(
+    topics: KeptTable[Any],
+    groups: KeptTable[Any],
+    offsets: Offsets,
+    accounts: Accounts,
+    levels: Callable[[], Mapping[int, int]],
+    log_end: Callable[[], int],
+) -> list[StatePart]:
+    """Return the parts of a broker's tables. LEVELS tells which message of each delay level comes next, LOG_END where
+    the log ends."""
+    return [
+        TablePart(KeptState(TOPICS_FILE, TOPICS.members, topics, log_end), is_kept=True),
+        TablePart(KeptState(GROUPS_FILE, GROUPS.members, groups), is_kept=True),
+        TablePart(OffsetsState(offsets)),
+        TablePart(AccountsState(accounts)),
+        TablePart(LevelsState(levels)),
+    ]

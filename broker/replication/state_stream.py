@@ -1,0 +1,157 @@
+"""The state beside the log on the links of a replica: its source while it is master, its sink while it follows.
+
+A follower's hello says which versions it has. The master answers with what is lacking, behind its Begin and before any
+byte of the log; from then on frames of state and of the log share the link, in the order in which things happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ...proto.clock import Readings
+from ...proto.errors import MasterFenced
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...store.message_store import MessageStore
+from .state_sink import StateSink
+from .state_source import StatePart, StateSource
+
+
+class StateStream:
+    """State of one replica. SEND sends a frame over a link, if it is still there."""
+
+    def __init__(
+        self, clock: Readings, send: Callable[[int, pb.FollowRequest | pb.FollowReply], None]
+    ) -> None:
+        self._clock = clock
+        self._send = send
+        self._sink: StateSink | None = None
+        #: The link to the master.
+        self._upstream = 0
+        self._source: StateSource | None = None
+        #: Those who follow: their replica and what they said that they have.
+        self._hellos: dict[int, pb.FollowHello] = {}
+        #: Who was answered with a Begin.
+        self._begun: set[int] = set()
+
+    # --- following
+
+    def follow(self, store: MessageStore) -> None:
+        """Keep from now on beside STORE, which has started, what a master tells. Raises CorruptState."""
+        self.rest()
+        self._sink = StateSink(store, self._clock.unix_ms, self._clock.now_ms, self._acknowledge)
+        self._sink.start()
+
+    def rest(self) -> None:
+        """Have all that was told in its files, as far as the log here goes: the store is about to be closed."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+
+    def lead(self) -> None:
+        """Have all that was told in its files, for the broker that opens them now. Raises StoreError."""
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.lead()
+
+    def say_hello(self, link: int, hello: pb.FollowHello) -> None:
+        """Add to HELLO, which is about to leave over LINK, what this follower has."""
+        self._upstream = link
+        if self._sink is not None:
+            hello.state_versions.update(self._sink.begin())
+
+    def take(self, link: int, state: pb.FollowState, epoch: int, confirm: int) -> None:
+        """The master of EPOCH sent STATE over LINK; raises InvalidArgument and StoreError as the sink does."""
+        if link == self._upstream and self._sink is not None and state.epoch == epoch:
+            self._sink.take(state, confirm)
+
+    def confirmed(self, confirm: int) -> None:
+        """The log is confirmed here up to CONFIRM. Raises StoreError."""
+        if self._sink is not None:
+            self._sink.confirmed(confirm)
+
+    def when_kept(self, tell: Callable[[], None]) -> None:
+        """TELL once the device has the topics and groups that came so far; never, if that fails."""
+        if self._sink is None:
+            tell()
+        else:
+            self._sink.when_kept(tell)
+
+    def _acknowledge(self, ack: pb.FollowStateAck) -> None:
+        self._send(self._upstream, pb.FollowRequest(state_ack=ack))
+
+    # --- being followed
+
+    def replicate(
+        self,
+        epoch: int,
+        parts: Iterable[StatePart],
+        log_end: Callable[[], int],
+        others: Callable[[], Iterable[int]],
+    ) -> StateSource:
+        """Tell followers of PARTS from now on, as the master of EPOCH."""
+        source = self._source = StateSource(epoch, parts, log_end, others)
+        source.on_kept_change(self._tell_changes)
+        for link in self._begun & self._hellos.keys():
+            self._tell_all(source, link)
+        return source
+
+    def heard(self, link: int, hello: pb.FollowHello) -> None:
+        """A follower said HELLO over LINK."""
+        self._hellos[link] = hello
+
+    def began(self, link: int) -> None:
+        """The hello over LINK was answered."""
+        self._begun.add(link)
+        if self._source is not None and link in self._hellos:
+            self._tell_all(self._source, link)
+
+    def acked(self, link: int, ack: pb.FollowStateAck) -> None:
+        """A follower said ACK over LINK."""
+        if self._source is not None:
+            self._send_states(self._source.acked(link, ack))
+
+    def has_state(self, replica: int) -> bool:
+        """May REPLICA, as far as the state goes, be in sync?"""
+        return self._source is not None and self._source.has_all(replica)
+
+    def step_down(self, error: MasterFenced) -> None:
+        """Tell nobody anything any more; who waits fails with ERROR."""
+        source, self._source = self._source, None
+        self._begun.clear()
+        self._hellos.clear()
+        if source is not None:
+            source.close(error)
+
+    # --- both
+
+    def lost(self, link: int) -> None:
+        """LINK is no more."""
+        self._hellos.pop(link, None)
+        self._begun.discard(link)
+        if self._source is not None:
+            self._source.lost(link)
+
+    def tick(self) -> None:
+        """Do what is due; to be called every 100 ms."""
+        if self._sink is not None:
+            self._sink.tick()
+        self._tell_changes()
+
+    def is_told(self, replica: int) -> bool:
+        """Tell followers all that has changed; return whether REPLICA, which is about to be master, has it."""
+        if self._source is None:
+            return True
+        self._send_states(self._source.changed(self._clock.now_ms(), all_now=True))
+        return self._source.has_everything(replica)
+
+    def _tell_changes(self) -> None:
+        if self._source is not None:
+            self._send_states(self._source.changed(self._clock.now_ms()))
+
+    def _tell_all(self, source: StateSource, link: int) -> None:
+        hello = self._hellos[link]
+        self._send_states(source.hello(link, hello.replica_id, hello.state_versions))
+
+    def _send_states(self, frames: Iterable[tuple[int, pb.FollowState]]) -> None:
+        for link, frame in frames:
+            self._send(link, pb.FollowReply(state=frame))

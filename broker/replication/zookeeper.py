@@ -1,0 +1,555 @@
+"""The registry of replica sets in ZooKeeper, through kazoo: the extra `pocketmq[cluster]`.
+
+    /pocketmq/<cluster>/sets/<name>/…      see registry.py
+
+**Versions** are (epoch of the cell, czxid, version of the node), in one integer. A node that was deleted and made anew
+starts its own version at 0, but its czxid is later. An ensemble that lost its data starts its zxids anew, but the cell
+that is then written has a later epoch than any replica has seen.
+
+**The lease.** What a server answers from its own memory says nothing of the session: a server that is cut off from its
+ensemble goes on doing so for seconds while the others end the session. So `answered_ms` counts only what a quorum has
+committed: changes, and one transaction that changes nothing every sixth of a session.
+
+**The session.** kazoo begins a new one when the old is over, and says nothing to who waits. This does not: from then on
+all operations raise SessionExpired, and nothing that a later session of kazoo answers counts. A session that has had no
+connection for twice its time is given up: a server that lost its data refuses for good who has seen what it has not.
+
+**Watches** fire once, and are gone with a connection. Each read sets them again; until both the cell and the live nodes
+have been read since the last event, whoever watches is told again every sixth of a session.
+
+kazoo runs three threads of its own; they hand everything to the event loop by `call_soon_threadsafe`, and nothing else
+is shared. Bounds: `_REQUESTS_MAX` requests under way, none waits without a connection, and none longer than two thirds
+of a session. None of kazoo's recipes is used: its locks and elections know no fencing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ...proto.errors import CellChanged, ConfigError, RegistryUnavailable, SessionExpired
+from .registry import (
+    REPLICA_ID_MAX,
+    REPLICAS_MAX,
+    Cell,
+    LiveNode,
+    VersionedCell,
+    parse_cell,
+    parse_live,
+    render_cell,
+    render_live,
+)
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+#: kazoo warns of each attempt to connect; whoever asks in vain tells it once.
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.setLevel(logging.ERROR)
+
+ROOT: Final = "/pocketmq"
+#: A live node per replica, and some changes.
+_REQUESTS_MAX: Final = 2 * REPLICAS_MAX
+_NAME_LENGTH_MAX: Final = 255
+_RECONNECT_S: Final = 0.1
+_CLOSE_S: Final = 3.0
+#: How often a live node is looked at while somebody else changes it.
+_ANNOUNCE_TRIES: Final = 5
+_LOOK_MS: Final = 100
+_NUMBER_BITS: Final = 64
+
+
+class ZooKeeperSession:
+    """One session with the ensemble SERVERS, "host:port[,host:port…][/root]", of SESSION_MS."""
+
+    def __init__(self, servers: str, session_ms: int, now_ms: Callable[[], int]) -> None:
+        self.servers = servers
+        self.session_ms = session_ms
+        self.answered_ms = now_ms()
+        self._on_beat: Callable[[bool], None] = lambda is_new: None
+        self._now_ms = now_ms
+        self._client = _client(servers, session_ms)
+        self._loop = asyncio.get_running_loop()
+        self._requests = 0
+        #: Set by kazoo's thread, before anything of a later session is asked or answered.
+        self._is_over = False
+        #: Since when there is no connection; None: there is one.
+        self._lost_ms: int | None = None
+        self._id: int | None = None
+        self._began = asyncio.Event()
+        self._stopped: asyncio.Future[None] | None = None
+        self._beats: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, servers: str, *, session_ms: int, now_ms: Callable[[], int], wait_ms: int | None = None
+    ) -> Self:
+        """Return a session that has begun, within WAIT_MS, by default that of a session.
+
+        Raises ConfigError if kazoo is not installed or SERVERS is malformed, RegistryUnavailable if nobody answers.
+        """
+        session = cls(servers, session_ms, now_ms)
+        session._client.add_listener(session._on_state)
+        sent_ms = now_ms()
+        session._client.start_async()
+        try:
+            async with asyncio.timeout((session_ms if wait_ms is None else wait_ms) / 1000):
+                await session._began.wait()
+        except TimeoutError:
+            await session.close()
+            raise RegistryUnavailable(
+                f"no ZooKeeper of {servers} has begun a session: is it running, and can it be reached from here?",
+                servers=servers,
+            ) from None
+        except BaseException:
+            await session.close()
+            raise
+        session.answered_ms = sent_ms
+        session._beats = asyncio.create_task(session._beat())
+        return session
+
+    @property
+    def id(self) -> int | None:
+        """The number by which ZooKeeper calls the owner of an ephemeral node."""
+        return self._id
+
+    def listen(self, on_beat: Callable[[bool], None]) -> None:
+        """Call ON_BEAT(False) at each beat, ON_BEAT(True) when the connection is there again or the session over."""
+        self._on_beat = on_beat
+
+    async def ask(self, request: Callable[[KazooClient], Any], *, commits: bool = False) -> Any:
+        """Return what REQUEST, an asynchronous call of kazoo, is answered; COMMITS: a quorum has to agree to it.
+
+        Raises kazoo's errors that are answers (NoNodeError, BadVersionError, …) as they are, others as `Registry` says.
+        """
+        from kazoo import exceptions
+
+        self._check()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        sent_ms = self._now_ms()
+        self._requests += 1
+        request(self._client).rawlink(lambda result: self._hand_over(self._settle, answer, result))
+        try:
+            async with asyncio.timeout(self.session_ms * 2 / 3000):
+                found = await answer
+        except TimeoutError:
+            raise RegistryUnavailable(
+                f"ZooKeeper ({self.servers}) has not answered for two thirds of a session"
+            ) from None
+        except exceptions.SessionExpiredError:
+            self._is_over = True
+            raise _expired() from None
+        except (
+            exceptions.NoNodeError,
+            exceptions.NodeExistsError,
+            exceptions.BadVersionError,
+            exceptions.RolledBackError,
+        ):
+            self._count(sent_ms, commits)
+            raise
+        except (exceptions.NoAuthError, exceptions.AuthFailedError) as error:
+            raise ConfigError(
+                f"ZooKeeper ({self.servers}) does not let this client do what it has to ({type(error).__name__}): "
+                f"give it all rights on {ROOT}"
+            ) from None
+        except exceptions.KazooException as error:
+            if self._is_over:
+                raise _expired() from None
+            raise RegistryUnavailable(
+                f"ZooKeeper ({self.servers}) did not answer: {type(error).__name__}"
+            ) from None
+        self._count(sent_ms, commits)
+        return found
+
+    async def look(
+        self,
+        path: str,
+        request: Callable[[KazooClient], Any],
+        watch: Callable[[object], None] | None = None,
+    ) -> Any:
+        """Return what REQUEST, which looks at PATH, finds; None: it is not there, and WATCH hears when it is."""
+        from kazoo import exceptions
+
+        while True:
+            with suppress(exceptions.NoNodeError):
+                return await self.ask(request)
+            if not await self.ask(lambda client: client.exists_async(path, watch=watch)):
+                return None
+
+    async def close(self) -> None:
+        """End the session, if a server can be told so within some seconds; else it ends by itself."""
+        self._is_over = True
+        if self._beats is not None:
+            self._beats.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._beats
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.shield(self._stop())
+
+    def hand_over(self, call: Callable[[], None]) -> None:
+        """Have CALL called in the event loop, from any thread."""
+        self._hand_over(call)
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise _expired()
+        if not self._client.connected:
+            raise RegistryUnavailable(
+                f"no ZooKeeper of {self.servers} is connected: is it running, and can it be reached from here?",
+                servers=self.servers,
+            )
+        if self._requests >= _REQUESTS_MAX:
+            raise RegistryUnavailable(
+                f"{_REQUESTS_MAX} requests wait for ZooKeeper ({self.servers}), which is the limit"
+            )
+
+    def _settle(self, answer: asyncio.Future[Any], result: Any) -> None:
+        self._requests -= 1
+        if answer.done():
+            return
+        if result.exception is not None:
+            answer.set_exception(result.exception)
+        else:
+            answer.set_result(result.value)
+
+    def _count(self, sent_ms: int, commits: bool) -> None:
+        if self._is_over:
+            raise _expired()
+        if commits:
+            self.answered_ms = max(self.answered_ms, sent_ms)
+
+    def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # The loop is closed: nobody is there to hear it.
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _on_state(self, state: str) -> None:
+        """Hear of a connection, in kazoo's thread: what is set here is seen before the next session can begin."""
+        if state == "LOST" and self._id is not None:
+            self._is_over = True
+            self._hand_over(self._end)
+        elif state == "SUSPENDED":
+            self._hand_over(self._on_connection, False)
+        elif state == "CONNECTED" and not self._is_over:
+            if self._id is None:
+                if own := self._client.client_id:
+                    self._id = own[0]
+                    self._hand_over(self._began.set)
+            else:
+                self._hand_over(self._on_connection, True)
+
+    def _on_connection(self, is_there: bool) -> None:
+        self._lost_ms = None if is_there else self._now_ms()
+        if is_there:
+            self._on_beat(True)
+
+    def _end(self) -> None:
+        self._stop()
+        self._on_beat(True)
+
+    def _stop(self) -> asyncio.Future[None]:
+        """Stop kazoo, in a thread of its own: it may wait long for a server that does not answer."""
+        if self._stopped is None:
+            stopped = self._stopped = self._loop.create_future()
+
+            def stop() -> None:
+                with suppress(Exception):
+                    self._client.stop()
+                    self._client.close()
+                self._hand_over(stopped.set_result, None)
+
+            threading.Thread(target=stop, name="pocketmq-zookeeper-stop", daemon=True).start()
+        return self._stopped
+
+    async def _beat(self) -> None:
+        while not self._is_over:
+            await asyncio.sleep(self.session_ms / 6000)
+            if self._lost_ms is not None and self._now_ms() - self._lost_ms > 2 * self.session_ms:
+                self._is_over = True
+                self._end()
+                return
+            with suppress(RegistryUnavailable, SessionExpired):
+                await self.ask(_commit_nothing, commits=True)
+                self._on_beat(False)
+
+
+class ZooKeeperRegistry:
+    """The registry of the replica set NAME of CLUSTER within SESSION, which ends with it; a `Registry`."""
+
+    def __init__(self, session: ZooKeeperSession, cluster: str, name: str) -> None:
+        base = f"{sets_path(cluster)}/{_checked('set', name)}"
+        self._session = session
+        self.node = f"{base}/state"
+        self._live_node = f"{base}/live"
+        self._changed: Callable[[], None] = lambda: None
+        #: Events so far, and how many of them were known when the last read began.
+        self._cell_events, self._cell_read = 1, 0
+        self._live_events, self._live_read = 1, 0
+        session.listen(self._on_beat)
+
+    @classmethod
+    async def open(
+        cls, servers: str, cluster: str, name: str, *, session_ms: int, now_ms: Callable[[], int]
+    ) -> Self:
+        """Return the registry of the set NAME of CLUSTER, with a session of its own; see `ZooKeeperSession.open`."""
+        for kind, value in (("cluster", cluster), ("set", name)):
+            _checked(kind, value)
+        session = await ZooKeeperSession.open(servers, session_ms=session_ms, now_ms=now_ms)
+        return cls(session, cluster, name)
+
+    @property
+    def answered_ms(self) -> int:
+        return self._session.answered_ms
+
+    async def read(self) -> VersionedCell | None:
+        events = self._cell_events
+        found = await self._session.look(
+            self.node,
+            lambda client: client.get_async(self.node, watch=self._on_cell_event),
+            self._on_cell_event,
+        )
+        self._cell_read = max(self._cell_read, events)
+        if found is None:
+            return None
+        data, stat = found
+        cell = parse_cell(data, self.node)
+        return VersionedCell(cell, _version(cell, stat))
+
+    async def create(self, cell: Cell) -> int:
+        from kazoo import exceptions
+
+        data = render_cell(cell)
+        try:
+            _, stat = await self._session.ask(
+                lambda client: client.create_async(
+                    self.node, data, makepath=True, include_data=True
+                ),
+                commits=True,
+            )
+        except exceptions.NodeExistsError:
+            raise CellChanged(f"{self.node} is there already", node=self.node) from None
+        return _version(cell, stat)
+
+    async def compare_and_set(self, cell: Cell, version: int) -> int:
+        from kazoo import exceptions
+
+        data = render_cell(cell)
+        made, number = _unpack(version)
+        try:
+            stat = await self._session.ask(
+                lambda client: client.set_async(self.node, data, number), commits=True
+            )
+        except (exceptions.BadVersionError, exceptions.NoNodeError):
+            stat = None
+        if stat is None or stat.czxid != made:
+            raise CellChanged(
+                f"{self.node} is not of version {number} any more", node=self.node
+            ) from None
+        return _version(cell, stat)
+
+    async def announce(self, replica_id: int, node: LiveNode) -> None:
+        """Set the live node of REPLICA_ID; it ends with this session.
+
+        One that another session of the same address left is replaced. One of another address gets a session and a half
+        to end, as this replica may have moved; raises ConfigError if it lasts: the id is taken.
+        """
+        path = f"{self._live_node}/{replica_id}"
+        for _ in range(self._session.session_ms * 3 // (2 * _LOOK_MS) + _ANNOUNCE_TRIES):
+            if await self._announce(path, node):
+                return
+        raise ConfigError(
+            f"{path}: replica id {replica_id} is taken by another process that runs: give each replica of the set an "
+            "id of its own, see `pocketmq cluster status`",
+            node=path,
+            replica_id=str(replica_id),
+        )
+
+    async def live(self) -> Mapping[int, LiveNode]:
+        events = self._live_events
+        names = await self._session.look(
+            self._live_node,
+            lambda client: client.get_children_async(self._live_node, watch=self._on_live_event),
+            self._on_live_event,
+        )
+        ids = sorted(int(name) for name in names or () if _is_replica_id(name))[:REPLICAS_MAX]
+        nodes = await asyncio.gather(*(self._live(one) for one in ids))
+        self._live_read = max(self._live_read, events)
+        return {one: node for one, node in zip(ids, nodes, strict=True) if node is not None}
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
+    async def close(self) -> None:
+        self._changed = lambda: None
+        await self._session.close()
+
+    async def _announce(self, path: str, node: LiveNode) -> bool:
+        """Have NODE at PATH, for this session; False: not yet, look again."""
+        from kazoo import exceptions
+
+        ask = self._session.ask
+        data, owner, version = b"", None, -1
+        try:
+            data, stat = await ask(lambda client: client.get_async(path))
+            owner, version = stat.ephemeralOwner, stat.version
+        except exceptions.NoNodeError:
+            await ask(lambda client: client.ensure_path_async(self._live_node))
+        if owner != self._session.id and _address_in(data, path) not in ("", node.address):
+            await asyncio.sleep(_LOOK_MS / 1000)
+            return False
+
+        def write(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            if owner == self._session.id:
+                transaction.set_data(path, render_live(node), version)
+            else:
+                if owner is not None:
+                    transaction.delete(path, version)
+                transaction.create(path, render_live(node), ephemeral=True)
+            return transaction.commit_async()
+
+        results = await ask(write, commits=True)
+        return not any(isinstance(result, Exception) for result in results)
+
+    async def _live(self, replica_id: int) -> LiveNode | None:
+        from kazoo import exceptions
+
+        path = f"{self._live_node}/{replica_id}"
+        with suppress(exceptions.NoNodeError, ConfigError):
+            data, _ = await self._session.ask(
+                lambda client: client.get_async(path, watch=self._on_live_event)
+            )
+            return parse_live(data, path)
+        return None
+
+    # ---------------------------------------------------------------- watches
+
+    def _on_cell_event(self, _event: object) -> None:
+        self._session.hand_over(self._cell_event)
+
+    def _on_live_event(self, _event: object) -> None:
+        self._session.hand_over(self._live_event)
+
+    def _cell_event(self) -> None:
+        self._cell_events += 1
+        self._changed()
+
+    def _live_event(self) -> None:
+        self._live_events += 1
+        self._changed()
+
+    def _on_beat(self, is_new: bool) -> None:
+        if is_new:  # The watches are gone with the connection, or the session.
+            self._cell_events += 1
+            self._live_events += 1
+        if (self._cell_read, self._live_read) != (self._cell_events, self._live_events):
+            self._changed()
+
+
+async def set_names(session: ZooKeeperSession, cluster: str) -> list[str]:
+    """Return the names of the replica sets of CLUSTER, sorted. Raises ConfigError for a name that cannot be one."""
+    path = sets_path(cluster)
+    return sorted(await session.look(path, lambda client: client.get_children_async(path)) or ())
+
+
+def sets_path(cluster: str) -> str:
+    """Return the node below which the sets of CLUSTER are. Raises ConfigError for a name that cannot be one."""
+    return f"{ROOT}/{_checked('cluster', cluster)}/sets"
+
+
+def _checked(kind: str, name: str) -> str:
+    if (
+        not name
+        or "/" in name
+        or name in (".", "..")
+        or not name.isprintable()
+        or len(name) > _NAME_LENGTH_MAX
+    ):
+        raise ConfigError(
+            f"{kind} {name!r:.80}: a name in ZooKeeper has 1 to {_NAME_LENGTH_MAX} printable characters, no slash",
+            field=kind,
+            value=name,
+        )
+    return name
+
+
+def _client(servers: str, session_ms: int) -> KazooClient:
+    """Return a client of SERVERS that tries them one after the other, without end and without long breaks."""
+    try:
+        from kazoo.client import KazooClient
+        from kazoo.handlers.threading import SequentialThreadingHandler
+        from kazoo.retry import KazooRetry
+    except ImportError:
+        raise ConfigError(
+            "ZooKeeper needs kazoo, which is not installed: pip install 'pocketmq[cluster]'"
+        ) from None
+    count = _check_servers(servers)
+
+    class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+        """Gives a server that cannot be reached a share of the session, not all of it."""
+
+        def create_connection(self, *arguments: Any, **settings: Any) -> Any:
+            settings["timeout"] = session_ms / 3000 / count
+            return super().create_connection(*arguments, **settings)
+
+    return KazooClient(
+        servers,
+        timeout=session_ms / 1000,
+        handler=Handler(),
+        # With jitter its delays shrink to nothing: each is drawn from the last one.
+        connection_retry=KazooRetry(max_tries=-1, delay=_RECONNECT_S, backoff=1, max_jitter=0),
+        logger=_kazoo_logger,
+    )
+
+
+def _check_servers(servers: str) -> int:
+    """Return how many servers "host:port[,host:port…][/root]" names; raise ConfigError for another form."""
+    hosts = servers.partition("/")[0].split(",")
+    for host in hosts:
+        name, _, port = host.rpartition(":")
+        if not name or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
+            raise ConfigError(
+                f"ZooKeeper {servers!r:.200}: {host!r:.80} is no HOST:PORT, as in 127.0.0.1:2181",
+                field="zookeeper",
+                value=servers,
+            )
+    return len(hosts)
+
+
+def _commit_nothing(client: KazooClient) -> Any:
+    transaction = client.transaction()
+    transaction.check("/", -1)
+    return transaction.commit_async()
+
+
+def _version(cell: Cell, stat: Any) -> int:
+    made, number = int(stat.czxid), int(stat.version)
+    return (cell.epoch << _NUMBER_BITS | made) << _NUMBER_BITS | number
+
+
+def _unpack(version: int) -> tuple[int, int]:
+    """Return the czxid in VERSION, and the node's own version."""
+    below = (1 << _NUMBER_BITS) - 1
+    return version >> _NUMBER_BITS & below, version & below
+
+
+def _is_replica_id(name: str) -> bool:
+    return (
+        name.isascii() and name.isdecimal() and len(name) <= 10 and 0 < int(name) <= REPLICA_ID_MAX
+    )
+
+
+def _address_in(data: bytes, path: str) -> str:
+    """Return the address of the live node DATA; nothing if there is none that can be understood."""
+    try:
+        return parse_live(data, path).address
+    except ConfigError:
+        return ""
+
+
+def _expired() -> SessionExpired:
+    return SessionExpired("the session with ZooKeeper is over: begin a new one")

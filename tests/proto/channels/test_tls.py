@@ -1,0 +1,91 @@
+"""TLS among those who know each other: both sides show a certificate of one authority, or there is no call."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from pocketmq.proto.rpc import Certificate, Server, StatusCode
+from pocketmq.proto.rpc.channel import Http2Channel
+from pocketmq.proto.rpc.channels import CallFailed
+
+from ...authority import Authority
+from ..carriers.echo import RUN, EchoService
+from .methods import echo, unary
+
+OURS, OTHERS = Authority(), Authority("others")
+
+
+@asynccontextmanager
+async def serving(certificate: Certificate) -> AsyncIterator[str]:
+    async def shown() -> Certificate:
+        return certificate
+
+    server = Server([EchoService().methods()], certificate=shown, secure_only=True)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def test_calls_and_streams_go_over_tls() -> None:
+    async with (
+        serving(OURS.certificate()) as address,
+        Http2Channel(address, tls=OURS.certificate().client_context()) as channel,
+    ):
+        assert (await unary(channel)(RUN(run_id=7), timeout=10)).run_id == 7
+        call = echo(channel)()
+        for size in (1, 100_000, 1_000_000):
+            await call.write(RUN(run_id=size, queue=size, records=bytes(size)))
+            reply = await call.read()
+            assert reply.run_id == size
+        call.cancel()
+
+
+@pytest.mark.parametrize("who", ["without one", "of another authority", "expired", "plaintext"])
+async def test_a_caller_who_shows_no_certificate_of_the_authority_is_refused(who: str) -> None:
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.load_verify_locations(cadata=OURS.pem.decode())
+    other = replace(OTHERS.certificate(), authorities=OURS.pem)
+    context = {
+        "without one": anybody,
+        "of another authority": other.client_context(),
+        "expired": OURS.certificate(valid_days=-1).client_context(),
+        "plaintext": None,
+    }[who]
+
+    async with (
+        serving(OURS.certificate()) as address,
+        Http2Channel(address, tls=context) as channel,
+    ):
+        with pytest.raises(CallFailed) as caught:
+            await unary(channel)(RUN(run_id=7), timeout=10)
+    assert caught.value.code() is StatusCode.UNAVAILABLE
+
+
+async def test_a_server_of_another_authority_is_not_believed() -> None:
+    theirs = replace(OTHERS.certificate(), authorities=OURS.pem)
+    async with (
+        serving(theirs) as address,
+        Http2Channel(address, tls=OURS.certificate().client_context()) as channel,
+    ):
+        with pytest.raises(CallFailed, match=r"TLS failed: .*certificate") as caught:
+            await unary(channel)(RUN(run_id=7), timeout=10)
+    assert caught.value.code() is StatusCode.UNAVAILABLE
+
+
+async def test_a_server_without_tls_is_not_spoken_to() -> None:
+    server = Server([EchoService().methods()])
+    port = await server.start("127.0.0.1", 0)
+    tls = OURS.certificate().client_context()
+    async with Http2Channel(f"127.0.0.1:{port}", tls=tls) as channel:
+        with pytest.raises(CallFailed) as caught:
+            await unary(channel)(RUN(run_id=7), timeout=10)
+    assert caught.value.code() is StatusCode.UNAVAILABLE
+    await server.stop(0)

@@ -1,0 +1,467 @@
+"""`bench replicas`: three replicas, their name server and ZooKeeper on this machine, and what replication costs on it.
+
+How long after a kill -9 of the master the same producer's next send with acks="replicas" is acknowledged; how long
+sends wait while the office is handed over; one send at a time, with what followers have written and with what they have
+synced; as many as one producer can, beside acks="disk" with the same processes running; how fast an empty follower
+catches up, and what sends in the foreground lose by it; how much a consumer is handed again after a failover.
+
+Needs the extra `cluster`, a Java, and the jars of a ZooKeeper (--zookeeper-home). All share the processors of this
+machine: a set on three machines has three times as many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import yaml
+
+from ...client import Admin, AsyncProducer, Message, Producer, PullConsumer
+from ...proto.clock import SystemClock
+from ...proto.errors import ConfigError, PocketMQError
+from ...proto.gen import pocketmq_v1_pb2 as pb
+from ...proto.rpc import CallFailed, connect
+from ..server_process import ServerProcess
+from ..zookeeper_server import Ports, ZooKeeperServer, find_jars, free_ports
+from .measure import BenchConditions, Figure, percentiles_ms, synced_writes_per_second
+from .servers import QUEUES, TOPIC, batch, record_bytes
+
+SET: Final = "bench"
+CLUSTER: Final = "bench-replicas"
+REPLICAS: Final = 3
+SESSION_MS: Final = 2_000
+KILLS: Final = 20
+MOVES: Final = 5
+BODY_BYTES: Final = 128
+CATCH_UP_BODY: Final = 1024
+CATCH_UP_BYTES: Final = 1 << 30
+_SETTLE_S: Final = 30.0
+_LOOK_S: Final = 0.02
+_ASK_S: Final = 1.0
+#: The default `--seconds`, with which `KILLS` are made.
+_USUAL_SECONDS: Final = 3.0
+_ROUNDS: Final = 3
+_STRETCH: Final = 1_000
+
+Need = Literal["synced", "written"]
+
+
+class BenchSet:
+    """A replica set below FOLDER, with the ZooKeeper SERVER and the name server NAMESERVER."""
+
+    def __init__(self, folder: Path, server: str, nameserver: str, need: Need) -> None:
+        self.nameserver = nameserver
+        self._folder = folder
+        self._zookeeper = server
+        self._need = need
+        self._set = f"{SET}-{need}"
+        self._ports = free_ports(2 * REPLICAS)
+        self.processes: dict[int, ServerProcess] = {}
+
+    def start(self) -> None:
+        """Make the set and start all its replicas."""
+        self._folder.mkdir(parents=True)
+        asyncio.run(self._create())
+        for replica in self.ids:
+            self.begin(replica)
+        self.settled()
+        with Admin(self.nameserver) as admin:
+            admin.create_topic(TOPIC, queues=QUEUES)
+
+    @property
+    def ids(self) -> range:
+        return range(1, REPLICAS + 1)
+
+    def address(self, replica: int) -> str:
+        """Where the others reach REPLICA."""
+        return f"127.0.0.1:{self._ports[REPLICAS + replica - 1]}"
+
+    def store(self, replica: int) -> Path:
+        return self._folder / f"{replica}"
+
+    async def _create(self) -> None:
+        from ...broker.replication.registry import Cell
+        from ...broker.replication.zookeeper import ZooKeeperRegistry
+
+        registry = await ZooKeeperRegistry.open(
+            self._zookeeper, CLUSTER, self._set, session_ms=5_000, now_ms=SystemClock().now_ms
+        )
+        try:
+            addresses = {replica: self.address(replica) for replica in self.ids}
+            await registry.create(
+                Cell(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
+            )
+        finally:
+            await registry.close()
+
+    def begin(self, replica: int) -> None:
+        """Start the process of REPLICA."""
+        settings = {
+            "broker": {"cluster": CLUSTER, "nameservers": [self.nameserver]},
+            "replication": {
+                "replica_set": self._set,
+                "replica_id": replica,
+                "zookeeper": [self._zookeeper],
+                "listen": self.address(replica),
+                "min_in_sync": 2,
+                "replicas_need": self._need,
+                "session_ms": SESSION_MS,
+            },
+        }
+        path = self._folder / f"{replica}.yaml"
+        path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        arguments = ("--config", str(path), "--port", str(self._ports[replica - 1]))
+        self.processes[replica] = ServerProcess(self.store(replica), *arguments, verb="broker")
+
+    def stop(self) -> None:
+        """End all replicas, as `kill -9` does: their stores are thrown away."""
+        for process in self.processes.values():
+            process.kill()
+
+    def statuses(self) -> dict[int, pb.ReplicaStatusReply]:
+        """Return what each replica says of itself; who does not answer is left out."""
+        return asyncio.run(self._statuses())
+
+    async def _statuses(self) -> dict[int, pb.ReplicaStatusReply]:
+        found = await asyncio.gather(*(self._ask(replica) for replica in self.ids))
+        return {
+            replica: status
+            for replica, status in zip(self.ids, found, strict=True)
+            if status is not None
+        }
+
+    async def _ask(self, replica: int) -> pb.ReplicaStatusReply | None:
+        with suppress(CallFailed):
+            status: pb.ReplicaStatusReply = await self._call(
+                replica, "Status", pb.ReplicaStatusRequest(), pb.ReplicaStatusReply, _ASK_S
+            )
+            return status
+        return None
+
+    async def _call(
+        self, replica: int, method: str, request: Any, reply_type: Any, timeout_s: float
+    ) -> Any:
+        """Return what REPLICA answers to METHOD at its replication port."""
+        async with connect(self.address(replica)) as channel:
+            ask = channel.unary_unary(
+                f"/pocketmq.v1.Replication/{method}",
+                type(request).SerializeToString,
+                reply_type.FromString,
+            )
+            return await ask(request, timeout=timeout_s)
+
+    def settled(self) -> int:
+        """Wait until a master has all others in sync; return the master."""
+        limit = time.monotonic() + _SETTLE_S
+        while time.monotonic() < limit:
+            statuses = self.statuses()
+            for replica, status in statuses.items():
+                if status.role == pb.MASTER and len(status.in_sync) == REPLICAS == len(statuses):
+                    return replica
+            time.sleep(_LOOK_S)
+        raise PocketMQError(
+            f"the replicas are not in sync after {_SETTLE_S:.0f} s: see the logs in {self._folder}"
+        )
+
+    def move(self, master: int, to: int) -> None:
+        """Hand over from MASTER to replica TO."""
+        request = pb.MoveMasterRequest(set=self._set, to=to)
+        try:
+            asyncio.run(self._call(master, "MoveMaster", request, pb.MoveMasterReply, _SETTLE_S))
+        except CallFailed as failed:
+            raise PocketMQError(f"not handed over: {failed.details()}") from failed
+
+
+def replicas(conditions: BenchConditions) -> Figure:
+    """Measure a replica set."""
+    if not conditions.zookeeper_home:
+        raise ConfigError("bench replicas needs the jars of a ZooKeeper: --zookeeper-home FOLDER")
+    figure = Figure(
+        name="replicas",
+        what=f"{REPLICAS} replicas and ZooKeeper here: acks=replicas, {BODY_BYTES} B, one producer",
+    )
+    kills = max(1, round(KILLS * conditions.seconds / _USUAL_SECONDS))
+    with _set(conditions, "written") as replica_set:
+        figure.facts["written_p50_ms"], figure.facts["written_p99_ms"] = _one_by_one(
+            replica_set, conditions.seconds
+        )
+    with _set(conditions, "synced") as replica_set:
+        figure.p50_ms, figure.p99_ms = _one_by_one(replica_set, conditions.seconds)
+        _pipelined(replica_set, conditions.seconds, figure)
+        figure.facts |= _hand_overs(replica_set)
+        figure.facts |= _failovers(replica_set, kills)
+        figure.facts |= _catch_up(replica_set)
+    writes = synced_writes_per_second(conditions.folder)
+    figure.beside["fdatasync_ms"] = 1000 / writes
+    figure.aim = (figure.facts["failover_p95_s"], 3.0, False)
+    figure.notes = _notes(figure)
+    return figure
+
+
+def _notes(figure: Figure) -> list[str]:
+    facts = figure.facts
+    lines: Sequence[tuple[str, float, str, float, bool]] = (
+        ("kill -9 of the master to the next acknowledged send, p95", facts["failover_p95_s"], "s", 3.0, False),
+        ("hand-over, longest wait of a send", facts["hand_over_s"], "s", 0.3, False),
+        ("one at a time, written, p50", facts["written_p50_ms"], "ms", 1.0, False),
+        (
+            "one at a time, synced, p50",
+            figure.p50_ms or 0.0,
+            "ms",
+            facts["written_p50_ms"] + figure.beside["fdatasync_ms"],
+            False,
+        ),
+        ("pipelined, acks=replicas / acks=disk", facts["replicas_to_disk"], "", 0.5, True),
+        ("catch-up of an empty follower", facts["catch_up_mb_per_second"], "MB/s", 200.0, True),
+        ("meanwhile sends in the foreground lose", facts["foreground_lost_percent"], "%", 20.0, False),
+        ("handed out again after a failover", facts["redelivered_ms"], "ms' worth", 100.0, False),
+    )  # fmt: skip
+    return [
+        f"{what}: {value:.3g} {unit}, aim {'≥' if more else '≤'} {aim:.3g}"
+        f" {'met' if (value >= aim if more else value <= aim) else 'missed'}"
+        for what, value, unit, aim, more in lines
+    ]
+
+
+@contextmanager
+def _set(conditions: BenchConditions, need: Need) -> Iterator[BenchSet]:
+    """A set that needs NEED, in a folder of its own, with a ZooKeeper and a name server of its own."""
+    folder = conditions.folder / need
+    jars = find_jars(Path(conditions.zookeeper_home))
+    server = ZooKeeperServer(jars, folder / "zookeeper", [Ports(*free_ports(3))])
+    with ExitStack() as stack:
+        server.start()
+        stack.callback(server.kill)
+        asyncio.run(_serving(server))
+        nameserver = stack.enter_context(ServerProcess(None, "--port", "0", verb="nameserver"))
+        replica_set = BenchSet(folder / "set", server.address, nameserver.nameserver, need)
+        stack.callback(replica_set.stop)
+        replica_set.start()
+        yield replica_set
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _serving(server: ZooKeeperServer) -> None:
+    await server.serving()
+
+
+def _one_by_one(replica_set: BenchSet, seconds: float) -> tuple[float, float]:
+    """Return p50 and p99, in ms, of sends that wait for one another."""
+    latencies: list[float] = []
+    message = Message(TOPIC, bytes(BODY_BYTES))
+    with Producer(replica_set.nameserver, acks="replicas") as producer:
+        for _ in range(100):
+            producer.send(message)
+        end = time.perf_counter() + seconds
+        while (sent := time.perf_counter()) < end:
+            producer.send(message)
+            latencies.append(time.perf_counter() - sent)
+    return percentiles_ms(latencies)
+
+
+def _pipelined(replica_set: BenchSet, seconds: float, figure: Figure) -> None:
+    """Note what one producer sends with acks="replicas", and with "disk", in turns; the best of each."""
+    rates: dict[str, list[float]] = {"disk": [], "replicas": []}
+    for _ in range(_ROUNDS):
+        for acks in ("disk", "replicas"):
+            rates[acks].append(_send_for(replica_set, acks, seconds / 2))
+    disk, ours = max(rates["disk"]), max(rates["replicas"])
+    figure.messages_per_second = ours
+    figure.bytes_per_second = ours * BODY_BYTES
+    figure.facts |= {"disk_messages_per_second": disk, "replicas_to_disk": ours / disk}
+
+
+def _send_for(replica_set: BenchSet, acks: Any, seconds: float) -> float:
+    """Return how many messages a second are acknowledged of those that one thread hands over."""
+    body = bytes(BODY_BYTES)
+    count = 0
+    with Producer(replica_set.nameserver, acks=acks) as producer:
+        producer.send(Message(TOPIC, body))
+        last = producer.send_nowait(Message(TOPIC, body))
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for _ in range(_STRETCH):
+                last = producer.send_nowait(Message(TOPIC, body))
+            count += _STRETCH
+        producer.flush()
+        took = time.perf_counter() - began
+        last.result()
+    return count / took
+
+
+class _Sending:
+    """Sends one message after the other with acks="replicas" on a thread of its own, and notes when each was there."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._nameserver = nameserver
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        #: By `time.perf_counter`.
+        self.acknowledged: list[float] = []
+
+    def __enter__(self) -> _Sending:
+        self._thread.start()
+        while not self.acknowledged:
+            time.sleep(_LOOK_S)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        message = Message(TOPIC, bytes(BODY_BYTES))
+        with Producer(
+            self._nameserver, acks="replicas", delivery_timeout_ms=60_000, retry_backoff_max_ms=100
+        ) as producer:
+            while not self._ending.is_set():
+                producer.send(message)
+                self.acknowledged.append(time.perf_counter())
+
+    def wait_from(self, instant: float) -> float:
+        """Wait for the first acknowledgement behind a gap that INSTANT lies in; return how long after it that is."""
+        limit = time.monotonic() + _SETTLE_S
+        while time.monotonic() < limit:
+            # What was acknowledged before its process ended may be heard of a moment later.
+            later = [one for one in self.acknowledged[-1_000:] if one > instant + 0.05]
+            if later:
+                return later[0] - instant
+            time.sleep(_LOOK_S)
+        raise PocketMQError(f"nothing was acknowledged for {_SETTLE_S:.0f} s after a failover")
+
+
+def _hand_overs(replica_set: BenchSet) -> dict[str, float]:
+    """Return the longest time without an acknowledgement around hand-overs of the office."""
+    longest = 0.0
+    with _Sending(replica_set.nameserver) as sending:
+        for _ in range(MOVES):
+            master = replica_set.settled()
+            began = time.perf_counter()
+            replica_set.move(master, master % REPLICAS + 1)
+            replica_set.settled()
+            sending.wait_from(time.perf_counter())
+            times = [one for one in sending.acknowledged if one > began - 0.5]
+            longest = max(longest, float(np.diff(times).max()))
+    return {"hand_over_s": longest, "hand_overs": MOVES}
+
+
+def _failovers(replica_set: BenchSet, kills: int) -> dict[str, float]:
+    """Return how long sends wait after kills of the master, and what a consumer is handed again."""
+    gaps: list[float] = []
+    again_ms: list[float] = []
+    with _Sending(replica_set.nameserver) as sending, _Reading(replica_set.nameserver) as reading:
+        for _ in range(kills):
+            master = replica_set.settled()
+            time.sleep(0.5)
+            killed = time.perf_counter()
+            replica_set.processes[master].kill()
+            gaps.append(sending.wait_from(killed))
+            replica_set.begin(master)
+            replica_set.settled()
+            again_ms.append(reading.handed_again_ms(killed))
+    p50, p95 = np.percentile(gaps, [50, 95])
+    return {
+        "failovers": kills,
+        "failover_p50_s": float(p50),
+        "failover_p95_s": float(p95),
+        "failover_most_s": max(gaps),
+        "redelivered_ms": max(again_ms),
+    }
+
+
+class _Reading:
+    """A consumer on a thread of its own, which commits what it was handed ten times a second."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._nameserver = nameserver
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        #: When each (queue, offset) was handed out first.
+        self._handed: dict[tuple[int, int], float] = {}
+        #: When those were first handed out that came again, and when they came.
+        self._again: list[tuple[float, float]] = []
+
+    def __enter__(self) -> _Reading:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with PullConsumer(
+            "bench", TOPIC, self._nameserver, start="latest", auto_commit_interval_ms=20
+        ) as consumer:
+            while not self._ending.is_set():
+                with suppress(PocketMQError):
+                    for message in consumer.poll(timeout_ms=200):
+                        where, now = (message.queue, message.queue_offset), time.perf_counter()
+                        first = self._handed.setdefault(where, now)
+                        if first != now:
+                            self._again.append((first, now))
+
+    def handed_again_ms(self, since: float) -> float:
+        """Return how long before SINCE the oldest was first handed out that came again later."""
+        oldest = min((first for first, now in self._again if now > since >= first), default=since)
+        return (since - oldest) * 1000
+
+
+def _catch_up(replica_set: BenchSet) -> dict[str, float]:
+    """Return how fast an empty follower has the log, and what sends in the foreground lose meanwhile."""
+    master = replica_set.settled()
+    follower = master % REPLICAS + 1
+    replica_set.processes[follower].kill()
+    shutil.rmtree(replica_set.store(follower))
+    asyncio.run(_fill(replica_set.nameserver))
+    end = replica_set.statuses()[master].end
+    before = _send_for(replica_set, "disk", 2.0)
+    rates: list[float] = []
+    done = threading.Event()
+
+    def send() -> None:
+        while not done.is_set():
+            rates.append(_send_for(replica_set, "disk", 0.5))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        replica_set.begin(follower)
+        began = time.perf_counter()
+        first = _end_of(replica_set, follower)
+        while (at := _end_of(replica_set, follower)) < end:
+            time.sleep(_LOOK_S)
+        took = time.perf_counter() - began
+    finally:
+        done.set()
+        thread.join()
+    after = float(np.mean(rates)) if rates else before
+    return {
+        "catch_up_bytes": at - first,
+        "catch_up_seconds": took,
+        "catch_up_mb_per_second": (at - first) / took / 1e6,
+        "foreground_lost_percent": max(0.0, 100 * (1 - after / before)),
+    }
+
+
+def _end_of(replica_set: BenchSet, replica: int) -> int:
+    status = replica_set.statuses().get(replica)
+    return status.end if status is not None else 0
+
+
+async def _fill(nameserver: str) -> None:
+    """Send `CATCH_UP_BYTES` of log."""
+    batches = CATCH_UP_BYTES // (record_bytes(CATCH_UP_BODY) * _STRETCH)
+    async with AsyncProducer(nameserver, acks="memory") as producer:
+        for at in range(0, batches, 16):
+            some = range(min(16, batches - at))
+            await asyncio.gather(
+                *(producer.send_many(batch(_STRETCH, CATCH_UP_BODY)) for _ in some)
+            )

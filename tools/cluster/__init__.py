@@ -1,0 +1,1 @@
+"""`pocketmq cluster`: the brokers that run, and the replica sets that ZooKeeper knows."""

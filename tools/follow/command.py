@@ -1,0 +1,222 @@
+"""`pocketmq follow` and `pocketmq promote`: from a Java broker to PocketMQ with a stop of seconds.
+
+`follow` prints a line of progress to standard error: one that is rewritten on a terminal, else one every ten seconds
+and at each change of state. It ends with Ctrl-C or SIGTERM, and with --until-stopped when the Java broker has been
+stopped in order and everything is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ...proto.clock import SystemClock
+from ...proto.errors import StoreRefused
+from ...store.config import StoreConfig, apply_apache_settings
+from ...store.open_files import allow_many_files
+from ...store.os_disk import OsDisk
+from ..log_lines import configure_logging
+from ..stores.locations import check_new_store, is_store
+from .follower import JavaFollower, OtherHistory, set_aside
+from .note import FollowNote, read_note
+from .promote import promote as promoted
+
+_LINE_S: Final = 10.0
+_LOOK_S: Final = 0.25
+_LEVELS: Final = ["debug", "info", "warning", "error"]
+_store_argument = click.argument("store", type=click.Path(path_type=Path, file_okay=False))
+
+
+class _Address(click.ParamType[str]):
+    name = "HOST:PORT"
+
+    def convert(self, value: str, param: object, ctx: object) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            self.fail(f"{value!r} is no host:port, as 10.0.0.1:10912 is")
+        return value
+
+
+_ADDRESS: Final = _Address()
+
+
+@click.command()
+@click.option(
+    "--apache",
+    "address",
+    type=_ADDRESS,
+    required=True,
+    help="Where the Java master sends its log: haListenPort, 10912.",
+)
+@click.option(
+    "--rpc", type=_ADDRESS, required=True, help="Where it answers requests: listenPort, 10911."
+)
+@click.option(
+    "--set-aside",
+    is_flag=True,
+    help="If the master's log is another one, rename STORE and begin anew.",
+)
+@click.option(
+    "--until-stopped",
+    is_flag=True,
+    help="End once the master has been stopped in order and all of its log is here.",
+)
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS, case_sensitive=False), default="error", show_default=True,
+    help="Log lines of this level and above go to standard error.",
+)  # fmt: skip
+@_store_argument
+def follow(
+    address: str, rpc: str, set_aside: bool, until_stopped: bool, log_level: str, store: Path
+) -> None:
+    """Take the log, topics, groups and offsets of a Java master into STORE, as they grow.
+
+    STORE is a new folder, or one that followed this master before. Nothing is changed at the master. Stop it when the
+    ends agree, then `pocketmq promote STORE`.
+    """
+    configure_logging(log_level.upper())
+    asyncio.run(
+        _follow(_absolute(store), address, rpc, anew=set_aside, until_stopped=until_stopped)
+    )
+
+
+async def _follow(path: str, address: str, rpc: str, *, anew: bool, until_stopped: bool) -> None:
+    disk, clock = OsDisk(), SystemClock()
+    allow_many_files()
+    if read_note(disk, path) is None:
+        check_new_store(disk, path)
+        if is_store(disk, path):
+            raise StoreRefused(
+                f"{path} is a store that follows nobody: name a new folder for what is followed",
+                path=path,
+            )
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    while True:
+        follower = JavaFollower(path, address, rpc, disk=disk, now_ms=clock.unix_ms)
+        running = asyncio.ensure_future(follower.run())
+        progress = asyncio.ensure_future(_show(follower, rpc, until_stopped=until_stopped))
+        stop = asyncio.ensure_future(stopping.wait())
+        await asyncio.wait((running, progress, stop), return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, progress, stop):
+            task.cancel()
+        try:
+            with suppress(asyncio.CancelledError):
+                await running
+        except OtherHistory as error:
+            if not anew:
+                raise
+            name = set_aside(disk, path, clock.unix_ms())
+            click.echo(
+                f"{error.message.partition(';')[0]}: the store is {name} now, and a new one begins",
+                err=True,
+            )
+            anew = False  # A second time would be another fault.
+            continue
+        if sys.stderr.isatty():
+            click.echo(err=True)  # Behind the line of progress.
+        end = f"{path} has the log up to {follower.end:,}"
+        if follower.stopped_at is not None:
+            end += f", all of it: `pocketmq promote {path}`"
+        click.echo(end, err=True)
+        return
+
+
+async def _show(follower: JavaFollower, rpc: str, *, until_stopped: bool) -> None:
+    """Show how far it is, until the master has stopped if UNTIL_STOPPED, else for ever."""
+    loop = asyncio.get_running_loop()
+    is_terminal = sys.stderr.isatty()
+    shown_s, taken, state = -_LINE_S, 0, ""
+    while True:
+        await asyncio.sleep(_LOOK_S if not is_terminal else 1.0)
+        passed_s = loop.time() - shown_s
+        now = _state_of(follower)
+        if not is_terminal and now == state and passed_s < _LINE_S:
+            continue
+        rate = max(0, follower.taken_bytes - taken) / max(passed_s, 0.001) / 1e6
+        behind = follower.master_end - follower.end
+        line = f"{rpc}: {now}; log {follower.end:,}, {behind:,} behind, {rate:.1f} MB/s"
+        if is_terminal:
+            click.echo(f"\r\x1b[K{line[:200]}", nl=False, err=True)
+        else:
+            click.echo(line, err=True)
+        shown_s, taken, state = loop.time(), follower.taken_bytes, now
+        if until_stopped and follower.stopped_at is not None:
+            return
+
+
+def _state_of(follower: JavaFollower) -> str:
+    if follower.stopped_at is not None:
+        return "the master has stopped in order, everything is here"
+    if follower.trouble:
+        return f"not following: {follower.trouble}"
+    return "following"
+
+
+@click.command()
+@click.option(
+    "--rpc", type=_ADDRESS, help="Where the Java broker answered.  [default: as `follow` was told]"
+)
+@click.option(
+    "--java-store",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Store of the Java broker, stopped or killed: the rest of its log, and its tables, are taken from there.",
+)
+@click.option(
+    "--end", type=click.IntRange(min=0), help="Where the log of the stopped Java broker ends."
+)
+@click.option(
+    "--accept-loss", is_flag=True, help="Take what is here, though nobody knows the master's end."
+)
+@_store_argument
+def promote(
+    rpc: str | None, java_store: Path | None, end: int | None, accept_loss: bool, store: Path
+) -> None:
+    """Make STORE, which followed a Java master, a broker's own, once that has stopped and the ends agree."""
+    path = _absolute(store)
+    done = asyncio.run(
+        promoted(
+            OsDisk(),
+            path,
+            SystemClock().unix_ms(),
+            rpc=rpc,
+            java_store=None if java_store is None else _absolute(java_store),
+            end=end,
+            accept_loss=accept_loss,
+        )
+    )
+    click.echo(f"{path} is a broker's own now, its log ends at {done.end:,}")
+    for word in done.words:
+        click.echo(f"  {word}")
+    click.echo(
+        f"Serve it with this configuration, and `pocketmq serve --config FILE --store {path}`:\n"
+    )
+    click.echo(_configuration(done.note), nl=False)
+
+
+def _configuration(note: FollowNote) -> str:
+    """Return the YAML that has a broker be what NOTE's was."""
+    lines = ["broker:", f"  name: {note.broker}", f"  cluster: {note.cluster}"]
+    default = StoreConfig(path=".")
+    config = apply_apache_settings(default, note.settings)
+    changed = {
+        one.name: getattr(config, one.name)
+        for one in fields(StoreConfig)
+        if getattr(config, one.name) != getattr(default, one.name)
+    }
+    if changed:
+        lines += ["store:", *(f"  {name}: {value}" for name, value in changed.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _absolute(path: Path) -> str:
+    return str(path.expanduser().absolute())

@@ -1,0 +1,241 @@
+"""What makes the store of a follower a broker's own: the ends are compared, and what Java would do over is settled.
+
+Nothing is written before the ends agree. Then, in this order, and the same if it has to be done again after a kill:
+
+- offsets of groups and delay levels that lie behind what their queues hold are set to their ends: messages to come
+  would be skipped. With equal ends there are none.
+- topics of which there are queues and no configuration get one, as they were made after the tables were last read.
+- the timers begin with the master's checkpoint: what it has not handed on is entered when a broker opens the store.
+- the note that the store follows goes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field, replace
+
+from ...proto.errors import ClientError, NotServed, StoreLocked, StoreRefused, Unreachable
+from ...proto.topics import SCHEDULE_TOPIC, is_system_topic, system_topic_queues
+from ...store.config import StoreConfig, apply_apache_settings
+from ...store.disk import Disk
+from ...store.format.checkpoints import CHECKPOINT_SIZE, TimerCheckpoint
+from ...store.format.state_tables import (
+    ConsumerOffsets,
+    DelayOffsets,
+    TopicConfig,
+    TopicTable,
+    parse_consumer_offsets,
+    parse_delay_offsets,
+    parse_topics,
+    render_consumer_offsets,
+    render_delay_offsets,
+    render_topics,
+)
+from ...store.format.timers import RECORD_SIZE
+from ...store.message_store import MessageStore
+from ...store.state_files import StateFile
+from .master import JavaMaster
+from .note import FollowNote, note_path, read_note
+from .stopped_store import StoppedStore
+
+
+@dataclass(slots=True)
+class Promoted:
+    """What was done, for people: WORDS, a sentence each."""
+
+    note: FollowNote
+    end: int
+    words: list[str] = field(default_factory=list)
+
+
+async def promote(
+    disk: Disk,
+    path: str,
+    now_ms: int,
+    *,
+    rpc: str | None = None,
+    java_store: str | None = None,
+    end: int | None = None,
+    accept_loss: bool = False,
+) -> Promoted:
+    """Make the store PATH of a follower a broker's own; return what was done.
+
+    RPC: where the master answered, if not where it is noted; JAVA_STORE: its stopped store, from which the rest of the
+    log is taken; END: where its log ended; ACCEPT_LOSS: nobody knows. Raises StoreRefused, with what to do, where the
+    ends do not agree or Java still runs.
+    """
+    note = read_note(disk, path)
+    if note is None:
+        raise StoreRefused(
+            f"{path} does not follow a Java broker: there is nothing to promote", path=path
+        )
+    doubt = await _check_stopped(path, rpc or note.rpc)
+    config = apply_apache_settings(StoreConfig(path=path), note.settings)
+    java = StoppedStore(disk, java_store, config.log_file_size_bytes) if java_store else None
+    known = note.stopped_at if end is None else end
+    try:
+        store = MessageStore.open(config, disk=disk, now_ms=lambda: now_ms, replica=True)
+    except StoreLocked:
+        raise StoreLocked(
+            f"{path} is still followed into: stop `pocketmq follow` first", path=path
+        ) from None
+    done = Promoted(note, store.max_log_offset, doubt)
+    try:
+        if java is not None:
+            _complete_log(path, store, java, done)
+        elif not accept_loss:
+            _compare(path, done.end, known)
+        elif known != done.end:
+            done.words.append(
+                f"the log ends at {done.end:,}; the master's was last known to end at {known or note.master_end:,}:"
+                f" what it had behind {done.end:,} is not here"
+            )
+        if java is not None and not java.was_killed:
+            java.copy_tables(path)
+            done.words.append(f"topics, groups and offsets are those of {java_store}")
+        _settle_offsets(disk, path, store, done)
+        _complete_topics(disk, path, store, done)
+    finally:
+        store.close()
+    newer = java is not None and not java.was_killed
+    checkpoint = java.timer_checkpoint() if java and newer else bytes.fromhex(note.timer_checkpoint)
+    _begin_timers(disk, config, checkpoint, done)
+    disk.delete(note_path(path))
+    disk.sync_folder(posixpath.dirname(note_path(path)))
+    return done
+
+
+async def _check_stopped(path: str, rpc: str) -> list[str]:
+    """Raise StoreRefused if a broker is at RPC, whatever it answers; return what is to be said of its absence."""
+    master = JavaMaster(rpc)
+    try:
+        _, end = await master.bounds()
+        found = f"still answers, its log ends at {end:,}"
+    except Unreachable as error:
+        if isinstance(error.__cause__, ConnectionRefusedError):
+            return []
+        return [f"{error.message}: make sure that Java is stopped there"]
+    except (ClientError, NotServed) as error:
+        found = f"is still there ({error.message})"
+    finally:
+        master.close()
+    raise StoreRefused(
+        f"{path} is not promoted: the Java broker at {rpc} {found}: stop it first, and let `pocketmq follow`"
+        " see it stop",
+        path=path,
+    )
+
+
+def _compare(path: str, end: int, known: int | None) -> None:
+    """Raise StoreRefused unless the log, which ends at END, is all of the master's, which ended at KNOWN."""
+    if known is None:
+        raise StoreRefused(
+            f"{path} is not promoted: its log ends at {end:,}, and nobody saw where the master's ended: let `pocketmq"
+            " follow` run while Java is stopped, or say --java-store PATH (its stopped store), or --end OFFSET (from"
+            " `pocketmq inspect` there); --accept-loss takes what is here",
+            path=path,
+        )
+    if known > end:
+        raise StoreRefused(
+            f"{path} is not promoted: its log ends at {end:,}, and the master's at {known:,}: start Java again and let"
+            " `pocketmq follow` take the rest, or say --java-store PATH; --accept-loss leaves it",
+            path=path,
+        )
+    if known < end:
+        raise _other(path, f"its log ends at {end:,}, and the master's at {known:,}")
+
+
+def _other(path: str, why: str) -> StoreRefused:
+    return StoreRefused(
+        f"{path} is not promoted: {why}: it is not the log that was followed; check what was named, or follow anew with"
+        " --set-aside",
+        path=path,
+    )
+
+
+def _complete_log(path: str, store: MessageStore, java: StoppedStore, done: Promoted) -> None:
+    """Have STORE end where the log of JAVA does. Raises StoreRefused unless that goes on from there."""
+    newest = store.newest_record
+    if newest is not None and not java.has(*newest):
+        raise _other(
+            path, f"the stopped store has another record at {newest[0]:,}, the newest here"
+        )
+    store.follow()
+    copied = java.copy_rest(store)
+    store.lead()
+    done.end = store.max_log_offset
+    if copied:
+        done.words.append(
+            f"the last {copied:,} bytes of the log were copied from the stopped store"
+        )
+
+
+# --- what is settled
+
+
+def _settle_offsets(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
+    """Have no group and no delay level stand behind the end of a queue."""
+    file = StateFile(disk, path, "consumerOffset.json")
+    offsets = file.load(parse_consumer_offsets).value or ConsumerOffsets()
+    ends = {name: store.queue_bounds(*name)[1] for name in store.queue_names()}
+    moved = 0
+    for table in (offsets.offsets, offsets.pull_offsets):
+        for key, queues in table.items():
+            topic = key.partition("@")[0]
+            for queue, offset in queues.items():
+                end = ends.get((topic, queue), 0)
+                if offset > end and (topic, queue) in ends:
+                    queues[queue] = end
+                    moved += 1
+    if moved:
+        file.save(render_consumer_offsets(offsets))
+        done.words.append(
+            f"{moved} offsets of groups lay behind the end of their queues, and stand there now"
+        )
+    levels_file = StateFile(disk, path, "delayOffset.json")
+    levels = levels_file.load(parse_delay_offsets).value or DelayOffsets()
+    late = {
+        level: ends[SCHEDULE_TOPIC, level - 1]
+        for level, offset in levels.offsets.items()
+        if offset > ends.get((SCHEDULE_TOPIC, level - 1), offset)
+    }
+    if late:
+        levels_file.save(render_delay_offsets(DelayOffsets(levels.version, levels.offsets | late)))
+        done.words.append(
+            f"{len(late)} delay levels stood behind the end of their queues, and stand there now"
+        )
+
+
+def _complete_topics(disk: Disk, path: str, store: MessageStore, done: Promoted) -> None:
+    """Give each topic a configuration of which there are queues; system topics get theirs from the broker."""
+    file = StateFile(disk, path, "topics.json")
+    table = file.load(parse_topics).value or TopicTable()
+    known = {name for name, _, _ in system_topic_queues(done.note.cluster, done.note.broker)}
+    known |= table.topics.keys()
+    queues: dict[str, int] = {}
+    for topic, queue in store.queue_names():
+        if topic not in known and not is_system_topic(topic):
+            queues[topic] = max(queues.get(topic, 0), queue + 1)
+    for topic, count in queues.items():
+        table.topics[topic] = TopicConfig(name=topic, read_queues=count, write_queues=count)
+    if queues:
+        file.save(render_topics(table))
+        done.words.append(
+            f"topics that the tables did not have yet were made: {', '.join(sorted(queues))[:400]}"
+        )
+
+
+def _begin_timers(disk: Disk, config: StoreConfig, checkpoint: bytes, done: Promoted) -> None:
+    """Leave the master's CHECKPOINT, and neither wheel nor timer log: the next opening makes them of the log."""
+    found = TimerCheckpoint.parse(checkpoint)
+    if not found.last_read_ms:
+        done.words.append("the master's timers were off: timed messages are looked at anew")
+        return
+    disk.delete_folder(config.timer_log_folder)
+    if disk.exists(config.timer_wheel_path):
+        disk.delete(config.timer_wheel_path)
+    # A timer log that was there, and is not: then what was not handed on is entered again, and nothing else.
+    settled = replace(found, log_flushed=RECORD_SIZE)
+    disk.make_folders(config.state_folder)
+    data = settled.pack().ljust(CHECKPOINT_SIZE, b"\0")
+    disk.write_atomically(config.timer_checkpoint_path, data)

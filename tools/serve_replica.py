@@ -1,0 +1,218 @@
+"""The broker of a replica set in a process: the replica, its port for the others, and what clients are served.
+
+As master the replica has a broker, which begins and ends with the office, on the port of clients; as a follower it has
+none, and the port leads clients to the master. `ReplicaRoles` is the one place that chooses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from random import SystemRandom
+from typing import Any, Final
+
+from ..broker.broker import Broker, Network
+from ..broker.certificates import Certificates, replica_certificate
+from ..broker.client_port import ClientPort
+from ..broker.registration import dial as dial_clients
+from ..broker.replication.device import ReplicaDevice, boot_id
+from ..broker.replication.mastership import Mastership
+from ..broker.replication.node import ReplicaNode
+from ..broker.replication.registry import Registry
+from ..broker.replication.replica import ReplicaRole
+from ..broker.replication.running import ReplicaParts
+from ..broker.replication.zookeeper import ZooKeeperRegistry
+from ..proto.carrier_http2 import Http2Carrier
+from ..proto.clock import Clock
+from ..proto.errors import ConfigError, MasterFenced
+from ..proto.rpc import Certificate, Channel, connect
+from ..proto.rpc.limits import ChannelLimits, Limits
+from ..proto.rpc.listening import listen
+from ..store.disk import Disk
+from ..store.format.replica_files import BrokerIdentity
+from ..store.message_store import MessageStore
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_MIB: Final = 1_048_576
+#: Frames of a mebibyte wait until the device is free: few, so that heartbeats are heard.
+_FOLLOWING: Final = ChannelLimits(unread_bytes=8 * _MIB)
+#: A link lasts as long as both ends do.
+_FOLLOWED: Final = Limits(connection_age_ms=0, queue_bytes=4 * _MIB, connections_max=256)
+#: How long a start waits for a master before it says that the replica serves.
+_SETTLE_S: Final = 5.0
+#: How long a port that was a master's leads clients to the next one.
+_LEAD_AWAY_S: Final = 0.3
+
+
+class ReplicaRoles:
+    """What clients are served: as master by a broker that BUILD makes; as a follower by the port itself."""
+
+    def __init__(self, build: Callable[[], Broker]) -> None:
+        self._build = build
+        self.broker: Broker | None = None
+
+    async def lead(self, store: MessageStore, mastership: Mastership) -> None:
+        self.broker = self._build()
+        await self.broker.start(store=store, mastership=mastership)
+
+    def fence(self, error: MasterFenced) -> None:
+        if self.broker is not None:
+            self.broker.fence(error)
+
+    async def follow(self) -> None:
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            await broker.stop()
+
+
+class ReplicaServer:
+    """The replica of SETTINGS, which has a set; CLOCK is the machine's."""
+
+    def __init__(self, settings: Settings, *, disk: Disk, clock: Clock) -> None:
+        self._settings = settings = _with_own_names(settings)
+        config = settings.replication
+        self.client_address = _client_address(settings)
+        device = ReplicaDevice(
+            settings.store,
+            BrokerIdentity(settings.broker.cluster, config.replica_set, config.replica_id),
+            disk=disk,
+            unix_ms=clock.unix_ms,
+            boot=boot_id(disk),
+        )
+        mine = config.settings(
+            cluster=settings.broker.cluster,
+            client_address=self.client_address,
+            file_size=settings.store.log_file_size_bytes,
+            flush_sync=settings.store.flush == "sync",
+        )
+
+        self._disk = disk
+        self._certificate = replica_certificate(config, disk)
+
+        async def certificate() -> Certificate:
+            assert self._certificate is not None, "asked where there is one"
+            return self._certificate
+
+        def dial(address: str) -> Channel:
+            tls = self._certificate.client_context() if self._certificate else None
+            return connect(address, limits=_FOLLOWING, user_agent="pocketmq-replica", tls=tls)
+
+        async def open_session() -> Registry:
+            return await ZooKeeperRegistry.open(
+                ",".join(config.zookeeper),
+                mine.cluster,
+                mine.set_name,
+                session_ms=mine.session_ms,
+                now_ms=clock.now_ms,
+            )
+
+        def build() -> Broker:
+            network = Network(port=self.port)
+            return Broker.build(
+                settings.broker, settings.store, disk=disk, clock=clock, network=network
+            )
+
+        self.roles = ReplicaRoles(build)
+        self.node = ReplicaNode(
+            mine,
+            ReplicaParts(
+                device=device,
+                clock=clock,
+                open_session=open_session,
+                dial=dial,
+                roles=self.roles,
+            ),
+        )
+        self._carrier = Http2Carrier(
+            [self.node.methods()],
+            limits=_FOLLOWED,
+            certificate=certificate if self._certificate else None,
+            secure_only=self._certificate is not None,
+        )
+        self.port = ClientPort(
+            settings.broker,
+            self.node,
+            Certificates(settings.broker, disk, settings.store.own_folder, clock),
+            clock=clock,
+            dial=dial_clients,
+            random=SystemRandom(),
+        )
+
+    @property
+    def kept(self) -> int:
+        """How many topics, groups and queues are in the tables of its broker."""
+        return self.roles.broker.kept if self.roles.broker else 0
+
+    async def start(self) -> None:
+        """Listen, begin, and wait some seconds for a master. Raises ConfigError, StoreError."""
+        await self._carrier.start(*self._settings.replication.place)
+        try:
+            await self.port.start()
+            await self.node.start()
+        except BaseException:
+            await self.port.stop()
+            await self._carrier.stop(0)
+            raise
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                while self.node.master == 0:  # noqa: ASYNC110 (a state of many causes, looked at for seconds)
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            logger.warning("no master yet set=%s", self.node.settings.set_name)
+
+    def reload_certificate(self) -> None:
+        """Read the files of certificates again, for connections from now on; log what is wrong with them."""
+        self.port.reload_certificate()
+        if self._certificate is None:
+            return
+        try:
+            self._certificate = replica_certificate(self._settings.replication, self._disk)
+        except ConfigError as error:
+            logger.error("certificate not reloaded reason=%s", error.message)
+        else:
+            logger.info("certificate reloaded")
+
+    async def stop(self) -> None:
+        """End it; if it is master hand over first, and tell clients that ask for who is it now."""
+        if await self.node.leave_office():
+            await asyncio.sleep(_LEAD_AWAY_S)
+        await self.port.stop()
+        await self.node.stop()
+        await self._carrier.stop(0.2)
+
+    def ready(self) -> dict[str, Any]:
+        """Return what the ready line says of it."""
+        config, node = self._settings.replication, self.node
+        return {
+            "broker": self.client_address,
+            "store": self._settings.store.path,
+            "replica": {
+                "set": config.replica_set,
+                "id": config.replica_id,
+                "role": "master" if node.role is ReplicaRole.MASTER else "follower",
+                "master": node.master,
+                "epoch": node.epoch,
+                "address": node.settings.address,
+            },
+        }
+
+
+def _with_own_names(settings: Settings) -> Settings:
+    """Return SETTINGS with the set as the broker's name, and the port of clients chosen, for good."""
+    broker = replace(settings.broker, name=settings.replication.replica_set)
+    if broker.port == 0:
+        sockets = listen(broker.host, 0)
+        broker = replace(broker, port=sockets[0].getsockname()[1])
+        for one in sockets:
+            one.close()
+    return replace(settings, broker=broker)
+
+
+def _client_address(settings: Settings) -> str:
+    broker = settings.broker
+    host = f"[{broker.host}]" if ":" in broker.host else broker.host
+    return broker.advertised_address or f"{host}:{broker.port}"
