@@ -15,10 +15,10 @@ import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import yaml
@@ -43,6 +43,7 @@ BODY_BYTES: Final = 128
 CATCH_UP_BODY: Final = 1024
 CATCH_UP_BYTES: Final = 1 << 30
 _SETTLE_S: Final = 30.0
+_CATCH_UP_S: Final = 600.0
 _LOOK_S: Final = 0.02
 _ASK_S: Final = 1.0
 #: The default `--seconds`, with which `KILLS` are made.
@@ -51,6 +52,17 @@ _ROUNDS: Final = 3
 _STRETCH: Final = 1_000
 
 Need = Literal["synced", "written"]
+Seen = TypeVar("Seen")
+
+
+def _wait_for(look: Callable[[], Seen | None], what: str, at_most_s: float = _SETTLE_S) -> Seen:
+    """Return what LOOK returns once that is something; raise, with WHAT was waited for, after AT_MOST_S."""
+    end = time.perf_counter() + at_most_s
+    while (seen := look()) is None:
+        if time.perf_counter() >= end:
+            raise PocketMQError(f"waited {at_most_s:.0f} s in vain for {what}")
+        time.sleep(_LOOK_S)
+    return seen
 
 
 class BenchSet:
@@ -159,16 +171,16 @@ class BenchSet:
 
     def settled(self) -> int:
         """Wait until a master has all others in sync; return the master."""
-        limit = time.monotonic() + _SETTLE_S
-        while time.monotonic() < limit:
-            statuses = self.statuses()
-            for replica, status in statuses.items():
-                if status.role == pb.MASTER and len(status.in_sync) == REPLICAS == len(statuses):
-                    return replica
-            time.sleep(_LOOK_S)
-        raise PocketMQError(
-            f"the replicas are not in sync after {_SETTLE_S:.0f} s: see the logs in {self._folder}"
+        return _wait_for(
+            self._master_of_all, f"all replicas in sync: see the logs in {self._folder}"
         )
+
+    def _master_of_all(self) -> int | None:
+        statuses = self.statuses()
+        for replica, status in statuses.items():
+            if status.role == pb.MASTER and len(status.in_sync) == REPLICAS == len(statuses):
+                return replica
+        return None
 
     def move(self, master: int, to: int) -> None:
         """Hand over from MASTER to replica TO."""
@@ -308,8 +320,11 @@ class _Sending:
 
     def __enter__(self) -> _Sending:
         self._thread.start()
-        while not self.acknowledged:
-            time.sleep(_LOOK_S)
+        try:
+            _wait_for(lambda: self.acknowledged or None, "a first acknowledgement")
+        except PocketMQError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -327,14 +342,13 @@ class _Sending:
 
     def wait_from(self, instant: float) -> float:
         """Wait for the first acknowledgement behind a gap that INSTANT lies in; return how long after it that is."""
-        limit = time.monotonic() + _SETTLE_S
-        while time.monotonic() < limit:
-            # What was acknowledged before its process ended may be heard of a moment later.
-            later = [one for one in self.acknowledged[-1_000:] if one > instant + 0.05]
-            if later:
-                return later[0] - instant
-            time.sleep(_LOOK_S)
-        raise PocketMQError(f"nothing was acknowledged for {_SETTLE_S:.0f} s after a failover")
+        # What was acknowledged before its process ended may be heard of a moment later.
+        gap = instant + 0.05
+        acknowledged = _wait_for(
+            lambda: next((one for one in self.acknowledged[-1_000:] if one > gap), None),
+            "an acknowledgement after a failover",
+        )
+        return acknowledged - instant
 
 
 def _hand_overs(replica_set: BenchSet) -> dict[str, float]:
@@ -436,8 +450,11 @@ def _catch_up(replica_set: BenchSet) -> dict[str, float]:
         replica_set.begin(follower)
         began = time.perf_counter()
         first = _end_of(replica_set, follower)
-        while (at := _end_of(replica_set, follower)) < end:
-            time.sleep(_LOOK_S)
+        at = _wait_for(
+            lambda: now if (now := _end_of(replica_set, follower)) >= end else None,
+            f"log offset {end} on an empty follower",
+            _CATCH_UP_S,
+        )
         took = time.perf_counter() - began
     finally:
         done.set()
