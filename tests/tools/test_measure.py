@@ -5,6 +5,7 @@ import pytest
 
 from pocketmq.tools.bench import measure
 from pocketmq.tools.bench.echo import echo_per_second
+from pocketmq.tools.bench.loopback import echo
 from pocketmq.tools.bench.measure import Figure
 from pocketmq.tools.server_process import cpu_seconds, rss_bytes
 
@@ -69,6 +70,15 @@ def test_yardsticks_measure_something(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_an_echo_answers() -> None:
     assert echo_per_second(request_bytes=1000, reply_bytes=10, in_flight=4, seconds=0.1) > 10
+
+
+@pytest.mark.processes
+def test_the_bare_loopback_echo_answers_all_that_it_was_asked() -> None:
+    echoed = echo(request_bytes=100, reply_bytes=30, in_flight=8, seconds=0.05)
+
+    assert len(echoed.latencies) >= 8
+    assert min(echoed.latencies) > 0
+    assert echoed.cpu_s > 0
 
 
 def test_figures_become_a_table() -> None:

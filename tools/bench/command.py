@@ -22,6 +22,7 @@ BENCHES: Final = {
     "store": "Append, queue and key index: 200 B records with one key in runs of 1,000, no network.",
     "produce": "Our client to our broker on loopback, 128 B, acknowledged in memory.",
     "send": "Single messages through the full producer, 128 B and 1 KiB; one after the other.",
+    "ordinary": "Shapes of ordinary programs: 64 in flight, lists of 100, one at a time, listeners.",
     "send-many": "Lists of bodies, encoded by the column, 128 B, acknowledged in memory.",
     "sync": "The same as produce, acknowledged on the device, 64 sends in flight.",
     "consume": "A cold queue to decoded messages, 128 B.",

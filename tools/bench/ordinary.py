@@ -1,0 +1,243 @@
+"""`bench ordinary`: the shapes that ordinary programs have, 128 B, default settings, acknowledged in memory.
+
+    64 in flight         `send_nowait(Message(…))` from one thread, a callback each, 64 without an acknowledgement
+    lists of 100         `send_many` from one thread and from four: of new Messages, and of values
+    one at a time        `send(Message(…))`
+    delayed              64 in flight, as above, due in two hours
+    push, all read       a listener that reads what one of Java's has decoded: body, keys, tag, properties, id, offset
+                         and time
+    push, body read      a listener that reads the body
+
+Each shape runs for as long before it is measured, for code that runs first and connections that grow. Client and server
+share the machine, so that the figure that holds on a busy one is processor time a message, of both; beside it stands
+what a bare loopback echo of the same bytes costs in the same run (loopback.py), a message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from ...client import Message, Producer, PushConsumer
+from ..server_process import ServerProcess
+from .loopback import echo
+from .measure import MIB, BenchConditions, Figure, own_cpu_seconds, percentiles_ms, rounds
+from .servers import TOPIC, record_bytes, server_with_topic
+
+BODY_BYTES: Final = 128
+IN_FLIGHT: Final = 64
+LIST: Final = 100
+_BODY: Final = bytes(range(BODY_BYTES))
+_RECORD_BYTES: Final = record_bytes(BODY_BYTES)
+#: Of an acknowledgement of a run.
+_REPLY_BYTES: Final = 40
+#: Messages a second that a listener is expected to take, of which its topic is filled.
+_PUSHED: Final = 30_000
+_TIMEOUT_S: Final = 600.0
+_ECHO_S: Final = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """One way to send, or to listen, and the echo beside it."""
+
+    name: str
+    #: Runs it; returns how many messages, and the latencies of what was waited for.
+    run: Callable[[float], tuple[int, Sequence[float]]]
+    #: Of the echo: messages, bytes there and back, and how many at once.
+    messages: int = 1
+    request_bytes: int = _RECORD_BYTES
+    reply_bytes: int = _REPLY_BYTES
+    in_flight: int = 1
+
+
+def ordinary(conditions: BenchConditions) -> Figure:
+    """Measure all shapes, one after the other."""
+    seconds = conditions.seconds
+    figure = Figure(
+        name="ordinary",
+        what=f"{BODY_BYTES} B, shapes of ordinary programs, each {seconds:g} s after {seconds:g} s of warm-up",
+        facts={"body_bytes": BODY_BYTES, "warm_up_seconds": seconds},
+    )
+    with (
+        server_with_topic(conditions.folder / "sending") as server,
+        Producer(server.nameserver) as producer,
+    ):
+        for shape in _sending(producer):
+            _measure(figure, shape, server, seconds)
+    with server_with_topic(conditions.folder / "listening") as server:
+        count = round(_PUSHED * seconds)
+        _fill(server.nameserver, count)
+        for shape in _listening(server.nameserver, count):
+            _measure(figure, shape, server, seconds)
+    figure.messages_per_second = figure.facts["in_flight_per_second"]
+    figure.p50_ms = figure.facts["one_at_a_time_p50_ms"]
+    figure.p99_ms = figure.facts["one_at_a_time_p99_ms"]
+    return figure
+
+
+def _measure(figure: Figure, shape: _Shape, server: ServerProcess, seconds: float) -> None:
+    """Run SHAPE, and note what it gave."""
+    shape.run(seconds)
+    client_s, server_s = own_cpu_seconds(), server.cpu_seconds()
+    began = time.perf_counter()
+    count, latencies = shape.run(seconds)
+    took = time.perf_counter() - began
+    client_us = (own_cpu_seconds() - client_s) / count * 1e6
+    server_us = (server.cpu_seconds() - server_s) / count * 1e6
+    beside = echo(
+        request_bytes=shape.request_bytes,
+        reply_bytes=shape.reply_bytes,
+        in_flight=shape.in_flight,
+        seconds=_ECHO_S,
+    )
+    echo_us = beside.cpu_s / shape.messages * 1e6
+    note = (
+        f"{shape.name}: {count / took:,.0f}/s; µs a message: client {client_us:.1f}, server {server_us:.1f},"
+        f" echo {echo_us:.2f}"
+    )
+    name = shape.name.replace(" ", "_").replace(",", "")
+    figure.facts |= {
+        f"{name}_per_second": count / took,
+        f"{name}_client_us": client_us,
+        f"{name}_server_us": server_us,
+        f"{name}_echo_us": echo_us,
+    }
+    if latencies:
+        p50_ms, p99_ms = percentiles_ms(latencies)
+        echo_ms = percentiles_ms(beside.latencies)
+        note += (
+            f"; p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms (echo {echo_ms[0]:.2f}, {echo_ms[1]:.2f})"
+        )
+        figure.facts |= {f"{name}_p50_ms": p50_ms, f"{name}_p99_ms": p99_ms}
+    figure.notes.append(note)
+
+
+# --- sending
+
+
+def _sending(producer: Producer) -> Iterator[_Shape]:
+    """Yield the ways to send by PRODUCER."""
+    yield _Shape(name="in flight", run=partial(_in_flight, producer), in_flight=IN_FLIGHT)
+    for what, send in (("lists", _send_messages), ("lists of values", _send_values)):
+        for threads in (1, 4):
+            yield _Shape(
+                name=f"{what}, {threads} thread{'s' * (threads > 1)}",
+                run=partial(_lists, partial(send, producer), threads),
+                messages=LIST,
+                request_bytes=LIST * _RECORD_BYTES,
+                in_flight=threads,
+            )
+    yield _Shape(name="one at a time", run=partial(_one_at_a_time, producer))
+    yield _Shape(name="delayed", run=partial(_in_flight, producer, delay="2h"), in_flight=IN_FLIGHT)
+
+
+def _send_messages(producer: Producer) -> None:
+    producer.send_many([Message(TOPIC, _BODY) for _ in range(LIST)])
+
+
+def _send_values(producer: Producer) -> None:
+    producer.send_many(TOPIC, [_BODY] * LIST)
+
+
+def _in_flight(producer: Producer, seconds: float, **parts: Any) -> tuple[int, Sequence[float]]:
+    """Send messages with PARTS for SECONDS, IN_FLIGHT at once."""
+    room = threading.Semaphore(IN_FLIGHT)
+    failures: list[BaseException] = []
+
+    def acknowledged(future: Any) -> None:
+        if (error := future.exception()) is not None:
+            failures.append(error)
+        room.release()
+
+    count = 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        room.acquire()
+        producer.send_nowait(Message(TOPIC, _BODY, **parts)).add_done_callback(acknowledged)
+        count += 1
+    for _ in range(IN_FLIGHT):
+        room.acquire()
+    if failures:
+        raise failures[0]
+    return count, ()
+
+
+def _lists(send: Callable[[], object], threads: int, seconds: float) -> tuple[int, Sequence[float]]:
+    """SEND lists for SECONDS from each of THREADS; latencies are those of a list."""
+    latencies: list[float] = []
+    sending = [
+        threading.Thread(target=lambda: latencies.extend(rounds(send, seconds=seconds)))
+        for _ in range(threads)
+    ]
+    for thread in sending:
+        thread.start()
+    for thread in sending:
+        thread.join()
+    return len(latencies) * LIST, latencies
+
+
+def _one_at_a_time(producer: Producer, seconds: float) -> tuple[int, Sequence[float]]:
+    latencies = rounds(lambda: producer.send(Message(TOPIC, _BODY)), seconds=seconds)
+    return len(latencies), latencies
+
+
+# --- listening
+
+
+def _fill(nameserver: str, count: int) -> None:
+    """Send COUNT messages that have all that a message may have."""
+    with Producer(nameserver) as producer:
+        for begin in range(0, count, 1000):
+            numbers = range(begin, min(begin + 1000, count))
+            producer.send_many(
+                Message(TOPIC, _BODY, key=f"order-{n}", tag="paid", properties={"source": "bench"})
+                for n in numbers
+            )
+
+
+def _listening(nameserver: str, count: int) -> Iterator[_Shape]:
+    """Yield the ways to listen to the COUNT messages of the topic."""
+    for what, read in (("all", _read_all), ("body", _read_body)):
+        yield _Shape(
+            name=f"push, {what} read",
+            run=partial(_listen, nameserver, count, read),
+            messages=MIB // _RECORD_BYTES,
+            request_bytes=64,
+            reply_bytes=MIB,
+        )
+
+
+def _listen(
+    nameserver: str, count: int, read: Callable[[Any], object], _: float
+) -> tuple[int, Sequence[float]]:
+    """Have a push consumer of a new group READ the COUNT messages of the topic."""
+    done = threading.Event()
+    numbers = itertools.count(1)  # Listeners are called on several threads.
+
+    def listener(message: Any) -> None:
+        read(message)
+        if next(numbers) == count:
+            done.set()
+
+    with PushConsumer(f"bench-{uuid4().hex}", TOPIC, listener, nameserver, start="earliest"):
+        assert done.wait(_TIMEOUT_S), f"not all of {count} messages came"
+    return count, ()
+
+
+def _read_all(message: Any) -> None:
+    assert len(message.body) == BODY_BYTES
+    assert message.message_id
+    assert message.queue_offset >= 0
+    assert message.store_timestamp_ms
+    assert (message.keys, message.tag) == ((message.properties["KEYS"],), "paid")
+
+
+def _read_body(message: Any) -> None:
+    assert len(message.body) == BODY_BYTES
