@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -61,6 +62,8 @@ FEW_MAX: Final = 16
 _UNUSUAL: Final = SYS_TRANSACTION | SYS_BORN_V6 | SYS_STORE_V6 | SYS_NEEDS_UNWRAP | SYS_INNER_BATCH
 #: Total size, magic, body CRC, queue id, sysFlag, body length.
 _HEAD: Final = struct.Struct(">iiii20xi44xi")
+#: Total size, magic, queue id, queue offset, log offset, sysFlag, store time, body length: of a record in the log.
+_STORED_HEAD: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
 _SHORT: Final = struct.Struct(">h")
 _PAIR: Final = struct.Struct(">qq")
 _STAMP: Final = struct.Struct(">q4si")
@@ -379,6 +382,76 @@ def _read_usual(
     if zlib.crc32(memoryview(data)[body_start:topic_start]) & CRC_MASK != crc:
         return None
     return RecordPlace(start, size, properties_start, properties_size)
+
+
+# --- runs from a log
+
+
+def stored_runs(data: bytes, log_offset: int) -> list[Run] | None:
+    """Return the records of DATA, which stands at LOG_OFFSET of a log, as runs in their order.
+
+    None: they are none or many, something about one is unusual or wrong, or DATA does not end with a record.
+    """
+    found: list[_Stored] = []
+    start = 0
+    while start < len(data):
+        record = _read_stored(data, start, log_offset) if len(found) < FEW_MAX else None
+        if record is None:
+            return None
+        found.append(record)
+        start += record.place.size
+    runs = []
+    row = 0
+    for (topic, queue, _, store_ms), records in groupby(enumerate(found), _of_one_run):
+        places = [record.place for _, record in records]
+        run = Run(topic=topic, queue=queue, records=data, places=places)
+        run.first, run.store_ms = found[row].queue_offset, store_ms
+        run.log_offsets = np.array([log_offset + place.start for place in places], np.int64)
+        run.end_offset = log_offset + places[-1].start + places[-1].size
+        runs.append(run)
+        row += len(places)
+    return runs or None
+
+
+class _Stored(NamedTuple):
+    """What a record in the log says of itself."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    store_ms: int
+    place: RecordPlace
+
+
+def _of_one_run(numbered: tuple[int, _Stored]) -> tuple[str, int, int, int]:
+    """Return what the records of a run have in common; NUMBERED is one, and which it is in the log."""
+    row, record = numbered
+    return record.topic, record.queue, record.queue_offset - row, record.store_ms
+
+
+def _read_stored(data: bytes, start: int, log_offset: int) -> _Stored | None:
+    """Return the record at START of DATA, which stands at LOG_OFFSET, if it is of the usual kind."""
+    body_start = start + _STORED_HEAD.size
+    if body_start > len(data):
+        return None
+    size, magic, queue, queue_offset, offset, sys_flag, store_ms, body_size = (
+        _STORED_HEAD.unpack_from(data, start)
+    )
+    topic_start, end = body_start + body_size, start + size
+    if magic != MAGIC_V1 or sys_flag & _UNUSUAL or offset != log_offset + start:
+        return None
+    if body_size < 0 or not topic_start < end <= len(data):
+        return None
+    topic_end = topic_start + 1 + data[topic_start]
+    properties_start = topic_end + _SHORT.size
+    if properties_start > end:
+        return None
+    (properties_size,) = _SHORT.unpack_from(data, topic_end)
+    if properties_start + properties_size != end:
+        return None
+    topic = data[topic_start + 1 : topic_end].decode("utf-8", "replace")
+    place = RecordPlace(start, size, properties_start, properties_size)
+    return _Stored(topic, queue, queue_offset, store_ms, place)
 
 
 def _check_columns(data: bytes, sizes: Sequence[int], topic: str, queue: int) -> RunColumns:

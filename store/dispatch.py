@@ -110,6 +110,19 @@ class Dispatcher:
             index.put_few(keys, log_offsets, run.store_ms)
         return True
 
+    def enter_stored(self, runs: Sequence[Run]) -> bool:
+        """Enter RUNS as they stand in the log, behind all that is there, if each but goes on where its queue ends.
+
+        False: they have to be dispatched; a part may have been entered. Raises StoreFull or DiskFailure, likewise.
+        """
+        for run in runs:
+            is_plain = _can_be_queue(run.topic, run.queue) and not self._queues.is_batch(run.topic)
+            if not is_plain or run.first != self._queues.next_offset(run.topic, run.queue):
+                return False
+            if not self._enter_few(run):
+                return False
+        return True
+
     def dispatch(self, data: Buffer | Bytes, columns: RunColumns) -> Placed:
         """Enter the records that COLUMNS describe, in order of the log; return what became of their queue entries.
 

@@ -14,13 +14,16 @@ Not thread-safe: the store's owner calls it.
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ..proto.errors import CorruptRecord, DiskFailure, InvalidArgument, StoreRefused
 from ..proto.record import MAGIC_V1, MAGIC_V2
 from ..proto.record_run import LEAST_SIZE, RunColumns, as_bytes, parse_run, walk
+from ..proto.run import Run, stored_runs
 from .commit_log import CommitLog
 from .disk import Buffer
 from .format.log_file import BLANK_SIZE, is_blank, no_record, size_and_magic
@@ -30,11 +33,19 @@ from .parts import StoreHealth, StoreParts
 _HEAD: Final = 8  # size and magic
 
 
+class _Records(NamedTuple):
+    """Whole records, which end at END of the bytes that they were read from: a few as runs, many by columns."""
+
+    end: int
+    what: Sequence[Run] | RunColumns
+
+
 class Following:
     """Takes the bytes of a master's log into the log of PARTS; WRITER derives queues and index from them."""
 
     def __init__(self, parts: StoreParts, health: StoreHealth, writer: LogWriter) -> None:
         self._log: CommitLog = parts.log
+        self._dispatcher = parts.dispatcher
         self._health = health
         self._writer = writer
         #: The beginning of a record, or of the blank: what came and is not in the log.
@@ -71,8 +82,10 @@ class Following:
             if offset != self.end:  # The first of an empty log.
                 self._log.files.start_at(offset)
                 self._writer.dispatched_offset = offset
-            self._waiting = self._checked(data)
-            self._take_in()
+            view = self._waiting + data
+            records = None if self._behind_blank else self._checked(view)
+            self._waiting = view
+            self._take_in(records)
         except DiskFailure as error:
             self._health.fail(error)
             raise
@@ -104,17 +117,16 @@ class Following:
                 offset=offset,
             )
 
-    def _checked(self, data: Buffer) -> bytes:
-        """Return what waits with DATA behind it.
+    def _checked(self, data: bytes) -> _Records:
+        """Return the whole records at the beginning of DATA: what waited, and what came.
 
         Raises CorruptRecord unless that is records, and perhaps a blank, which stand where they say.
         """
-        view = self._waiting + data
-        if self._behind_blank:
-            return view
-        starts, end = walk(view)
         begin = self._log.max_offset
-        columns = parse_run(view, starts)
+        if (runs := stored_runs(data, begin)) is not None:
+            return _Records(len(data), runs)
+        starts, end = walk(data)
+        columns = parse_run(data, starts)
         placed = columns.well_formed & (columns.log_offset == starts + begin)
         if not placed.all():
             end = int(starts[int(placed.argmin())])
@@ -122,12 +134,12 @@ class Following:
                 begin + end, "the record there is not well formed, or says another place"
             )
         room = self._room - end
-        if len(view) - end < _HEAD or is_blank(view, end, room):
-            return view
-        size, magic = size_and_magic(view, end)
+        if len(data) - end < _HEAD or is_blank(data, end, room):
+            return _Records(end, columns)
+        size, magic = size_and_magic(data, end)
         if magic not in (MAGIC_V1, MAGIC_V2) or not LEAST_SIZE <= size <= room - BLANK_SIZE:
             raise self._corrupt(begin + end, no_record(size, magic))
-        return view
+        return _Records(end, columns)
 
     @property
     def _room(self) -> int:
@@ -144,23 +156,34 @@ class Following:
 
     # --- into the log
 
-    def _take_in(self) -> None:
-        """Append what waits as far as it is whole, and derive what follows from it."""
+    def _take_in(self, records: _Records | None = None) -> None:
+        """Append what waits as far as it is whole, and derive what follows from it; RECORDS, if they were read."""
         if len(self._waiting) >= _HEAD and not self._behind_blank:
-            starts, end = walk(self._waiting)
-            if end:
-                columns = parse_run(self._waiting, starts)
-                self._log.append(memoryview(self._waiting)[:end])
-                self._note(columns)
-                self._waiting = self._waiting[end:]
+            records = records or self._checked(self._waiting)
+            if records.end:
+                self._append(records)
         if len(self._waiting) >= BLANK_SIZE and is_blank(self._waiting, 0, self._room):
             self._close_file()
         self._writer.catch_up()
 
-    def _note(self, columns: RunColumns) -> None:
-        """COLUMNS are those of the newest records: nothing is ever stamped as older."""
-        self._writer.last_log_offset = int(columns.log_offset[-1])
-        self._writer.last_store_ms = max(self._writer.last_store_ms, int(columns.store_ms.max()))
+    def _append(self, records: _Records) -> None:
+        """Append RECORDS, with which begins what waits."""
+        begin, waiting, what = self._log.max_offset, self._waiting, records.what
+        data = memoryview(waiting)[: records.end]
+        self._log.append(data)
+        self._waiting = waiting[records.end :]
+        # Nothing is ever stamped as older than these.
+        writer, dispatcher = self._writer, self._dispatcher
+        enter: Callable[[], object]
+        if isinstance(what, RunColumns):
+            newest_ms, writer.last_log_offset = int(what.store_ms.max()), int(what.log_offset[-1])
+            enter = partial(dispatcher.dispatch, data, what)
+        else:
+            newest_ms = max(run.store_ms for run in what)
+            writer.last_log_offset = int(what[-1].log_offsets[-1])
+            enter = partial(dispatcher.enter_stored, what)
+        writer.last_store_ms = max(writer.last_store_ms, newest_ms)
+        writer.enter_stored(begin, enter)
 
     def _close_file(self) -> None:
         """Take what came of what lies behind the blank; with all of it the file is full."""

@@ -322,12 +322,20 @@ class LogWriter:
         if isinstance(error, DiskFailure):
             self._health.fail(error)
 
-    def _derive(self, enter: Callable[[], object]) -> None:
+    def _derive(self, enter: Callable[[], object]) -> object:
         try:
-            enter()
+            return enter()
         except OSError as error:
             folder = self._log.files.folder
             raise write_error(error, "derive queues from", folder) from error
+
+    def enter_stored(self, begin: int, enter: Callable[[], object]) -> None:
+        """Derive by ENTER what the log took from BEGIN on, if that is where what is to be derived begins.
+
+        `catch_up`, which is to follow, does so otherwise, or if ENTER returns False. Raises StoreFull or DiskFailure.
+        """
+        if self.dispatched_offset == begin and self._derive(enter) is not False:
+            self.dispatched_offset = self._log.max_offset
 
     def catch_up(self) -> None:
         """Derive queues and index for what the log took and they could not, if there is anything."""

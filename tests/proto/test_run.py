@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from pocketmq.proto import run
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.record import Host, Record, decode_record, encode_record, encode_run
-from pocketmq.proto.record_run import RunColumns
-from pocketmq.proto.run import FEW_MAX, Run, check_run, stamp
+from pocketmq.proto.record_run import RunColumns, parse_run, walk
+from pocketmq.proto.run import FEW_MAX, Run, check_run, stamp, stored_runs
 
 HOSTS = [Host.parse("127.0.0.1", 5000), Host.parse("::1", 5000)]
 STORE = Host.parse("10.1.2.3", 8081)
@@ -231,3 +233,63 @@ def test_a_part_of_a_run_is_a_run(parts: list[tuple[bytes, Host]], data: st.Data
 
     assert bytes(part.records) == b"".join(records[begin:end])
     assert_same(part.columns, Run.of("T", 0, records[begin:end]).columns)
+
+
+@given(
+    records=st.lists(
+        st.builds(
+            Record,
+            topic=st.sampled_from(["T", "U", "t" * 128]),
+            body=st.binary(min_size=1, max_size=40),
+            queue_id=st.integers(0, 1),
+            queue_offset=st.integers(5, 7),
+            store_timestamp_ms=st.integers(1, 2),
+            sys_flag=st.sampled_from([0, 0, 0, 1, 4, 8]),
+            properties=st.sampled_from([{}, {"KEYS": "a b", "TAGS": "t"}]),
+        ),
+        min_size=1,
+        max_size=FEW_MAX + 1,
+    ),
+    begin=st.integers(0, 1000),
+    flip=st.none() | st.tuples(st.integers(0, 400), st.integers(1, 255)),
+    cut=st.sampled_from([0, 0, 1, 50]),
+)
+def test_a_few_records_of_a_log_are_what_many_would_be(
+    records: list[Record], begin: int, flip: tuple[int, int] | None, cut: int
+) -> None:
+    data = b""
+    for record in records:
+        data += encode_record(replace(record, log_offset=begin + len(data)))
+    if flip is not None and flip[0] < len(data):
+        at, value = flip
+        data = data[:at] + bytes([data[at] ^ value]) + data[at + 1 :]
+    data = data[: len(data) - cut]
+
+    runs = stored_runs(data, begin)
+
+    usual = not cut and len(records) <= FEW_MAX and flip is None
+    if usual and all(one.topic != "t" * 128 and one.sys_flag < 4 for one in records):
+        assert runs is not None
+    if runs is None:
+        return
+    starts, end = walk(data)
+    columns = parse_run(data, starts)
+    assert end == len(data)
+    assert columns.well_formed.all()
+    placed = [place for run in runs for place in run._places or ()]
+    assert [place.start for place in placed] == starts.tolist()
+    assert [place.size for place in placed] == columns.sizes.tolist()
+    assert [place.properties_start for place in placed] == columns.properties_start.tolist()
+    offsets = np.concatenate([run.log_offsets for run in runs])
+    assert offsets.tolist() == columns.log_offset.tolist() == (starts + begin).tolist()
+    numbers = np.concatenate([run.first + np.arange(len(run)) for run in runs])
+    assert numbers.tolist() == columns.queue_offset.tolist()
+    said = [(run.topic, run.queue, run.store_ms) for run in runs for _ in range(len(run))]
+    topics = [
+        data[at : at + size].decode("utf-8", "replace")
+        for at, size in zip(columns.topic_start, columns.topic_size, strict=True)
+    ]
+    assert said == list(
+        zip(topics, columns.queue_id.tolist(), columns.store_ms.tolist(), strict=True)
+    )
+    assert runs[-1].end_offset == begin + len(data)

@@ -16,6 +16,8 @@ from pocketmq.proto.errors import (
     StoreFull,
     StoreRefused,
 )
+from pocketmq.proto.record import Record, encode_record
+from pocketmq.proto.run import Run
 from pocketmq.store.message_store import MessageStore
 
 from ..fakes import FaultyDisk
@@ -48,6 +50,31 @@ def test_a_log_in_any_cuts_makes_the_same_store(seed: int, tmp_path: Path) -> No
             assert follower.recovery.findings == []
             follower.follow()
     assert follower.dispatched_offset == follower.max_log_offset
+    for topic, queue in master.queue_names():
+        assert records_of(follower, topic, queue) == records_of(master, topic, queue)
+    assert follower.lookup("A", "all") == master.lookup("A", "all") != []
+    master.close()
+    follower.close()
+    assert_equal(tmp_path / "follower", tmp_path / "master")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_log_in_frames_of_a_few_whole_records_makes_the_same_store(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    master, follower, clock = pair(tmp_path)
+    for _ in range(120):
+        begin = master.max_log_offset
+        send(master, rng, clock, rng.choice([1, 1, 2, 5]))
+        if rng.random() < 0.1:  # Of a kind that is not read one by one.
+            master.append(Run.of("A", 0, [encode_record(Record(topic="A", body=b"b", sys_flag=8))]))
+        while begin < master.max_log_offset:
+            data = raw(master, begin, 100_000)
+            take(follower, data, begin)
+            begin += len(data)
+        assert follower.dispatched_offset == follower.max_log_offset == begin
+        assert follower.newest_record == master.newest_record
     for topic, queue in master.queue_names():
         assert records_of(follower, topic, queue) == records_of(master, topic, queue)
     assert follower.lookup("A", "all") == master.lookup("A", "all") != []
