@@ -32,27 +32,7 @@ from typing import Final
 
 from ...proto.errors import InvalidArgument, MasterFenced, NotEnoughReplicas
 from ...proto.gen import pocketmq_v1_pb2 as pb
-from . import frames
-from .effects import (
-    Announce,
-    AnswerAcks,
-    AppendRaw,
-    BecomeMaster,
-    BeginAnew,
-    CloseLink,
-    CompareAndSet,
-    Confirm,
-    CutLog,
-    Effect,
-    FailAcks,
-    Follow,
-    KeepEpochs,
-    KeepState,
-    ReadRegistry,
-    SendFrame,
-    StepDown,
-    StreamFrom,
-)
+from . import effects, frames
 from .epochs import Epochs, consistent_end
 from .in_sync import InSync, ReplicaSettings
 from .registry import Cell, LiveNode, VersionedCell, better_candidates
@@ -155,7 +135,7 @@ class ReplicaCore:
         self._links: dict[int, tuple[int, int | None]] = {}
         #: What followers said that came before the epoch had begun here: they are answered when it has.
         self._early: dict[int, pb.FollowHello] = {}
-        self._out: list[Effect] = []
+        self._out: list[effects.Effect] = []
 
     # ---------------------------------------------------------------- what may be asked
 
@@ -216,14 +196,14 @@ class ReplicaCore:
 
     # ---------------------------------------------------------------- the registry
 
-    def session_began(self, now_ms: int) -> list[Effect]:
+    def session_began(self, now_ms: int) -> list[effects.Effect]:
         """A session with the registry was opened."""
         self.has_session = True
         self._announce()
         self._read(now_ms)
         return self._take()
 
-    def session_ended(self) -> list[Effect]:
+    def session_ended(self) -> list[effects.Effect]:
         """The registry says that the session is over, and the live node gone with it: others stand already.
 
         A master steps down, and may stand anew with the next session: the lease of that one would say nothing about who
@@ -240,7 +220,7 @@ class ReplicaCore:
 
     def registry_seen(
         self, found: VersionedCell | None, live: Mapping[int, LiveNode], now_ms: int
-    ) -> list[Effect]:
+    ) -> list[effects.Effect]:
         """The cell was read, maybe as it was some time ago, and after it the live nodes. None: there is no cell.
 
         In this order, and together: a master has announced itself before the cell names it, so that one that is not
@@ -267,7 +247,7 @@ class ReplicaCore:
         elif self._set and not self._set.in_flight:
             self._ask_again(now_ms)
 
-    def set_done(self, version: int, now_ms: int) -> list[Effect]:
+    def set_done(self, version: int, now_ms: int) -> list[effects.Effect]:
         """The compare-and-set was applied, and the cell has VERSION now."""
         done = self._set
         assert done is not None, "nothing was asked for"
@@ -279,7 +259,7 @@ class ReplicaCore:
         self._go_on(now_ms)
         return self._take()
 
-    def set_refused(self, now_ms: int) -> list[Effect]:
+    def set_refused(self, now_ms: int) -> list[effects.Effect]:
         """The cell has another version than the one that was to be replaced."""
         refused = self._set
         assert refused is not None, "nothing was asked for"
@@ -292,7 +272,7 @@ class ReplicaCore:
         self._read(now_ms)
         return self._take()
 
-    def set_unknown(self, now_ms: int) -> list[Effect]:
+    def set_unknown(self, now_ms: int) -> list[effects.Effect]:
         """No answer came: it may have been applied, or may yet be."""
         assert self._set is not None, "nothing was asked for"
         self._set.in_flight = False
@@ -316,7 +296,7 @@ class ReplicaCore:
             sufficed = self.in_sync.suffices
             self.in_sync.resolve(found)
             if sufficed and not self.in_sync.suffices:
-                self._out.append(FailAcks(len(self.in_sync.confirmed_set)))
+                self._out.append(effects.FailAcks(len(self.in_sync.confirmed_set)))
             self._advance(now_ms)
 
     def _ask_again(self, now_ms: int) -> None:
@@ -340,21 +320,21 @@ class ReplicaCore:
             self._set = None
             return
         asked.cell, asked.in_flight, asked.asked_ms = cell, True, now_ms
-        self._out.append(CompareAndSet(cell, asked.version))
+        self._out.append(effects.CompareAndSet(cell, asked.version))
 
     def _ask_for(self, cell: Cell, now_ms: int) -> None:
         assert self.seen is not None
         self._set = _Set(cell, self.seen.version, asked_ms=now_ms)
-        self._out.append(CompareAndSet(cell, self.seen.version))
+        self._out.append(effects.CompareAndSet(cell, self.seen.version))
 
     def _read(self, now_ms: int) -> None:
         self._read_ms = now_ms
-        self._out.append(ReadRegistry())
+        self._out.append(effects.ReadRegistry())
 
     def _announce(self) -> None:
         if self.has_session:
             self._out.append(
-                Announce(
+                effects.Announce(
                     LiveNode(
                         address=self._settings.reached_at,
                         epoch=self._last_epoch,
@@ -366,7 +346,7 @@ class ReplicaCore:
 
     # ---------------------------------------------------------------- roles
 
-    def tick(self, now_ms: int) -> list[Effect]:
+    def tick(self, now_ms: int) -> list[effects.Effect]:
         """Time has passed; to be called every 100 ms or so."""
         unanswered = self._set and not self._set.in_flight
         if (unanswered or self.master == 0) and now_ms - (self._read_ms or 0) >= RETRY_MS:
@@ -374,13 +354,13 @@ class ReplicaCore:
         self._go_on(now_ms)
         return self._take()
 
-    def accept_loss(self, now_ms: int) -> list[Effect]:
+    def accept_loss(self, now_ms: int) -> list[effects.Effect]:
         """Stand even if unclean, or not in the set: a person decided to give up what only others have of the log."""
         self._accepts_loss = True
         self._go_on(now_ms)
         return self._take()
 
-    def hand_over(self, to: int, now_ms: int, *, leaving: bool) -> list[Effect]:
+    def hand_over(self, to: int, now_ms: int, *, leaving: bool) -> list[effects.Effect]:
         """Have the cell name TO, which stands at once then; LEAVING: this replica is not in sync from then on.
 
         Raises NotEnoughReplicas unless TO has all, and may be elected.
@@ -455,21 +435,21 @@ class ReplicaCore:
     def _take_office(self) -> None:
         self.role = ReplicaRole.STARTING
         self._cutting = True
-        self._out.append(CutLog(None))
+        self._out.append(effects.CutLog(None))
 
     def _start(self, now_ms: int) -> None:
         """The log ends with a whole record: begin the epoch there, on the device before the first append."""
         assert self.seen is not None
         self.confirm = min(self.confirm, self.end)
         self.epochs = self.epochs.begin(self.seen.cell.epoch, self.end)
-        self._out.append(KeepEpochs(self.epochs))
+        self._out.append(effects.KeepEpochs(self.epochs))
         self.in_sync = InSync(
             self._settings, self.seen, self.end, self.synced, self.confirm, now_ms, self._has_state
         )
         self.role = ReplicaRole.MASTER
         self._gone_ms = None
         self._announce()
-        self._out.append(BecomeMaster(self.in_sync.epoch, self.end))
+        self._out.append(effects.BecomeMaster(self.in_sync.epoch, self.end))
         self._advance(now_ms)
         early, self._early = self._early, {}
         for link, hello in early.items():
@@ -489,23 +469,23 @@ class ReplicaCore:
     def _step_down(self, reason: str) -> None:
         was, self.role = self.role, ReplicaRole.FOLLOWER
         if was in (ReplicaRole.STARTING, ReplicaRole.MASTER):
-            self._out.append(StepDown(self.epoch_seen, reason))
+            self._out.append(effects.StepDown(self.epoch_seen, reason))
         for link in (*self._links, *self._early):
-            self._out.append(CloseLink(link, reason))
+            self._out.append(effects.CloseLink(link, reason))
         self._links.clear()
         self._early.clear()
         self.in_sync = None
         self._stand = None
 
     def _keep_state(self) -> None:
-        self._out.append(KeepState(self.epoch_seen, self.unclean))
+        self._out.append(effects.KeepState(self.epoch_seen, self.unclean))
 
     def _is_me(self, seen: VersionedCell) -> bool:
         return seen.cell.master == self._me
 
     # ---------------------------------------------------------------- the log
 
-    def log_cut(self, end: int, synced: int, now_ms: int) -> list[Effect]:
+    def log_cut(self, end: int, synced: int, now_ms: int) -> list[effects.Effect]:
         """The log was cut, or begun anew: it ends at END, and is on the device up to SYNCED."""
         self._cutting = False
         self.end, self.synced = end, synced
@@ -518,7 +498,7 @@ class ReplicaCore:
         self._go_on(now_ms)
         return self._take()
 
-    def appended(self, end: int, now_ms: int) -> list[Effect]:
+    def appended(self, end: int, now_ms: int) -> list[effects.Effect]:
         """The master appended a run of whole records, which ends at END."""
         assert self.in_sync is not None, "check_master comes first"
         self.end = end
@@ -526,7 +506,7 @@ class ReplicaCore:
         self._advance(now_ms)
         return self._take()
 
-    def log_synced(self, synced: int, now_ms: int) -> list[Effect]:
+    def log_synced(self, synced: int, now_ms: int) -> list[effects.Effect]:
         """The log is on the device up to SYNCED."""
         self.synced = max(self.synced, min(synced, self.end))
         if self.in_sync:
@@ -544,12 +524,14 @@ class ReplicaCore:
         self.in_sync.advance()
         self._raise_confirm(self.in_sync.confirm)
         if self.in_sync.acknowledged > acknowledged:
-            self._out.append(AnswerAcks(self.in_sync.acknowledged, len(self.in_sync.maximal_set)))
+            self._out.append(
+                effects.AnswerAcks(self.in_sync.acknowledged, len(self.in_sync.maximal_set))
+            )
 
     def _raise_confirm(self, offset: int) -> None:
         if offset > self.confirm:
             self.confirm = offset
-            self._out.append(Confirm(offset))
+            self._out.append(effects.Confirm(offset))
 
     def _propose(self, now_ms: int) -> None:
         """Propose another set if another is wanted; one proposal at a time, and none while one may still be applied."""
@@ -573,18 +555,18 @@ class ReplicaCore:
             upstream = self._refuse_upstream(f"nothing was heard for {SILENT_MS} ms")
         if not upstream.link and now_ms - upstream.dialled_ms >= RETRY_MS:
             upstream.dialled_ms = now_ms
-            self._out.append(Follow(cell.master, cell.replicas[cell.master]))
+            self._out.append(effects.Follow(cell.master, cell.replicas[cell.master]))
 
     def _unfollow(self, reason: str) -> None:
         if self._upstream and self._upstream.link:
-            self._out.append(CloseLink(self._upstream.link, reason))
+            self._out.append(effects.CloseLink(self._upstream.link, reason))
         self._upstream = None
 
-    def connected(self, master: int, link: int, now_ms: int) -> list[Effect]:
+    def connected(self, master: int, link: int, now_ms: int) -> list[effects.Effect]:
         """MASTER, who was dialled, is connected by LINK; numbers of links are from 1 on and never used again."""
         upstream = self._upstream
         if upstream is None or upstream.master != master or upstream.link or self._cutting:
-            self._out.append(CloseLink(link, "this replica does not follow any more"))
+            self._out.append(effects.CloseLink(link, "this replica does not follow any more"))
             return self._take()
         upstream.link, upstream.heard_ms = link, now_ms
         hello = pb.FollowHello(
@@ -597,10 +579,10 @@ class ReplicaCore:
             synced=self.synced,
             file_size=self._settings.file_size,
         )
-        self._out.append(SendFrame(link, pb.FollowRequest(hello=hello)))
+        self._out.append(effects.SendFrame(link, pb.FollowRequest(hello=hello)))
         return self._take()
 
-    def link_closed(self, link: int) -> list[Effect]:
+    def link_closed(self, link: int) -> list[effects.Effect]:
         """LINK is lost, on either side of it."""
         self._links.pop(link, None)
         self._early.pop(link, None)
@@ -610,7 +592,7 @@ class ReplicaCore:
             self._upstream = _Upstream(self._upstream.master, dialled_ms=self._upstream.dialled_ms)
         return self._take()
 
-    def reply(self, link: int, frame: pb.FollowReply, now_ms: int) -> list[Effect]:
+    def reply(self, link: int, frame: pb.FollowReply, now_ms: int) -> list[effects.Effect]:
         """The master sent FRAME over LINK. FollowState is not for this part."""
         upstream = self._upstream
         if upstream is None or upstream.link != link:
@@ -648,7 +630,7 @@ class ReplicaCore:
             self._set_aside(begin.min_offset, f"{why}; {self.confirm} were confirmed")
         elif common < self.end:
             self._cutting = True
-            self._out.append(CutLog(common))
+            self._out.append(effects.CutLog(common))
         else:
             self._begin_at_end(upstream, begin)
 
@@ -661,18 +643,18 @@ class ReplicaCore:
         self.epochs = Epochs()
         self.min_offset = begin
         self._cutting = True
-        self._out.append(BeginAnew(begin, reason))
+        self._out.append(effects.BeginAnew(begin, reason))
 
     def _begin_at_end(self, upstream: _Upstream, begin: pb.FollowBegin) -> None:
         """The log is a beginning of the master's: its epochs are the master's, as far as it goes."""
         # All of them, before the first byte: bytes whose epoch is not on record would pass for an older one's.
         theirs = Epochs.of_wire(begin.epochs)
         if theirs != self.epochs:
-            self._out.append(KeepEpochs(theirs))
+            self._out.append(effects.KeepEpochs(theirs))
         self.epochs = theirs
         upstream.cut = True
         cut = pb.FollowCut(end=self.end, synced=self.synced)
-        self._out.append(SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
+        self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(cut=cut)))
 
     def _receive(self, upstream: _Upstream, frame: pb.FollowBytes) -> None:
         data = frames.check_bytes(frame)
@@ -683,7 +665,7 @@ class ReplicaCore:
         if frame.offset != self.end:
             raise InvalidArgument(f"offset is {frame.offset}, and the log ends at {self.end}")
         if data:
-            self._out.append(AppendRaw(frame.offset, data))
+            self._out.append(effects.AppendRaw(frame.offset, data))
             self.end += len(data)
         self._raise_confirm(min(frame.confirm, self.end))
         upstream.confirm = max(upstream.confirm or 0, frame.confirm)
@@ -693,7 +675,7 @@ class ReplicaCore:
     def _acknowledge(self, upstream: _Upstream) -> None:
         assert upstream.begin is not None
         ack = pb.FollowAck(epoch=upstream.begin.epoch, written=self.end, synced=self.synced)
-        self._out.append(SendFrame(upstream.link, pb.FollowRequest(ack=ack)))
+        self._out.append(effects.SendFrame(upstream.link, pb.FollowRequest(ack=ack)))
 
     def _become_clean(self, upstream: _Upstream) -> None:
         """Nothing is lacking once all is here that the master confirmed, and all from before its epoch."""
@@ -722,7 +704,7 @@ class ReplicaCore:
         """Files were deleted: the log begins at MIN_OFFSET."""
         self.min_offset = min_offset
 
-    def request(self, link: int, frame: pb.FollowRequest, now_ms: int) -> list[Effect]:
+    def request(self, link: int, frame: pb.FollowRequest, now_ms: int) -> list[effects.Effect]:
         """Another replica sent FRAME over LINK, which it dialled. FollowStateAck is not for this part."""
         kind = frame.WhichOneof("frame")
         try:
@@ -763,7 +745,7 @@ class ReplicaCore:
             min_offset=self.min_offset,
             truncate_to=-1 if common is None else common,
         )
-        self._out.append(SendFrame(link, pb.FollowReply(begin=begin)))
+        self._out.append(effects.SendFrame(link, pb.FollowReply(begin=begin)))
 
     def _hear_cut(self, link: int, cut: pb.FollowCut, now_ms: int) -> None:
         frames.check_cut(cut)
@@ -774,7 +756,7 @@ class ReplicaCore:
             raise InvalidArgument(f"end is {cut.end}, not from {self.min_offset} to {most}")
         self._links[link] = (follower, None)
         self.in_sync.attach(follower, link, cut.end, cut.synced, now_ms)
-        self._out.append(StreamFrom(link, cut.end))
+        self._out.append(effects.StreamFrom(link, cut.end))
         self._advance(now_ms)
 
     def _hear_ack(self, link: int, ack: pb.FollowAck, now_ms: int) -> None:
@@ -793,8 +775,8 @@ class ReplicaCore:
         self._links.pop(link, None)
         if self.in_sync:
             self.in_sync.detach(link)
-        self._out.append(CloseLink(link, reason))
+        self._out.append(effects.CloseLink(link, reason))
 
-    def _take(self) -> list[Effect]:
+    def _take(self) -> list[effects.Effect]:
         out, self._out = self._out, []
         return out

@@ -31,27 +31,8 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Stream
 from ...store.message_store import MessageStore
+from . import effects
 from .device import ReplicaDevice
-from .effects import (
-    Announce,
-    AnswerAcks,
-    AppendRaw,
-    BecomeMaster,
-    BeginAnew,
-    CloseLink,
-    CompareAndSet,
-    Confirm,
-    CutLog,
-    Effect,
-    FailAcks,
-    Follow,
-    KeepEpochs,
-    KeepState,
-    ReadRegistry,
-    SendFrame,
-    StepDown,
-    StreamFrom,
-)
 from .frames import check_state_ack
 from .in_sync import ReplicaSettings
 from .links import Dial, FollowerLink, MasterLink
@@ -68,9 +49,15 @@ TICK_MS: Final = 100
 #: How often is noted how far the log is on the device.
 _PROGRESS_MS: Final = 5_000
 #: What needs the log, which a broker that was master may still have.
-_OF_LOG: Final = (AppendRaw, CutLog, BeginAnew, Follow, BecomeMaster)
+_OF_LOG: Final = (
+    effects.AppendRaw,
+    effects.CutLog,
+    effects.BeginAnew,
+    effects.Follow,
+    effects.BecomeMaster,
+)
 
-_Input = Callable[[ReplicaCore], list[Effect]]
+_Input = Callable[[ReplicaCore], list[effects.Effect]]
 #: Carries out an effect that blocks; inputs wait meanwhile.
 _Blocking = Callable[[], Coroutine[Any, Any, None]]
 
@@ -127,7 +114,7 @@ class RunningReplica:
         )
         self._links: dict[int, FollowerLink | MasterLink] = {}
         self._inputs: deque[_Input] = deque()
-        self._effects: deque[Effect] = deque()
+        self._effects: deque[effects.Effect] = deque()
         self._is_working = False
         #: Those who wait until nothing blocks.
         self._idle: list[asyncio.Future[None]] = []
@@ -365,7 +352,7 @@ class RunningReplica:
         try:
             check_state_ack(ack)
         except InvalidArgument as error:
-            self._close_link(CloseLink(link, error.message))
+            self._close_link(effects.CloseLink(link, error.message))
         else:
             self._state.acked(link, ack)
 
@@ -379,12 +366,14 @@ class RunningReplica:
             self._not_followed.over()
         return self._idle_later()
 
-    def _take_state(self, core: ReplicaCore, link: int, state: pb.FollowState) -> list[Effect]:
+    def _take_state(
+        self, core: ReplicaCore, link: int, state: pb.FollowState
+    ) -> list[effects.Effect]:
         """In its turn among the bytes: what the log has later relies on it."""
         try:
             self._state.take(link, state, core.epoch_seen, core.confirm)
         except InvalidArgument as error:
-            return [CloseLink(link, error.message)]
+            return [effects.CloseLink(link, error.message)]
         return []
 
     def connected(self, master: int, link: int) -> None:
@@ -400,7 +389,7 @@ class RunningReplica:
     # of the broker that is master
 
     def _appended(self, epoch: int, end: int) -> None:
-        def appended(core: ReplicaCore) -> list[Effect]:
+        def appended(core: ReplicaCore) -> list[effects.Effect]:
             if core.in_sync is None or core.in_sync.epoch != epoch:
                 return []
             return core.appended(end, self.now_ms())
@@ -425,9 +414,9 @@ class RunningReplica:
 
     def hand_over(self, to: int, *, leaving: bool) -> bool:
         """Have the cell name TO, if that is possible now; return whether it was asked for."""
-        asked: list[Effect] = []
+        asked: list[effects.Effect] = []
 
-        def hand_over(core: ReplicaCore) -> list[Effect]:
+        def hand_over(core: ReplicaCore) -> list[effects.Effect]:
             if core.in_sync is not None:
                 with suppress(NotEnoughReplicas):
                     asked.extend(core.hand_over(to, self.now_ms(), leaving=leaving))
@@ -499,7 +488,7 @@ class RunningReplica:
 
     # --- effects
 
-    def _carry_out(self, effect: Effect) -> _Blocking | None:
+    def _carry_out(self, effect: effects.Effect) -> _Blocking | None:
         """Carry EFFECT out; if it blocks return what does so."""
         if self._stopping is not None and isinstance(effect, _OF_LOG):
             return partial(self._after_stop, effect)
@@ -510,28 +499,30 @@ class RunningReplica:
         """Return what carries out effects of each class."""
         sessions = self._sessions
         return {
-            KeepState: lambda effect: partial(self._keep_state, effect),
-            KeepEpochs: lambda effect: partial(self._keep_epochs, effect),
-            ReadRegistry: lambda _: sessions.read(),
-            CompareAndSet: lambda effect: sessions.compare_and_set(effect.cell, effect.version),
-            Announce: lambda effect: sessions.announce(effect.node),
-            Follow: self._follow,
-            SendFrame: self._send_frame,
-            StreamFrom: self._stream_from,
-            CloseLink: self._close_link,
-            AppendRaw: self._append_raw,
-            CutLog: lambda effect: partial(self._cut_log, effect),
-            BeginAnew: lambda effect: partial(self._begin_anew, effect),
-            BecomeMaster: self._become_master,
-            StepDown: self._step_down,
-            AnswerAcks: self._answer_acks,
-            FailAcks: self._fail_acks,
-            Confirm: self._confirm,
+            effects.KeepState: lambda effect: partial(self._keep_state, effect),
+            effects.KeepEpochs: lambda effect: partial(self._keep_epochs, effect),
+            effects.ReadRegistry: lambda _: sessions.read(),
+            effects.CompareAndSet: lambda effect: sessions.compare_and_set(
+                effect.cell, effect.version
+            ),
+            effects.Announce: lambda effect: sessions.announce(effect.node),
+            effects.Follow: self._follow,
+            effects.SendFrame: self._send_frame,
+            effects.StreamFrom: self._stream_from,
+            effects.CloseLink: self._close_link,
+            effects.AppendRaw: self._append_raw,
+            effects.CutLog: lambda effect: partial(self._cut_log, effect),
+            effects.BeginAnew: lambda effect: partial(self._begin_anew, effect),
+            effects.BecomeMaster: self._become_master,
+            effects.StepDown: self._step_down,
+            effects.AnswerAcks: self._answer_acks,
+            effects.FailAcks: self._fail_acks,
+            effects.Confirm: self._confirm,
         }
 
     # on links
 
-    def _follow(self, effect: Follow) -> None:
+    def _follow(self, effect: effects.Follow) -> None:
         if any(isinstance(one, MasterLink) for one in self._links.values()):
             return  # One is dialled already, or about to end.
         number = self._next_link()
@@ -541,7 +532,7 @@ class RunningReplica:
         link.task.add_done_callback(self._dialled.discard)
         link.task.add_done_callback(self._note_failure)
 
-    def _send_frame(self, effect: SendFrame) -> None:
+    def _send_frame(self, effect: effects.SendFrame) -> None:
         frame = effect.frame
         if isinstance(frame, pb.FollowRequest) and frame.HasField("hello"):
             self._state.say_hello(effect.link, frame.hello)
@@ -554,12 +545,12 @@ class RunningReplica:
         if link is not None:
             link.send(frame)
 
-    def _stream_from(self, effect: StreamFrom) -> None:
+    def _stream_from(self, effect: effects.StreamFrom) -> None:
         link = self._links.get(effect.link)
         if isinstance(link, FollowerLink):
             link.stream_from(effect.offset)
 
-    def _close_link(self, effect: CloseLink) -> None:
+    def _close_link(self, effect: effects.CloseLink) -> None:
         self._state.lost(effect.link)
         link = self._links.pop(effect.link, None)
         if link is not None:
@@ -570,25 +561,25 @@ class RunningReplica:
 
     # on the device
 
-    async def _keep_state(self, effect: KeepState) -> None:
+    async def _keep_state(self, effect: effects.KeepState) -> None:
         await asyncio.to_thread(self._device.keep_state, effect.epoch_seen, effect.unclean)
 
-    async def _keep_epochs(self, effect: KeepEpochs) -> None:
+    async def _keep_epochs(self, effect: effects.KeepEpochs) -> None:
         await asyncio.to_thread(self._device.keep_epochs, effect.epochs)
 
-    def _append_raw(self, effect: AppendRaw) -> None:
+    def _append_raw(self, effect: effects.AppendRaw) -> None:
         self.store.append_raw(effect.data, effect.offset)
         if self.settings.acks_need_sync:
             self.store.flush_soon()
 
-    async def _cut_log(self, effect: CutLog) -> None:
+    async def _cut_log(self, effect: effects.CutLog) -> None:
         if effect.end in (None, self.store.max_log_offset):
             await asyncio.to_thread(self._device.cut, effect.end)
         else:
             await self._replace_log(partial(self._device.cut, effect.end))
         self._tell_cut(self.store.max_log_offset)
 
-    async def _begin_anew(self, effect: BeginAnew) -> None:
+    async def _begin_anew(self, effect: effects.BeginAnew) -> None:
         logger.error("the store is given up for another beginning reason=%s", effect.reason)
         await self._replace_log(self._device.begin_anew)
         self._tell_cut(effect.begin)
@@ -610,7 +601,7 @@ class RunningReplica:
 
     # in office
 
-    def _become_master(self, effect: BecomeMaster) -> None:
+    def _become_master(self, effect: effects.BecomeMaster) -> None:
         logger.warning(
             "this replica is master set=%s replica=%d epoch=%d start=%d",
             self.settings.set_name,
@@ -640,21 +631,21 @@ class RunningReplica:
             if office is self.office:
                 raise
 
-    def _answer_acks(self, effect: AnswerAcks) -> None:
+    def _answer_acks(self, effect: effects.AnswerAcks) -> None:
         if self.office is not None:
             self.office.acknowledge(effect.up_to, effect.replicas)
 
-    def _fail_acks(self, effect: FailAcks) -> None:
+    def _fail_acks(self, effect: effects.FailAcks) -> None:
         if self.office is not None:
             self.office.doubt(effect.in_sync)
 
-    def _confirm(self, effect: Confirm) -> None:
+    def _confirm(self, effect: effects.Confirm) -> None:
         self.store.confirm(effect.offset)
         self._state.confirmed(effect.offset)
         if self.office is not None:
             self.office.confirmed(effect.offset)
 
-    def _step_down(self, effect: StepDown) -> None:
+    def _step_down(self, effect: effects.StepDown) -> None:
         if self.office is None:
             return  # It was elected, and had not begun.
         logger.warning("this replica is master no more reason=%s", effect.reason)
@@ -680,7 +671,7 @@ class RunningReplica:
             await asyncio.wait((leading,))
         await self._parts.roles.follow()
 
-    async def _after_stop(self, effect: Effect) -> None:
+    async def _after_stop(self, effect: effects.Effect) -> None:
         """Carry EFFECT out once what served as master has stopped, and the log is as it was told."""
         assert self._stopping is not None
         await asyncio.shield(self._stopping)  # It goes on also if this replica ends.

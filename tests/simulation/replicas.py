@@ -25,26 +25,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from pocketmq.broker.replication.effects import (
-    Announce,
-    AnswerAcks,
-    AppendRaw,
-    BecomeMaster,
-    BeginAnew,
-    CloseLink,
-    CompareAndSet,
-    Confirm,
-    CutLog,
-    Effect,
-    FailAcks,
-    Follow,
-    KeepEpochs,
-    KeepState,
-    ReadRegistry,
-    SendFrame,
-    StepDown,
-    StreamFrom,
-)
+from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.epochs import Epochs
 from pocketmq.broker.replication.frames import bytes_frame
 from pocketmq.broker.replication.in_sync import ReplicaSettings
@@ -166,7 +147,7 @@ class Node:
         if not self.settings.flush_sync:
             self.unclean = True
 
-    def give(self, feed: Callable[[ReplicaCore], list[Effect]]) -> None:
+    def give(self, feed: Callable[[ReplicaCore], list[effects.Effect]]) -> None:
         """Give the process an input, and do what it wants."""
         if self.replica is None:
             return
@@ -184,55 +165,70 @@ class Node:
             self.confirm = self.replica.confirm
         self.give(lambda replica: replica.log_synced(self.synced, self.now_ms))
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: effects.Effect) -> None:
         walk = self._walk
         match effect:
-            case KeepState() | KeepEpochs() | AppendRaw() | CutLog() | BeginAnew():
+            case (
+                effects.KeepState()
+                | effects.KeepEpochs()
+                | effects.AppendRaw()
+                | effects.CutLog()
+                | effects.BeginAnew()
+            ):
                 self._do_on_device(effect)
-            case Follow() | SendFrame() | StreamFrom() | CloseLink():
+            case (
+                effects.Follow() | effects.SendFrame() | effects.StreamFrom() | effects.CloseLink()
+            ):
                 self._do_on_links(effect)
-            case ReadRegistry() | CompareAndSet() | Announce():
+            case effects.ReadRegistry() | effects.CompareAndSet() | effects.Announce():
                 walk.ask(self, effect)
-            case BecomeMaster(epoch, start):
+            case effects.BecomeMaster(epoch, start):
                 walk.note(f"{self.id} begins epoch {epoch} at {start}")
                 self.waiting.clear()
                 walk.check_begins(self, epoch)
-            case StepDown() | FailAcks():
+            case effects.StepDown() | effects.FailAcks():
                 walk.note(f"{self.id} {type(effect).__name__}")
                 self.waiting.clear()
-            case AnswerAcks(up_to, replicas):
+            case effects.AnswerAcks(up_to, replicas):
                 while self.waiting and self.waiting[0][0] <= up_to:
                     walk.check_acknowledged(self, *self.waiting.popleft(), replicas)
-            case Confirm(offset):
+            case effects.Confirm(offset):
                 walk.check_confirmed(self, offset)
 
     def _do_on_device(
-        self, effect: KeepState | KeepEpochs | AppendRaw | CutLog | BeginAnew
+        self,
+        effect: effects.KeepState
+        | effects.KeepEpochs
+        | effects.AppendRaw
+        | effects.CutLog
+        | effects.BeginAnew,
     ) -> None:
         self._walk.may_kill()
         match effect:
-            case KeepState(epoch_seen, unclean):
+            case effects.KeepState(epoch_seen, unclean):
                 self.epoch_seen, self.unclean = epoch_seen, unclean
-            case KeepEpochs(epochs):
+            case effects.KeepEpochs(epochs):
                 self.epochs = epochs
-            case AppendRaw(offset, data):
+            case effects.AppendRaw(offset, data):
                 self._walk.check(offset == len(self.log), f"{self.id} appends, not at its end")
                 self.log += data
-            case CutLog(end):
+            case effects.CutLog(end):
                 self._cut(len(self.log) if end is None else end)
-            case BeginAnew(_, reason):
+            case effects.BeginAnew(_, reason):
                 raise Violated(f"{self.id} sets its store aside: {reason}")
         self._walk.may_kill()
 
-    def _do_on_links(self, effect: Follow | SendFrame | StreamFrom | CloseLink) -> None:
+    def _do_on_links(
+        self, effect: effects.Follow | effects.SendFrame | effects.StreamFrom | effects.CloseLink
+    ) -> None:
         match effect:
-            case Follow(master, _):
+            case effects.Follow(master, _):
                 self._walk.dial(self, master)
-            case SendFrame(link, frame):
+            case effects.SendFrame(link, frame):
                 self._walk.send(self.id, link, frame)
-            case StreamFrom(link, offset):
+            case effects.StreamFrom(link, offset):
                 self.streams[link] = offset
-            case CloseLink(link, _):
+            case effects.CloseLink(link, _):
                 self.streams.pop(link, None)
                 self._walk.close(link)
 
@@ -454,7 +450,7 @@ class Walk:
         to = self.random.choice([one for one in self.nodes if one != node.id])
         leaving = self.random.random() < 0.5
 
-        def hand_over(replica: ReplicaCore) -> list[Effect]:
+        def hand_over(replica: ReplicaCore) -> list[effects.Effect]:
             try:
                 return replica.hand_over(to, node.now_ms, leaving=leaving)
             except NotEnoughReplicas:
@@ -540,11 +536,13 @@ class Walk:
         if node.replica is not None:
             node.replica.registry_answered(sent_ms)
 
-    def ask(self, node: Node, effect: ReadRegistry | CompareAndSet | Announce) -> None:
+    def ask(
+        self, node: Node, effect: effects.ReadRegistry | effects.CompareAndSet | effects.Announce
+    ) -> None:
         session = node.session
-        if isinstance(effect, CompareAndSet):
+        if isinstance(effect, effects.CompareAndSet):
             self._ask_to_set(node, effect)
-        elif isinstance(effect, Announce):
+        elif isinstance(effect, effects.Announce):
             live = effect.node
             self._ask_at(node, lambda: void(self.ensemble.announce(session, node.id, live)))
         else:
@@ -563,7 +561,7 @@ class Walk:
 
             self._ask_at(node, read, answer)
 
-    def _ask_to_set(self, node: Node, effect: CompareAndSet) -> None:
+    def _ask_to_set(self, node: Node, effect: effects.CompareAndSet) -> None:
         """It is done or refused and answered; or done, now or later, or never, without an answer."""
         session, run, sent_ms = node.session, node.run, node.now_ms
 
@@ -594,7 +592,7 @@ class Walk:
             else:
                 node.give(lambda replica: replica.set_done(version, node.now_ms))
 
-    def _apply(self, effect: CompareAndSet) -> int | None:
+    def _apply(self, effect: effects.CompareAndSet) -> int | None:
         before = self.ensemble.read()
         version = self.ensemble.compare_and_set(effect.cell, effect.version)
         if version is not None and before is not None:
@@ -693,7 +691,7 @@ class Walk:
                 node.open_session()
             node.give(lambda replica, node=node: replica.tick(node.now_ms))  # type: ignore[misc]
             if self.now_ms % 200 == 0:
-                node.give(lambda replica: [ReadRegistry()])
+                node.give(lambda replica: [effects.ReadRegistry()])
         for _ in range(2_000):
             if not self._under_way and not self._later:
                 break

@@ -8,26 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pocketmq.broker.replication.effects import (
-    Announce,
-    AnswerAcks,
-    AppendRaw,
-    BecomeMaster,
-    BeginAnew,
-    CloseLink,
-    CompareAndSet,
-    Confirm,
-    CutLog,
-    Effect,
-    FailAcks,
-    Follow,
-    KeepEpochs,
-    KeepState,
-    ReadRegistry,
-    SendFrame,
-    StepDown,
-    StreamFrom,
-)
+from pocketmq.broker.replication import effects
 from pocketmq.broker.replication.epochs import Epochs, EpochStart
 from pocketmq.broker.replication.frames import bytes_frame
 from pocketmq.broker.replication.in_sync import ReplicaSettings
@@ -51,15 +32,15 @@ def live(*ids: int, **other: Any) -> dict[int, LiveNode]:
     return {one: LiveNode(address=f"host:{one}", epoch=0, end=0, **other) for one in ids}
 
 
-def only(kind: type[E], effects: Iterable[Effect]) -> E:
+def only(kind: type[E], out: Iterable[effects.Effect]) -> E:
     """Return the one effect of KIND."""
-    found = [one for one in effects if isinstance(one, kind)]
-    assert len(found) == 1, effects
+    found = [one for one in out if isinstance(one, kind)]
+    assert len(found) == 1, out
     return found[0]
 
 
-def none(kind: type[object], effects: Iterable[Effect]) -> bool:
-    return not any(isinstance(one, kind) for one in effects)
+def none(kind: type[object], out: Iterable[effects.Effect]) -> bool:
+    return not any(isinstance(one, kind) for one in out)
 
 
 def begun(
@@ -69,7 +50,7 @@ def begun(
 ) -> ReplicaCore:
     """Return a replica with a session, which has seen nothing."""
     replica = ReplicaCore(replace(SETTINGS, **settings), state or ReplicaState(), has_state)
-    assert only(ReadRegistry, replica.session_began(0))
+    assert only(effects.ReadRegistry, replica.session_began(0))
     return replica
 
 
@@ -82,11 +63,15 @@ def master(
     )
     nodes = live(1, *in_sync)
     stand = replica.registry_seen(VersionedCell(cell(1, 1, 1, *in_sync), 5), nodes, 0)
-    assert only(CompareAndSet, stand) == CompareAndSet(cell(2, 1, 1, *in_sync), 5)
+    assert only(effects.CompareAndSet, stand) == effects.CompareAndSet(cell(2, 1, 1, *in_sync), 5)
     assert replica.role is ReplicaRole.STANDING
-    assert only(CutLog, replica.set_done(6, 0)) == CutLog(None)
-    effects = replica.log_cut(end, end, 0)
-    assert [type(one) for one in effects][:3] == [KeepEpochs, Announce, BecomeMaster]
+    assert only(effects.CutLog, replica.set_done(6, 0)) == effects.CutLog(None)
+    out = replica.log_cut(end, end, 0)
+    assert [type(one) for one in out][:3] == [
+        effects.KeepEpochs,
+        effects.Announce,
+        effects.BecomeMaster,
+    ]
     replica.registry_answered(0)
     return replica
 
@@ -98,11 +83,11 @@ def hello(replica_id: int = 2, **changes: Any) -> pb.FollowRequest:
 
 def attach(
     replica: ReplicaCore, follower: int, link: int, end: int = 0, now_ms: int = 0
-) -> list[Effect]:
+) -> list[effects.Effect]:
     """Have FOLLOWER, whose log is the master's up to END, follow over LINK."""
     epochs = [pb.EpochStart(epoch=1, start=0)] if end else []
     asked = hello(follower, epochs=epochs, end=end, synced=end, epoch_seen=1)
-    begin = only(SendFrame, replica.request(link, asked, now_ms))
+    begin = only(effects.SendFrame, replica.request(link, asked, now_ms))
     assert isinstance(begin.frame, pb.FollowReply)
     cut = pb.FollowCut(end=begin.frame.begin.truncate_to, synced=end)
     return replica.request(link, pb.FollowRequest(cut=cut), now_ms)
@@ -121,11 +106,16 @@ def test_a_candidate_keeps_the_epoch_and_follows_no_more_before_it_asks() -> Non
     replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 2, 3), 0)
     replica.connected(2, 7, 0)
 
-    effects = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 500)
+    out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 500)
 
-    assert [type(one) for one in effects] == [Announce, CloseLink, KeepState, CompareAndSet]
-    assert only(KeepState, effects).epoch_seen == 4
-    assert only(CompareAndSet, effects) == CompareAndSet(cell(4, 1, 1, 3), 5)
+    assert [type(one) for one in out] == [
+        effects.Announce,
+        effects.CloseLink,
+        effects.KeepState,
+        effects.CompareAndSet,
+    ]
+    assert only(effects.KeepState, out).epoch_seen == 4
+    assert only(effects.CompareAndSet, out) == effects.CompareAndSet(cell(4, 1, 1, 3), 5)
     assert replica.log_synced(0, 500) == []
 
 
@@ -144,10 +134,10 @@ def test_who_may_not_stand_does_not(
 ) -> None:
     replica = begun(state)
 
-    effects = replica.registry_seen(VersionedCell(cell(3, 2, *in_sync), 5), nodes, 0)
-    effects += replica.tick(60_000)
+    out = replica.registry_seen(VersionedCell(cell(3, 2, *in_sync), 5), nodes, 0)
+    out += replica.tick(60_000)
 
-    assert none(CompareAndSet, effects)
+    assert none(effects.CompareAndSet, out)
 
 
 def test_better_candidates_come_first_by_epoch_then_by_end() -> None:
@@ -162,52 +152,52 @@ def test_better_candidates_come_first_by_epoch_then_by_end() -> None:
         epoch=3, master=2, in_sync=frozenset(range(1, 6)), replicas={n: "h:1" for n in range(1, 6)}
     )
 
-    effects = replica.registry_seen(VersionedCell(there, 5), nodes, 1_000)
-    effects += replica.tick(1_399)
-    assert none(CompareAndSet, effects)
+    out = replica.registry_seen(VersionedCell(there, 5), nodes, 1_000)
+    out += replica.tick(1_399)
+    assert none(effects.CompareAndSet, out)
 
-    assert only(CompareAndSet, replica.tick(1_400)).cell.in_sync == {1, 3, 4, 5}
+    assert only(effects.CompareAndSet, replica.tick(1_400)).cell.in_sync == {1, 3, 4, 5}
 
 
 def test_after_a_loss_of_the_registry_only_who_was_named_stands_whatever_epoch_is_in_it() -> None:
     replica = begun(ReplicaState(end=8, epoch_seen=4, epochs=Epochs([EpochStart(4, 0)])))
 
-    effects = replica.registry_seen(VersionedCell(cell(0, 0, 1, 2, 3), 5), live(1, 2, 3), 0)
-    assert none(CompareAndSet, effects + replica.tick(60_000))
+    out = replica.registry_seen(VersionedCell(cell(0, 0, 1, 2, 3), 5), live(1, 2, 3), 0)
+    assert none(effects.CompareAndSet, out + replica.tick(60_000))
 
-    effects = replica.registry_seen(VersionedCell(cell(0, 0, 1), 6), live(1, 2, 3), 60_000)
+    out = replica.registry_seen(VersionedCell(cell(0, 0, 1), 6), live(1, 2, 3), 60_000)
 
-    assert only(CompareAndSet, effects).cell == cell(5, 1, 1)
+    assert only(effects.CompareAndSet, out).cell == cell(5, 1, 1)
 
 
 def test_an_unclean_master_that_is_back_does_not_block_the_others() -> None:
     replica = begun()
     nodes = {**live(1), **live(2, unclean=True)}
 
-    effects = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), nodes, 0)
+    out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), nodes, 0)
 
-    assert only(CompareAndSet, effects).cell == cell(4, 1, 1)
+    assert only(effects.CompareAndSet, out).cell == cell(4, 1, 1)
 
 
 def test_a_restarted_master_stands_for_an_epoch_that_it_never_saw() -> None:
     replica = begun(ReplicaState(epoch_seen=7, epochs=Epochs([EpochStart(7, 0)])))
 
-    effects = replica.registry_seen(VersionedCell(cell(7, 1, 1, 2), 5), live(1, 2), 0)
+    out = replica.registry_seen(VersionedCell(cell(7, 1, 1, 2), 5), live(1, 2), 0)
 
-    assert only(CompareAndSet, effects).cell == cell(8, 1, 1, 2)
+    assert only(effects.CompareAndSet, out).cell == cell(8, 1, 1, 2)
 
 
 def test_a_stand_without_an_answer_is_asked_again_until_the_cell_has_another_version() -> None:
     replica = begun()
     old = VersionedCell(cell(3, 2, 1, 2), 5)
-    asked = only(CompareAndSet, replica.registry_seen(old, live(1), 0))
-    assert only(ReadRegistry, replica.set_unknown(50))
-    assert only(CompareAndSet, replica.registry_seen(old, live(1), 100)) == asked
-    assert only(ReadRegistry, replica.set_refused(150))
+    asked = only(effects.CompareAndSet, replica.registry_seen(old, live(1), 0))
+    assert only(effects.ReadRegistry, replica.set_unknown(50))
+    assert only(effects.CompareAndSet, replica.registry_seen(old, live(1), 100)) == asked
+    assert only(effects.ReadRegistry, replica.set_refused(150))
 
-    effects = replica.registry_seen(VersionedCell(asked.cell, 6), live(1), 200)
+    out = replica.registry_seen(VersionedCell(asked.cell, 6), live(1), 200)
 
-    assert only(CutLog, effects) == CutLog(None)
+    assert only(effects.CutLog, out) == effects.CutLog(None)
     assert replica.role is ReplicaRole.STARTING
 
 
@@ -216,9 +206,9 @@ def test_who_was_slower_follows() -> None:
     replica.registry_seen(VersionedCell(cell(3, 2, 1, 2, 3), 5), live(1, 3), 0)
     replica.set_refused(10)
 
-    effects = replica.registry_seen(VersionedCell(cell(4, 3, 1, 3), 6), live(1, 3), 20)
+    out = replica.registry_seen(VersionedCell(cell(4, 3, 1, 3), 6), live(1, 3), 20)
 
-    assert only(Follow, effects) == Follow(3, "host:3")
+    assert only(effects.Follow, out) == effects.Follow(3, "host:3")
     assert replica.role is ReplicaRole.FOLLOWER
     assert replica.master == 3
 
@@ -227,10 +217,10 @@ def test_an_unclean_replica_stands_when_a_person_accepts_the_loss() -> None:
     replica = begun(ReplicaState(unclean=True, epoch_seen=3))
     replica.registry_seen(VersionedCell(cell(3, 2, 2, 3), 5), live(1, 3), 0)
 
-    effects = replica.accept_loss(10)
+    out = replica.accept_loss(10)
 
-    assert only(KeepState, effects) == KeepState(4, False)
-    assert only(CompareAndSet, effects).cell == cell(4, 1, 1)
+    assert only(effects.KeepState, out) == effects.KeepState(4, False)
+    assert only(effects.CompareAndSet, out).cell == cell(4, 1, 1)
 
 
 # ---------------------------------------------------------------- 2: start
@@ -247,10 +237,10 @@ def test_a_torn_record_at_the_end_goes_before_the_epoch_begins() -> None:
     replica.registry_seen(VersionedCell(cell(1, 1, 1), 5), live(1), 0)
     replica.set_done(6, 0)
 
-    effects = replica.log_cut(8, 6, 0)
+    out = replica.log_cut(8, 6, 0)
 
-    assert only(BecomeMaster, effects) == BecomeMaster(2, 8)
-    assert only(KeepEpochs, effects).epochs == Epochs([EpochStart(1, 0), EpochStart(2, 8)])
+    assert only(effects.BecomeMaster, out) == effects.BecomeMaster(2, 8)
+    assert only(effects.KeepEpochs, out).epochs == Epochs([EpochStart(1, 0), EpochStart(2, 8)])
 
 
 # ---------------------------------------------------------------- 3: acknowledge
@@ -262,12 +252,12 @@ def test_acknowledged_is_what_all_have_on_the_device_and_shown_what_all_have() -
     replica.appended(4, 0)
     replica.appended(8, 0)
 
-    assert only(Confirm, replica.request(7, ack(7, 4), 0)) == Confirm(4)
-    assert only(AnswerAcks, replica.log_synced(8, 0)) == AnswerAcks(4, 2)
-    effects = replica.request(7, ack(8, 8), 0)
+    assert only(effects.Confirm, replica.request(7, ack(7, 4), 0)) == effects.Confirm(4)
+    assert only(effects.AnswerAcks, replica.log_synced(8, 0)) == effects.AnswerAcks(4, 2)
+    out = replica.request(7, ack(8, 8), 0)
 
-    assert only(AnswerAcks, effects) == AnswerAcks(8, 2)
-    assert only(Confirm, effects) == Confirm(8)
+    assert only(effects.AnswerAcks, out) == effects.AnswerAcks(8, 2)
+    assert only(effects.Confirm, out) == effects.Confirm(8)
 
 
 def test_what_was_stored_before_the_epoch_is_acknowledged_without_a_new_record() -> None:
@@ -286,7 +276,7 @@ def test_with_written_the_device_is_not_waited_for() -> None:
     attach(replica, 2, link=7)
     replica.appended(4, 0)
 
-    assert only(AnswerAcks, replica.request(7, ack(4, 0), 0)) == AnswerAcks(4, 2)
+    assert only(effects.AnswerAcks, replica.request(7, ack(4, 0), 0)) == effects.AnswerAcks(4, 2)
 
 
 def test_acks_of_another_connection_or_epoch_say_nothing() -> None:
@@ -296,9 +286,9 @@ def test_acks_of_another_connection_or_epoch_say_nothing() -> None:
     replica.appended(4, 0)
     replica.log_synced(4, 0)
 
-    assert none(AnswerAcks, replica.request(7, ack(4), 0))
-    assert none(AnswerAcks, replica.request(8, ack(4, epoch=1), 0))
-    assert only(AnswerAcks, replica.request(8, ack(4), 0))
+    assert none(effects.AnswerAcks, replica.request(7, ack(4), 0))
+    assert none(effects.AnswerAcks, replica.request(8, ack(4, epoch=1), 0))
+    assert only(effects.AnswerAcks, replica.request(8, ack(4), 0))
 
 
 def test_without_replicas_enough_acks_are_refused_before_the_append() -> None:
@@ -308,7 +298,7 @@ def test_without_replicas_enough_acks_are_refused_before_the_append() -> None:
         replica.check_acks()
 
     replica.appended(4, 0)
-    assert none(AnswerAcks, replica.log_synced(4, 0))
+    assert none(effects.AnswerAcks, replica.log_synced(4, 0))
 
 
 def test_what_waits_is_in_doubt_when_the_set_becomes_too_small() -> None:
@@ -317,20 +307,20 @@ def test_what_waits_is_in_doubt_when_the_set_becomes_too_small() -> None:
     replica.check_acks()
     replica.appended(4, 0)
 
-    asked = only(CompareAndSet, replica.registry_seen(replica.seen, live(1), 0))
+    asked = only(effects.CompareAndSet, replica.registry_seen(replica.seen, live(1), 0))
     assert asked.cell == cell(2, 1, 1)
-    effects = replica.set_done(7, 0)
+    out = replica.set_done(7, 0)
 
-    assert only(FailAcks, effects) == FailAcks(1)
+    assert only(effects.FailAcks, out) == effects.FailAcks(1)
 
 
 def test_below_its_start_a_new_master_shows_no_more_than_it_knew() -> None:
     state = ReplicaState(end=8, synced=8, confirm=4, epochs=Epochs([EpochStart(1, 0)]))
     replica = master(2, end=8, state=state)
 
-    assert none(Confirm, attach(replica, 2, link=7, end=4))
-    assert none(Confirm, replica.request(7, ack(7), 0))
-    assert only(Confirm, replica.request(7, ack(8), 0)) == Confirm(8)
+    assert none(effects.Confirm, attach(replica, 2, link=7, end=4))
+    assert none(effects.Confirm, replica.request(7, ack(7), 0))
+    assert only(effects.Confirm, replica.request(7, ack(8), 0)) == effects.Confirm(8)
 
 
 # ---------------------------------------------------------------- 4: change of the set
@@ -344,15 +334,15 @@ def test_a_proposal_counts_until_the_cell_has_a_greater_version() -> None:
     replica.log_synced(4, 0)
     replica.request(2, ack(4), 0)
     # 3 is gone: the smaller set is proposed, but does not count.
-    effects = replica.registry_seen(replica.seen, live(1, 2), 0)
-    assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2)
-    assert none(AnswerAcks, effects)
-    assert none(AnswerAcks, replica.set_unknown(10))
-    assert none(AnswerAcks, replica.registry_seen(replica.seen, live(1, 2), 20))
+    out = replica.registry_seen(replica.seen, live(1, 2), 0)
+    assert only(effects.CompareAndSet, out).cell == cell(2, 1, 1, 2)
+    assert none(effects.AnswerAcks, out)
+    assert none(effects.AnswerAcks, replica.set_unknown(10))
+    assert none(effects.AnswerAcks, replica.registry_seen(replica.seen, live(1, 2), 20))
 
-    effects = replica.registry_seen(VersionedCell(cell(2, 1, 1, 2), 7), live(1, 2), 30)
+    out = replica.registry_seen(VersionedCell(cell(2, 1, 1, 2), 7), live(1, 2), 30)
 
-    assert only(AnswerAcks, effects) == AnswerAcks(4, 2)
+    assert only(effects.AnswerAcks, out) == effects.AnswerAcks(4, 2)
 
 
 def test_a_proposal_is_given_up_by_taking_its_version() -> None:
@@ -362,9 +352,9 @@ def test_a_proposal_is_given_up_by_taking_its_version() -> None:
     replica.registry_seen(there, live(1), 0)
     replica.set_unknown(10)
 
-    effects = replica.registry_seen(there, live(1, 2), 200)
+    out = replica.registry_seen(there, live(1, 2), 200)
 
-    assert only(CompareAndSet, effects) == CompareAndSet(cell(2, 1, 1, 2), 6)
+    assert only(effects.CompareAndSet, out) == effects.CompareAndSet(cell(2, 1, 1, 2), 6)
     assert replica.in_sync is not None
     assert replica.in_sync.maximal_set == {1, 2}
     assert replica.in_sync.proposed_set == frozenset({1})
@@ -374,10 +364,10 @@ def test_a_proposal_is_given_up_by_taking_its_version() -> None:
 
 def test_one_proposal_at_a_time() -> None:
     replica = master(2, 3)
-    assert only(CompareAndSet, replica.registry_seen(replica.seen, live(1, 2), 0))
+    assert only(effects.CompareAndSet, replica.registry_seen(replica.seen, live(1, 2), 0))
 
-    assert none(CompareAndSet, replica.registry_seen(replica.seen, live(1), 10))
-    assert none(CompareAndSet, replica.tick(5_000))
+    assert none(effects.CompareAndSet, replica.registry_seen(replica.seen, live(1), 10))
+    assert none(effects.CompareAndSet, replica.tick(5_000))
 
 
 # ---------------------------------------------------------------- 5: who leaves, who enters
@@ -387,14 +377,14 @@ def test_who_does_not_catch_up_leaves_and_a_lost_connection_alone_is_no_reason()
     replica = master(2)
     attach(replica, 2, link=7)
     replica.link_closed(7)
-    assert none(CompareAndSet, replica.tick(60_000)), "there is nothing that it lacks"
+    assert none(effects.CompareAndSet, replica.tick(60_000)), "there is nothing that it lacks"
     replica.appended(4, 60_000)
     replica.registry_seen(replica.seen, live(1, 2), 60_000)
     attach(replica, 2, link=8, now_ms=61_000)
-    assert none(CompareAndSet, replica.tick(70_000))
-    effects = replica.tick(70_001)
+    assert none(effects.CompareAndSet, replica.tick(70_000))
+    out = replica.tick(70_001)
 
-    assert only(CompareAndSet, effects).cell == cell(2, 1, 1)
+    assert only(effects.CompareAndSet, out).cell == cell(2, 1, 1)
 
 
 def test_who_left_because_it_lags_does_not_enter_until_it_has_caught_up() -> None:
@@ -402,12 +392,14 @@ def test_who_left_because_it_lags_does_not_enter_until_it_has_caught_up() -> Non
     attach(replica, 2, link=7)
     replica.registry_seen(replica.seen, live(1, 2), 0)
     replica.appended(4, 0)
-    assert only(CompareAndSet, replica.tick(10_001)).cell == cell(2, 1, 1)
+    assert only(effects.CompareAndSet, replica.tick(10_001)).cell == cell(2, 1, 1)
 
-    assert none(CompareAndSet, replica.set_done(7, 10_010)), "nothing is confirmed that it lacks"
-    effects = replica.request(7, ack(4), 10_020)
+    assert none(effects.CompareAndSet, replica.set_done(7, 10_010)), (
+        "nothing is confirmed that it lacks"
+    )
+    out = replica.request(7, ack(4), 10_020)
 
-    assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2)
+    assert only(effects.CompareAndSet, out).cell == cell(2, 1, 1, 2)
 
 
 def test_a_follower_under_steady_load_is_caught_up() -> None:
@@ -417,7 +409,7 @@ def test_a_follower_under_steady_load_is_caught_up() -> None:
         replica.appended(4 * turn, 1_000 * turn)
         replica.request(7, ack(4 * (turn - 1)), 1_000 * turn)
 
-        assert none(CompareAndSet, replica.tick(1_000 * turn))
+        assert none(effects.CompareAndSet, replica.tick(1_000 * turn))
 
 
 @pytest.mark.parametrize(
@@ -431,39 +423,39 @@ def test_a_follower_enters_with_all_from_before_the_epoch_on_its_device(
     attach(replica, 2, link=7)
     replica.appended(12, 0)
 
-    effects = replica.request(7, ack(written, synced), 0)
+    out = replica.request(7, ack(written, synced), 0)
 
-    assert none(CompareAndSet, effects) is not enters
+    assert none(effects.CompareAndSet, out) is not enters
     if enters:
-        assert only(CompareAndSet, effects).cell == cell(2, 1, 1, 2, 3)
+        assert only(effects.CompareAndSet, out).cell == cell(2, 1, 1, 2, 3)
 
 
 def test_a_follower_enters_once_it_has_the_state_beside_the_log() -> None:
     having: set[int] = set()
     replica = master(3, has_state=having.__contains__)
     replica.registry_seen(replica.seen, live(1, 2, 3), 0)
-    assert none(CompareAndSet, attach(replica, 2, link=7))
+    assert none(effects.CompareAndSet, attach(replica, 2, link=7))
 
     having.add(2)
-    assert only(CompareAndSet, replica.tick(100)).cell == cell(2, 1, 1, 2, 3)
+    assert only(effects.CompareAndSet, replica.tick(100)).cell == cell(2, 1, 1, 2, 3)
 
 
 def test_an_unclean_replica_leaves_and_is_clean_with_all_that_was_confirmed() -> None:
     leader = master(2)
     asked = leader.registry_seen(leader.seen, {**live(1), **live(2, unclean=True)}, 0)
-    assert only(CompareAndSet, asked).cell == cell(2, 1, 1)
+    assert only(effects.CompareAndSet, asked).cell == cell(2, 1, 1)
 
     follower = begun(ReplicaState(unclean=True, epoch_seen=2))
     follow(follower, pb.FollowBegin(epoch=2, epochs=[pb.EpochStart(epoch=2, start=4)], end=12))
-    assert none(KeepState, follower.log_synced(0, 0))
+    assert none(effects.KeepState, follower.log_synced(0, 0))
     for offset, confirm in ((0, 8), (4, 8)):
         bytes_ = bytes_frame(2, offset, b"abcd", confirm)
-        assert none(KeepState, follower.reply(7, pb.FollowReply(bytes=bytes_), 0))
+        assert none(effects.KeepState, follower.reply(7, pb.FollowReply(bytes=bytes_), 0))
 
-    effects = follower.log_synced(8, 0)
+    out = follower.log_synced(8, 0)
 
-    assert only(KeepState, effects) == KeepState(2, False)
-    assert not only(Announce, effects).node.unclean
+    assert only(effects.KeepState, out) == effects.KeepState(2, False)
+    assert not only(effects.Announce, out).node.unclean
 
 
 # ---------------------------------------------------------------- 6: fences
@@ -474,15 +466,15 @@ def test_a_higher_epoch_anywhere_ends_a_master_and_is_kept_first(how: str) -> No
     replica = master(2)
     attach(replica, 2, link=7)
     if how == "hello":
-        effects = replica.request(8, hello(3, epoch_seen=9), 0)
+        out = replica.request(8, hello(3, epoch_seen=9), 0)
     elif how == "ack":
-        effects = replica.request(7, ack(0, epoch=9), 0)
+        out = replica.request(7, ack(0, epoch=9), 0)
     else:
-        effects = replica.registry_seen(VersionedCell(cell(9, 2, 2), 9), live(1, 2), 0)
+        out = replica.registry_seen(VersionedCell(cell(9, 2, 2), 9), live(1, 2), 0)
 
-    assert effects[0] == KeepState(9, False)
-    assert isinstance(effects[1], StepDown)
-    assert CloseLink(7, only(StepDown, effects).reason) in effects
+    assert out[0] == effects.KeepState(9, False)
+    assert isinstance(out[1], effects.StepDown)
+    assert effects.CloseLink(7, only(effects.StepDown, out).reason) in out
     with pytest.raises(MasterFenced):
         replica.check_master(0)
 
@@ -491,34 +483,34 @@ def test_a_set_that_is_refused_ends_a_master() -> None:
     replica = master(2)
     replica.registry_seen(replica.seen, live(1), 0)
 
-    assert only(StepDown, replica.set_refused(0))
+    assert only(effects.StepDown, replica.set_refused(0))
 
 
 def test_the_end_of_its_session_ends_a_master() -> None:
-    assert only(StepDown, master(2).session_ended())
+    assert only(effects.StepDown, master(2).session_ended())
 
 
 def test_a_master_of_an_epoch_that_is_over_is_not_followed() -> None:
     replica = begun(ReplicaState(epoch_seen=5))
     replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 5), live(1, 2), 0)
-    greeting = only(SendFrame, replica.connected(2, 7, 0)).frame
+    greeting = only(effects.SendFrame, replica.connected(2, 7, 0)).frame
     assert isinstance(greeting, pb.FollowRequest)
     assert greeting.hello.epoch_seen == 5
     begin = pb.FollowBegin(epoch=3, epochs=[pb.EpochStart(epoch=3, start=0)])
 
-    effects = replica.reply(7, pb.FollowReply(begin=begin), 0)
+    out = replica.reply(7, pb.FollowReply(begin=begin), 0)
 
-    assert only(CloseLink, effects).reason == "epoch is 3, and 5 was seen"
+    assert only(effects.CloseLink, out).reason == "epoch is 3, and 5 was seen"
 
 
 # ---------------------------------------------------------------- 7: truncation
 
 
-def follow(replica: ReplicaCore, begin: pb.FollowBegin) -> list[Effect]:
+def follow(replica: ReplicaCore, begin: pb.FollowBegin) -> list[effects.Effect]:
     """Have REPLICA follow replica 2 over link 7; return what BEGIN brings about."""
     there = VersionedCell(cell(begin.epoch, 2, 1, 2), 5)
-    assert only(Follow, replica.registry_seen(there, live(1, 2), 0))
-    assert only(SendFrame, replica.connected(2, 7, 0))
+    assert only(effects.Follow, replica.registry_seen(there, live(1, 2), 0))
+    assert only(effects.SendFrame, replica.connected(2, 7, 0))
     return replica.reply(7, pb.FollowReply(begin=begin), 0)
 
 
@@ -535,20 +527,20 @@ STATE = ReplicaState(
 
 def test_a_follower_cuts_its_log_then_takes_the_masters_epochs_then_bytes() -> None:
     replica = begun(STATE)
-    effects = follow(replica, BEGIN)
-    assert only(CutLog, effects) == CutLog(8)
+    out = follow(replica, BEGIN)
+    assert only(effects.CutLog, out) == effects.CutLog(8)
 
-    effects = replica.log_cut(8, 8, 0)
+    out = replica.log_cut(8, 8, 0)
 
-    assert [type(one) for one in effects] == [KeepEpochs, SendFrame]
-    assert only(KeepEpochs, effects).epochs == Epochs([EpochStart(1, 0), EpochStart(3, 8)])
+    assert [type(one) for one in out] == [effects.KeepEpochs, effects.SendFrame]
+    assert only(effects.KeepEpochs, out).epochs == Epochs([EpochStart(1, 0), EpochStart(3, 8)])
     got = pb.FollowReply(bytes=bytes_frame(3, 8, b"abcd", 100))
     assert replica.reply(7, got, 0) == [
-        AppendRaw(8, b"abcd"),
-        Confirm(12),
-        SendFrame(7, ack(12, 8, epoch=3)),
+        effects.AppendRaw(8, b"abcd"),
+        effects.Confirm(12),
+        effects.SendFrame(7, ack(12, 8, epoch=3)),
     ]
-    assert replica.log_synced(12, 0) == [SendFrame(7, ack(12, 12, epoch=3))]
+    assert replica.log_synced(12, 0) == [effects.SendFrame(7, ack(12, 12, epoch=3))]
 
 
 @pytest.mark.parametrize(
@@ -565,11 +557,11 @@ def test_a_log_that_cannot_be_cut_is_set_aside_and_its_replica_is_unclean(
 ) -> None:
     replica = begun(state)
 
-    effects = follow(replica, begin)
+    out = follow(replica, begin)
 
-    assert only(BeginAnew, effects).begin == begin.min_offset
-    assert effects.index(KeepState(3, True)) < effects.index(only(BeginAnew, effects))
-    cut = only(SendFrame, replica.log_cut(begin.min_offset, begin.min_offset, 0)).frame
+    assert only(effects.BeginAnew, out).begin == begin.min_offset
+    assert out.index(effects.KeepState(3, True)) < out.index(only(effects.BeginAnew, out))
+    cut = only(effects.SendFrame, replica.log_cut(begin.min_offset, begin.min_offset, 0)).frame
     assert isinstance(cut, pb.FollowRequest)
     assert cut.cut.end == begin.min_offset
 
@@ -578,14 +570,14 @@ def test_a_master_says_where_to_cut_and_streams_from_there() -> None:
     replica = master(2, end=8)
     epochs = [pb.EpochStart(epoch=1, start=0)]
 
-    begin = only(SendFrame, replica.request(7, hello(epochs=epochs, end=12), 0)).frame
+    begin = only(effects.SendFrame, replica.request(7, hello(epochs=epochs, end=12), 0)).frame
     assert isinstance(begin, pb.FollowReply)
     assert begin.begin.truncate_to == 8
     assert [(one.epoch, one.start) for one in begin.begin.epochs] == [(1, 0), (2, 8)]
 
-    effects = replica.request(7, pb.FollowRequest(cut=pb.FollowCut(end=4, synced=4)), 0)
+    out = replica.request(7, pb.FollowRequest(cut=pb.FollowCut(end=4, synced=4)), 0)
 
-    assert only(StreamFrom, effects) == StreamFrom(7, 4)
+    assert only(effects.StreamFrom, out) == effects.StreamFrom(7, 4)
 
 
 # ---------------------------------------------------------------- 8: the lease
@@ -630,7 +622,7 @@ def test_a_follower_names_the_master_and_its_epoch() -> None:
 def test_who_does_not_belong_here_is_told_why(frame: pb.FollowRequest, reason: str) -> None:
     replica = master(2)
 
-    assert only(CloseLink, replica.request(9, frame, 0)).reason.startswith(reason)
+    assert only(effects.CloseLink, replica.request(9, frame, 0)).reason.startswith(reason)
     assert replica.role is ReplicaRole.MASTER
 
 
@@ -640,10 +632,10 @@ def test_an_ack_beyond_the_end_of_the_log_is_not_believed() -> None:
     replica.appended(4, 0)
     replica.log_synced(4, 0)
 
-    effects = replica.request(7, ack(2**62), 0)
+    out = replica.request(7, ack(2**62), 0)
 
-    assert only(CloseLink, effects).reason == f"written is {2**62}, and the log ends at 4"
-    assert none(AnswerAcks, effects)
+    assert only(effects.CloseLink, out).reason == f"written is {2**62}, and the log ends at 4"
+    assert none(effects.AnswerAcks, out)
 
 
 @pytest.mark.parametrize(
@@ -661,11 +653,11 @@ def test_bytes_that_do_not_continue_the_log_end_the_link(
     follow(replica, BEGIN)
     replica.log_cut(8, 8, 0)
 
-    effects = replica.reply(7, pb.FollowReply(bytes=frame), 0)
+    out = replica.reply(7, pb.FollowReply(bytes=frame), 0)
 
-    assert only(CloseLink, effects).reason.startswith(reason)
-    assert none(AppendRaw, effects)
-    assert only(Follow, replica.tick(1_000)) == Follow(2, "host:2")
+    assert only(effects.CloseLink, out).reason.startswith(reason)
+    assert none(effects.AppendRaw, out)
+    assert only(effects.Follow, replica.tick(1_000)) == effects.Follow(2, "host:2")
 
 
 def starting() -> ReplicaCore:
@@ -673,7 +665,7 @@ def starting() -> ReplicaCore:
     state = ReplicaState(end=8, synced=8, epochs=Epochs([EpochStart(1, 0)]))
     replica = begun(state)
     replica.registry_seen(VersionedCell(cell(1, 1, 1, 2), 5), live(1, 2), 0)
-    assert only(CutLog, replica.set_done(6, 0)) == CutLog(None)
+    assert only(effects.CutLog, replica.set_done(6, 0)) == effects.CutLog(None)
     return replica
 
 
@@ -685,22 +677,22 @@ def test_who_wants_to_follow_before_the_epoch_has_begun_is_answered_when_it_has(
     assert replica.request(7, early, 0) == []
     assert replica.request(8, early, 0) == []
     assert replica.link_closed(8) == []
-    effects = replica.log_cut(8, 8, 0)
+    out = replica.log_cut(8, 8, 0)
 
-    begin = only(SendFrame, effects)
+    begin = only(effects.SendFrame, out)
     assert isinstance(begin.frame, pb.FollowReply)
     assert (begin.link, begin.frame.begin.epoch, begin.frame.begin.truncate_to) == (7, 2, 8)
-    kinds = [type(one) for one in effects]
-    assert kinds.index(BecomeMaster) < kinds.index(SendFrame)
+    kinds = [type(one) for one in out]
+    assert kinds.index(effects.BecomeMaster) < kinds.index(effects.SendFrame)
 
 
 def test_who_came_early_is_sent_away_if_the_epoch_does_not_begin() -> None:
     replica = starting()
     replica.request(7, hello(2, epoch_seen=2), 0)
 
-    effects = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 7), live(1, 2), 0)
+    out = replica.registry_seen(VersionedCell(cell(3, 2, 1, 2), 7), live(1, 2), 0)
 
-    assert only(CloseLink, effects).link == 7
+    assert only(effects.CloseLink, out).link == 7
     assert replica.role is ReplicaRole.FOLLOWER
 
 
@@ -708,12 +700,12 @@ def test_a_silent_master_is_dialled_anew() -> None:
     replica = begun(STATE)
     follow(replica, BEGIN)
     replica.log_cut(8, 8, 0)
-    assert none(CloseLink, replica.tick(SILENT_MS))
+    assert none(effects.CloseLink, replica.tick(SILENT_MS))
 
-    effects = replica.tick(SILENT_MS + 1)
+    out = replica.tick(SILENT_MS + 1)
 
-    assert only(CloseLink, effects).link == 7
-    assert only(Follow, effects) == Follow(2, "host:2")
+    assert only(effects.CloseLink, out).link == 7
+    assert only(effects.Follow, out) == effects.Follow(2, "host:2")
 
 
 @pytest.mark.parametrize(
@@ -738,14 +730,14 @@ def test_a_master_hands_over_to_who_has_all_and_goes_on_until_the_cell_says_so()
         replica.hand_over(3, 0, leaving=False)
     replica.request(7, ack(80), 0)
 
-    asked = only(CompareAndSet, replica.hand_over(2, 0, leaving=False))
+    asked = only(effects.CompareAndSet, replica.hand_over(2, 0, leaving=False))
 
-    assert asked == CompareAndSet(cell(3, 2, 1, 2, 3), 6)
+    assert asked == effects.CompareAndSet(cell(3, 2, 1, 2, 3), 6)
     with pytest.raises(NotEnoughReplicas, match="about to change"):
         replica.hand_over(2, 0, leaving=False)
     assert replica.in_sync is not None
-    effects = replica.set_done(7, 0)
-    assert only(StepDown, effects).epoch == 3
+    out = replica.set_done(7, 0)
+    assert only(effects.StepDown, out).epoch == 3
     assert replica.role is ReplicaRole.FOLLOWER
 
 
@@ -753,13 +745,13 @@ def test_a_master_that_leaves_is_not_in_the_set_of_the_next() -> None:
     replica = master(2)
     replica.registry_seen(VersionedCell(cell(2, 1, 1, 2), 6), live(1, 2), 0)
     attach(replica, 2, 7)
-    assert only(CompareAndSet, replica.hand_over(2, 0, leaving=True)).cell == cell(3, 2, 2)
+    assert only(effects.CompareAndSet, replica.hand_over(2, 0, leaving=True)).cell == cell(3, 2, 2)
 
 
 def test_who_is_named_by_a_hand_over_stands_at_once_in_a_later_epoch() -> None:
     replica = begun(ReplicaState(epoch_seen=2))
     replica.registry_seen(VersionedCell(cell(2, 2, 1, 2, 3), 5), live(1, 2, 3), 0)
 
-    effects = replica.registry_seen(VersionedCell(cell(3, 1, 1, 2, 3), 6), live(1, 2, 3), 0)
+    out = replica.registry_seen(VersionedCell(cell(3, 1, 1, 2, 3), 6), live(1, 2, 3), 0)
 
-    assert only(CompareAndSet, effects) == CompareAndSet(cell(4, 1, 1, 2, 3), 6)
+    assert only(effects.CompareAndSet, out) == effects.CompareAndSet(cell(4, 1, 1, 2, 3), 6)
