@@ -55,8 +55,7 @@ class ClientLink(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._http2 = ClientConnection(limits.connection, self._now_ms())
         self._transport: Any = None
-        self._buffer = bytearray(READ_BYTES)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(READ_BYTES))
         self._calls: dict[int, ClientCall] = {}
         #: Calls for which the server has no stream yet.
         self._waiting: deque[ClientCall] = deque()
@@ -113,8 +112,9 @@ class ClientLink(asyncio.BufferedProtocol):
         self._transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self.flush()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # A view: asyncio's TLS reads one record after the other into slices of it, which a bytearray would copy.
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ import pytest
 from pocketmq.proto.rpc import Certificate, Server, StatusCode
 from pocketmq.proto.rpc.channel import Http2Channel
 from pocketmq.proto.rpc.channels import CallFailed
+from pocketmq.proto.rpc.frames import ACK, PING, PREFACE, frame, settings
+from pocketmq.proto.rpc.server_link import TlsSession
 
 from ...authority import Authority
 from ..carriers.echo import RUN, EchoService
@@ -45,6 +48,34 @@ async def test_calls_and_streams_go_over_tls() -> None:
             reply = await call.read()
             assert reply.run_id == size
         call.cancel()
+
+
+async def test_records_that_come_together_are_read_whole() -> None:
+    answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session, heard = TlsSession(OURS.certificate().server_context()), b""
+        while b"together" not in heard and (data := await reader.read(65_536)):
+            heard += session.receive(data)
+            if heard.startswith(PREFACE):
+                heard = heard.removeprefix(PREFACE)
+                session.send(settings({}))
+                session.send(frame(PING, 0, 0, b"together"))
+            writer.write(session.take())
+        answered.set_result(heard)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with Http2Channel(
+        f"127.0.0.1:{port}", tls=OURS.certificate().client_context()
+    ) as channel:
+        call = echo(channel)()
+
+        assert frame(PING, ACK, 0, b"together") in await answered
+        call.cancel()
+    server.close()
+    await server.wait_closed()
 
 
 @pytest.mark.parametrize("who", ["without one", "of another authority", "expired", "plaintext"])
