@@ -209,13 +209,11 @@ class ApacheFollowers:
 
     async def _report(self, reader: asyncio.StreamReader, reports: ClassicReports) -> int | None:
         """Return the next end that the slave tells; None: it has gone, or says nothing."""
-        try:
+        with suppress(TimeoutError):  # Silence ends the link, as a slave that has gone does.
             async with asyncio.timeout(_SILENCE_MAX_S):
                 while data := await reader.read(4096):
                     if (end := reports.feed(data)) is not None:
                         return end
-        except TimeoutError:
-            pass
         return None
 
     async def _listen(

@@ -170,7 +170,9 @@ class ReplicaNode:
         except PocketMQError as error:
             logger.warning("not handed over to=%d reason=%s", heir, error.message)
         except TimeoutError:
-            pass
+            logger.warning(
+                "handed over to=%d, which was not heard as master ms=%d", heir, _LEAVE_MS
+            )
         return self.heard_master is not None
 
     # --- what it is

@@ -8,6 +8,7 @@ be stored. Not thread-safe: the consumer's event loop owns it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ...proto.errors import ConfigError, InvalidArgument, LeaseLost, PocketMQError
@@ -129,9 +130,8 @@ class AtomicReading:
         known: dict[Queue, int] = {}
         try:
             if ask and queues:
-                known = await committed_offsets(self._reading.parts, queues)
-        except PocketMQError:
-            pass  # The next commit is refused if it does not fit.
+                with suppress(PocketMQError):  # The next commit is refused if it does not fit.
+                    known = await committed_offsets(self._reading.parts, queues)
         finally:
             self._go_back_to(known)
 

@@ -520,11 +520,10 @@ class TlsSession:
 
     def _read_all(self) -> bytes:
         pieces: list[bytes] = []
-        try:
+        # The rest is to come, or the peer sends no more: its end of the socket tells.
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             while piece := self._session.read(_READ_BYTES):
                 pieces.append(piece)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            pass  # The rest is to come, or the peer sends no more: its end of the socket tells.
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes) -> None:

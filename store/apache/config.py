@@ -189,10 +189,8 @@ class ConfigLoader:
         if self._disk.exists(path):
             data = self._disk.read(path)
             if data:
-                try:
+                with contextlib.suppress(ValueError):  # Apache goes on with the backup.
                     return _parsed(data, parse_text)
-                except ValueError:
-                    pass  # Apache goes on with the backup, and so does its model
             self._remove(path)
         backup = path + ".bak"
         data = self._disk.read(backup) if self._disk.exists(backup) else b""
