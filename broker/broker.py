@@ -5,9 +5,9 @@ listens, the name servers are told. Stop is the reverse: unregister, refuse new 
 the tables, close the store. After a kill the next start recovers: nothing that was acknowledged is missing.
 
 A replica that is the master of its set starts a broker on its own open store, with its mastership, and stops it when
-another is, or may be, the master; the store goes on. `fence` comes first then: from that turn of the loop on nothing is
-stored, and no answer leaves but that this is not the master. Such a broker begins to serve once all that its store has
-is confirmed. So what is not confirmed is always of its own time, and its parts know of it.
+another is, or may be, the master; the store goes on. The end of the mastership fences it first: from that turn of the
+loop on nothing is stored, and no answer leaves but that this is not the master. Such a broker begins to serve once all
+that its store has is confirmed. So what is not confirmed is always of its own time, and its parts know of it.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Broker:
                 self._confirmed.set_result(None)
 
         mastership.on_confirm(rose)
-        mastership.on_end(self.fence)
+        mastership.on_end(self._fence)
         rose(store.confirmed_offset)
         await self._confirmed
         if self._fenced is not None:
@@ -439,7 +439,7 @@ class Broker:
 
     # --- stopping
 
-    def fence(self, error: PocketMQError) -> None:
+    def _fence(self, error: PocketMQError) -> None:
         """Be the master no more, from this turn of the loop on: the mastership is over, and `stop` follows.
 
         Nothing is stored any more, all that waits fails with ERROR, and no other answer leaves.

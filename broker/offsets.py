@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias, cast
 
-from ..proto.errors import PocketMQError, StoreError
+from ..proto.errors import MasterFenced, PocketMQError, StoreError
 from ..store.flush import CallOwner, Flusher, FlushJob
 from ..store.format.java_json import Json, pieces_with_members, render_member, render_numbers
 from ..store.format.state_tables import (
@@ -234,7 +234,9 @@ class Offsets:
                 self._submit(lambda error: None, [changes])
             else:
                 self._give_back(changes)
-                logger.error("offsets not saved reason=%s", error.message)
+                # A master that is one no more leaves nothing undone: its followers have the offsets.
+                level = logging.INFO if isinstance(error, MasterFenced) else logging.ERROR
+                logger.log(level, "offsets not saved reason=%s", error.message)
             self._behind = None
 
         sync(synced)

@@ -26,7 +26,7 @@ from ..broker.replication.running import ReplicaParts
 from ..broker.replication.zookeeper import ZooKeeperRegistry
 from ..proto.carrier_http2 import Http2Carrier
 from ..proto.clock import Clock
-from ..proto.errors import ConfigError, MasterFenced
+from ..proto.errors import ConfigError
 from ..proto.rpc import Certificate, Channel, connect
 from ..proto.rpc.limits import ChannelLimits, Limits
 from ..proto.rpc.listening import listen
@@ -58,10 +58,6 @@ class ReplicaRoles:
     async def lead(self, store: MessageStore, mastership: Mastership) -> None:
         self.broker = self._build()
         await self.broker.start(store=store, mastership=mastership)
-
-    def fence(self, error: MasterFenced) -> None:
-        if self.broker is not None:
-            self.broker.fence(error)
 
     async def follow(self) -> None:
         broker, self.broker = self.broker, None

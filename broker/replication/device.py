@@ -9,7 +9,7 @@
 
 `open` tells whether the replica may lack what it once said it had (unclean): the machine has started anew since, and
 the store was not closed, but for one that syncs before it acknowledges; its log ends below what was synced; or its
-state is missing though the set was led. That the process alone was killed loses nothing.
+state is missing though the set was led, as that of a new replica is. That the process alone was killed loses nothing.
 
 One call at a time but for `keep_progress`, in any thread; all block.
 """
@@ -139,10 +139,15 @@ class ReplicaDevice:
         loaded = self._files.note.load(parse_note)
         note = loaded.value or ReplicaNote()
         is_new = loaded.value is None
+        is_missing = is_new and loaded.problem is None and was_led
+        # As a new replica is, or one with a new device: neither stands before it has what the others have.
+        is_empty = is_missing and store.max_log_offset == 0
+        if is_empty:
+            logger.info("this replica is empty, and may be master when it has caught up")
         lost_power = crashed and not is_new and (not self._boot or note.boot_id != self._boot)
         reasons = {
-            "its state is missing, or was damaged": loaded.problem is not None
-            or (is_new and was_led),
+            "its state was damaged": loaded.problem is not None,
+            "its state is missing": is_missing and not is_empty,
             "the machine's power was cut": lost_power and self.config.flush != "sync",
             f"its log ends at {store.max_log_offset:,}, and {note.synced:,} bytes were on the device": (
                 store.max_log_offset < note.synced
@@ -152,7 +157,7 @@ class ReplicaDevice:
             logger.warning(
                 "this replica is unclean, and stands again when it has caught up reason=%s", reason
             )
-        unclean = note.unclean or any(reasons.values())
+        unclean = note.unclean or is_empty or any(reasons.values())
         self._note = note._replace(
             unclean=unclean, boot_id=self._boot, synced=min(note.synced, store.max_log_offset)
         )

@@ -5,8 +5,8 @@ carried out before the next one is given. What blocks (what has to be on the dev
 inputs wait meanwhile. An effect that fails ends it: `failed` tells, and the next one begins with what is on the device.
 
     follower   the store takes a master's bytes
-    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once, and has stopped
-               before the log is touched, or another master is followed
+    master     the broker that `Roles.lead` starts has the store. On StepDown it is fenced at once, by the end of its
+               mastership, and has stopped before the log is touched, or another master is followed
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ class Roles(Protocol):
     """What a replica serves its clients in each role. One call at a time."""
 
     async def lead(self, store: MessageStore, mastership: Mastership) -> None:
-        """Serve as master over STORE, which takes records now."""
-        ...
-
-    def fence(self, error: MasterFenced) -> None:
-        """Store nothing any more, and fail what waits with ERROR, in this very turn; `follow` comes next."""
+        """Serve as master over STORE, which takes records now, until MASTERSHIP ends; `follow` comes next."""
         ...
 
     async def follow(self) -> None:
@@ -662,7 +658,6 @@ class RunningReplica:
             epoch=str(office.epoch),
         )
         office.end(error)
-        self._parts.roles.fence(error)
         self._state.step_down(error)
 
     async def _stop_leading(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq.broker.offsets import Offsets, Safe
-from pocketmq.proto.errors import DiskFailure, PocketMQError
+from pocketmq.proto.errors import DiskFailure, MasterFenced, PocketMQError
 from pocketmq.store.disk import Disk
 from pocketmq.store.format.java_json import render_numbers
 from pocketmq.store.format.state_tables import (
@@ -156,6 +157,20 @@ class TestSavingBehindTheLog:
         offsets.save()
         synced[0](None)
         assert offsets_at(tmp_path).committed("T", "g", 0) == 6
+
+    def test_a_master_that_is_fenced_is_no_error_of_the_device(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        offsets = offsets_at(tmp_path)
+        synced: list[Safe] = []
+        offsets.commit("T", "g", 0, 5)
+        offsets.save_behind(synced.append)
+
+        synced[0](MasterFenced("replica 1 is master no more", epoch="2"))
+
+        assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+        offsets.save()
+        assert offsets_at(tmp_path).committed("T", "g", 0) == 5, "they stand in the table still"
 
     def test_a_sync_that_failed_is_tried_again(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

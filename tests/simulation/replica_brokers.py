@@ -35,7 +35,6 @@ from pocketmq.broker.replication.replica import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts
 from pocketmq.proto.errors import (
     DiskFailure,
-    MasterFenced,
     PocketMQError,
     RegistryUnavailable,
 )
@@ -240,10 +239,6 @@ class _Roles:
         )
         world.reigns.append((member.id, mastership.epoch))
         await self.broker.start(store=store, mastership=mastership)
-
-    def fence(self, error: MasterFenced) -> None:
-        if self.broker is not None:
-            self.broker.fence(error)
 
     async def follow(self) -> None:
         broker, self.broker = self.broker, None

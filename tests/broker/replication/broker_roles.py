@@ -12,7 +12,6 @@ import grpc.aio
 from pocketmq.broker.broker import Broker
 from pocketmq.broker.replication.mastership import Mastership
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import MasterFenced
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.message_store import MessageStore
 from pocketmq.store.os_disk import OsDisk
@@ -36,11 +35,6 @@ class BrokerRoles(AppendingRoles):
         self.broker = Broker.build(config, self._config, disk=OsDisk(), clock=SystemClock())
         await self.broker.start(store=store, mastership=mastership)
         self.store, self.mastership = store, mastership
-
-    def fence(self, error: MasterFenced) -> None:
-        super().fence(error)
-        if self.broker is not None:
-            self.broker.fence(error)
 
     async def follow(self) -> None:
         await super().follow()

@@ -19,7 +19,7 @@ from pocketmq.broker.replication.replica import ReplicaRole
 from pocketmq.broker.replication.running import ReplicaParts, RunningReplica
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.clock import SystemClock
-from pocketmq.proto.errors import DiskFailure, MasterFenced, PocketMQError, RegistryUnavailable
+from pocketmq.proto.errors import DiskFailure, PocketMQError, RegistryUnavailable
 from pocketmq.proto.rpc import connect
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.format.replica_files import BrokerIdentity
@@ -42,15 +42,13 @@ class AppendingRoles:
         self.led: list[int] = []
         #: What became of the stores that it led by when it had stopped.
         self.left: list[str] = []
-        self.fenced: list[MasterFenced] = []
+        self.fenced: list[PocketMQError] = []
 
     async def lead(self, store: MessageStore, mastership: Mastership) -> None:
         self.store, self.mastership = store, mastership
+        mastership.on_end(self.fenced.append)
         mastership.replicate((), lambda: store.max_log_offset)
         self.led.append(mastership.epoch)
-
-    def fence(self, error: MasterFenced) -> None:
-        self.fenced.append(error)
 
     async def follow(self) -> None:
         store, self.store, self.mastership = self.store, None, None

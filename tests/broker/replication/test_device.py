@@ -136,6 +136,15 @@ def test_a_replica_without_its_state_is_unclean_if_the_set_was_led(
     assert opened_and_closed(tmp_path, was_led=was_led).unclean is unclean
 
 
+def test_an_empty_replica_of_a_set_that_was_led_is_unclean_and_warns_of_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert opened_and_closed(tmp_path, was_led=True).unclean
+    assert opened_and_closed(tmp_path, was_led=True).unclean, "it stays so until it has caught up"
+
+    assert [one.getMessage() for one in caplog.records if one.name.endswith("device")] == []
+
+
 def test_a_cut_takes_records_and_epochs_and_is_no_loss(tmp_path: Path) -> None:
     found = used(tmp_path)
     found.cut(95)
