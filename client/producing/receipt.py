@@ -4,18 +4,20 @@ One reply acknowledges a whole run; `Receipts` makes the receipt of a message wh
 sender of a hundred thousand messages does not pay for a hundred thousand receipts that it never reads.
 
 A `SendFuture` is a `concurrent.futures.Future` in all that its users see, also to `concurrent.futures.wait` and
-`asyncio.wrap_future`; its lock, its condition and its list of callbacks are made when somebody first asks for them, and
-its receipt when it is looked at. So a message that nobody waits for costs a quarter of a microsecond here.
+`asyncio.wrap_future`; what callbacks and waiting threads need is made when they first ask for it, and its receipt when
+it is looked at. So a message that nobody waits for costs a quarter of a microsecond here.
 
 Thread contract: the client's event loop settles; any thread may ask.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, overload
 
@@ -26,6 +28,9 @@ from ...proto.recall_handle import encode_handle
 from ...proto.record import Host
 from ..message import Message
 from ..queue import Queue
+
+#: Where all futures tell of callbacks that fail.
+_futures_logger: Final = logging.getLogger("concurrent.futures")
 
 #: What a sender waits for: nothing, the log's pages (survives kill -9), the device, the devices of all in sync.
 Acks = Literal["none", "memory", "disk", "replicas"]
@@ -267,28 +272,33 @@ class Receipts(Sequence[Receipt]):
 # --- futures
 
 _FINISHED: Final = "FINISHED"
-#: Makes the conditions of futures: two threads may ask for one's at once.
+#: Makes what futures have on demand: two threads may ask for one's at once.
 _making = threading.Lock()
 
 
 class _Watch:
-    """What a future needs once somebody waits for it."""
+    """What `concurrent.futures.wait` and `as_completed` need of a future."""
 
-    __slots__ = ("callbacks", "condition", "waiters")
+    __slots__ = ("condition", "waiters")
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
         self.waiters: list[Any] = []
-        self.callbacks: list[Callable[[Any], object]] = []
 
 
 class SendFuture(Future[Receipt]):
-    """The receipt of one message, or why there is none. It cannot be cancelled."""
+    """The receipt of one message, or why there is none. It cannot be cancelled.
+
+    Without a lock: who wants to hear of the end appends to `_hearing` and then looks at `_state`; who settles sets
+    `_state` and then takes from `_hearing`. So one of the two sees the other, and because an entry is taken out before
+    it is called, by whomever, it is called once. Threads that wait stand in front: no callback keeps them waiting.
+    """
 
     # These are what Future's own methods work with; all but _state are made on demand.
     _state = "RUNNING"
     _exception: BaseException | None = None
     _watch: _Watch | None = None
+    _hearing: list[partial[Any]] | None = None
     _receipts: RunReceipts
     _index: int
     #: What was sent, until it is settled, and its bytes: so that a row of messages is a row of these, and the collector
@@ -316,10 +326,6 @@ class SendFuture(Future[Receipt]):
         return self._watched().waiters
 
     @property
-    def _done_callbacks(self) -> list[Callable[[Any], object]]:
-        return self._watched().callbacks
-
-    @property
     def _result(self) -> Receipt:  # type: ignore[override]
         return self._receipts.receipt(self._index)
 
@@ -327,9 +333,67 @@ class SendFuture(Future[Receipt]):
         return self._state is _FINISHED
 
     def result(self, timeout: float | None = None) -> Receipt:
-        if self._state is _FINISHED and self._exception is None:
+        error = self.exception(timeout)
+        if error is None:
             return self._receipts.receipt(self._index)
-        return super().result(timeout)
+        try:
+            raise error
+        finally:
+            del self, error  # As Future does: else error and frame would hold each other.
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self._state is not _FINISHED:
+            self._wait(timeout)
+        return self._exception
+
+    def _wait(self, timeout: float | None) -> None:
+        """Return once it is settled; raise TimeoutError after TIMEOUT seconds."""
+        waiting = threading.Lock()
+        waiting.acquire()
+        entry: partial[Any] = partial(_wake, waiting)
+        hearing = self._hearing_now()
+        try:
+            hearing.insert(0, entry)
+            while self._state is not _FINISHED:
+                if timeout is None:
+                    waiting.acquire()
+                elif (
+                    not waiting.acquire(timeout > 0, timeout if timeout > 0 else -1)
+                    and self._state is not _FINISHED
+                ):
+                    raise TimeoutError
+        finally:
+            _taken_out(hearing, entry)
+
+    def _hearing_now(self) -> list[partial[Any]]:
+        """Return who hears of the end: one list, whichever thread asks first."""
+        hearing = self._hearing
+        if hearing is None:
+            with _making:
+                hearing = self._hearing
+                if hearing is None:
+                    hearing = self._hearing = []
+        return hearing
+
+    def add_done_callback(self, fn: Callable[[Future[Receipt]], object]) -> None:
+        """Have FN called with this future once it is settled, by the client's thread; at once if it is."""
+        entry: partial[Any] = partial(
+            fn
+        )  # Told from others by what it is, whatever FN makes of `==`.
+        if self._state is not _FINISHED:
+            hearing = self._hearing_now()
+            hearing.append(entry)
+            if self._state is not _FINISHED or not _taken_out(hearing, entry):
+                return
+        self._call(entry)
+
+    def _call(self, entry: partial[Any]) -> None:
+        try:
+            entry(self)
+        except (
+            Exception
+        ):  # The edge: the application's callback may raise anything; Future logs it so.
+            _futures_logger.exception("exception calling callback for %r", self)
 
     def cancel(self) -> bool:
         """Return False: what was taken is sent."""
@@ -345,8 +409,7 @@ class SendFuture(Future[Receipt]):
         self.message = None
         # Who asks from here on sees the end; who asked before is told below.
         self._state = _FINISHED
-        if self._watch is not None:
-            self._tell(self._watch)
+        self._tell()
 
     def set_result(self, result: Receipt) -> None:
         raise AssertionError("a SendFuture is settled by acknowledge or refuse")
@@ -355,15 +418,36 @@ class SendFuture(Future[Receipt]):
         assert exception is not None
         self.refuse(exception)
 
-    def _tell(self, watch: _Watch) -> None:
-        with watch.condition:
-            for waiter in watch.waiters:
-                if self._exception is None:
-                    waiter.add_result(self)
-                else:
-                    waiter.add_exception(self)
-            watch.condition.notify_all()
-        self._invoke_callbacks()  # type: ignore[attr-defined]  # Future's own, missing in the stubs
+    def _tell(self) -> None:
+        """Have all hear of the end who asked to."""
+        if (watch := self._watch) is not None:
+            with watch.condition:
+                for waiter in watch.waiters:
+                    if self._exception is None:
+                        waiter.add_result(self)
+                    else:
+                        waiter.add_exception(self)
+                watch.condition.notify_all()
+        hearing = self._hearing
+        while hearing:
+            try:
+                entry = hearing.pop(0)
+            except IndexError:  # Whoever added it last saw the end, and took it out.
+                return
+            self._call(entry)
+
+
+def _wake(waiting: threading.Lock, _: object) -> None:
+    waiting.release()
+
+
+def _taken_out(hearing: list[partial[Any]], entry: partial[Any]) -> bool:
+    """Take ENTRY out of HEARING; return False if somebody else has."""
+    try:
+        hearing.remove(entry)
+    except ValueError:
+        return False
+    return True
 
 
 def message_of(future: SendFuture) -> Message:
@@ -380,8 +464,8 @@ def acknowledge_all(futures: Sequence[SendFuture], receipts: RunReceipts, first:
         future._index = index
         future.message = None
         future._state = _FINISHED
-        if future._watch is not None:
-            future._tell(future._watch)
+        if future._hearing or future._watch is not None:
+            future._tell()
 
 
 class SendOutcome(Protocol):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import signal
 import threading
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,6 +99,125 @@ def test_no_wake_up_is_lost_between_two_threads() -> None:
         thread.start()
         assert future.result(timeout=10).message_id == "id-0"
         thread.join()
+
+
+def test_callbacks_that_come_amid_the_end_are_called_once_each() -> None:
+    for _ in range(300):
+        future = SendFuture()
+        called: list[int] = []
+        callbacks = [
+            partial(lambda number, row, _: row.append(number), n, called) for n in range(4)
+        ]
+        adding = [threading.Thread(target=future.add_done_callback, args=(c,)) for c in callbacks]
+        settling = threading.Thread(target=settle, args=(future, False))
+        for thread in (*adding[:2], settling, *adding[2:]):
+            thread.start()
+        for thread in (*adding, settling):
+            thread.join()
+
+        assert sorted(called) == [0, 1, 2, 3]
+
+
+def test_a_callback_is_told_from_others_that_it_says_it_equals() -> None:
+    class Alike:
+        def __init__(self) -> None:
+            self.called = 0
+
+        def __call__(self, _: object) -> None:
+            self.called += 1
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    future, callbacks = SendFuture(), [Alike() for _ in range(3)]
+    for callback in callbacks:
+        future.add_done_callback(callback)
+
+    future.acknowledge(receipts(), 0)
+
+    assert [callback.called for callback in callbacks] == [1, 1, 1]
+
+
+def test_a_callback_that_raises_is_logged_and_keeps_no_other_from_hearing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    future = SendFuture()
+    called: list[object] = []
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    future.add_done_callback(fail)
+    future.add_done_callback(called.append)
+    future.acknowledge(receipts(), 0)
+    future.add_done_callback(fail)
+
+    assert called == [future]
+    assert [record.name for record in caplog.records] == ["concurrent.futures"] * 2
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_a_callback_keeps_no_thread_waiting() -> None:
+    future = SendFuture()
+    heard = threading.Event()
+    future.add_done_callback(lambda _: heard.wait(30))
+    future.add_done_callback(lambda _: settled.append(heard.is_set()))
+    settled: list[bool] = []
+
+    def wait() -> None:
+        future.result()
+        heard.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not future._hearing or len(future._hearing) < 3:
+        heard.wait(0.001)
+    future.acknowledge(receipts(), 0)
+    waiting.join()
+
+    assert settled == [True]
+
+
+def test_who_gave_up_waiting_leaves_nothing_behind() -> None:
+    future = SendFuture()
+
+    for timeout in (0, -1, 0.001):
+        with pytest.raises(TimeoutError):
+            future.result(timeout)
+    with pytest.raises(TimeoutError):
+        future.exception(0)
+
+    assert future._hearing == []
+
+
+def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind() -> None:
+    future, over = SendFuture(), threading.Event()
+
+    def raise_once(_number: int, _frame: object) -> None:
+        if not over.is_set():
+            over.set()
+            raise KeyboardInterrupt
+
+    def interrupt() -> None:  # Again: a signal may come just before the main thread waits.
+        while not future._hearing or not over.wait(0.05):
+            if future._hearing:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    usual = signal.signal(signal.SIGINT, raise_once)
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            future.result(60)
+        future.acknowledge(receipts(), 0)
+        interrupting.join()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+    assert future._hearing == []
+    assert future.result(0).queue_offset == 10
 
 
 async def test_a_coroutine_may_wait_for_one() -> None:
