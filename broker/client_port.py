@@ -28,12 +28,12 @@ from ..proto.rpc.listening import connections_fitting
 from ..proto.rpc.methods import ConnectionFigures, ConnectionTotals
 from ..proto.rpc.pages import Page
 from ..proto.services.port_services import PortServices
-from ..store.message_store import MessageStore
 from .certificates import Certificates
 from .config import BrokerConfig
 from .follower_port import FollowerReads, follower_methods
 from .registration import Registration, follower_state
 from .relays import WAIT_S, KnownMaster, Relays
+from .replication.follower_view import FollowerView
 from .replication.in_sync import ReplicaSettings
 
 logger = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class PortReplica(Protocol):
         ...
 
     @property
-    def followed_store(self) -> MessageStore | None:
-        """What it has of the set's log; None: it does not follow, or its store is not open."""
+    def follower_view(self) -> FollowerView | None:
+        """What it has of the set's log and tables; None: it does not follow, or that is not there at present."""
         ...
 
     @property
@@ -113,10 +113,9 @@ class ClientPort:
         self.relays = Relays(config.name, self._master, dial)
         status = unary(pb.BrokerStatusRequest, pb.BrokerStatusReply, self._status)
         own = service("pocketmq.v1.Broker", {"Status": status})
+        self._reads = FollowerReads(config, lambda: self._replica.follower_view, clock)
         services = PortServices(
-            follower_methods(
-                self.relays, own, FollowerReads(config, lambda: self._replica.followed_store)
-            ),
+            follower_methods(self.relays, own, self._reads),
             lambda: self._carrier,
             {"writable": _never, "master": _never},
         )
@@ -149,6 +148,7 @@ class ClientPort:
         for task in list(self._tasks):
             task.cancel()
         await self._unregister()
+        self._reads.stop()
         await self.relays.close()
         await self._carrier.stop(self._config.stop_grace_ms / 1000)
 

@@ -1,8 +1,9 @@
 """The client port of a replica that follows: what clients hear who come to it, and not to the master.
 
     pocketmq.v1.Broker       MasterFenced, with the master's address and epoch once both are known: our own clients go
-                             there at once. What the follower serves itself comes from OWN, and fetches that may be
-                             from any replica (`from_any`) from READS, up to what it knows to be confirmed
+                             there at once. What the follower serves itself comes from OWN; fetches and offsets of
+                             groups that may be from any replica (`from_any`) from READS, up to what it knows to be
+                             confirmed
     apache.rocketmq.v2       carried to the master (relays.py), since official clients know no such answer; so are their
                              measurements. Streams for traces are held open and left alone, as the broker does
 
@@ -21,6 +22,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ..proto.clock import Clock
+from ..proto.errors import PocketMQError
 from ..proto.errors_wire import to_wire
 from ..proto.gen import opencensus_pb2 as census
 from ..proto.gen import otlp_metrics_pb2 as otlp
@@ -29,9 +32,13 @@ from ..proto.gen import rocketmq_v2_pb2 as v2
 from ..proto.rpc import Call, Method, MethodKind, MethodTable, Stream
 from ..store.message_store import MessageStore
 from .config import BrokerConfig
-from .fetch import limits_of, read_once
+from .fetch import FilteredFetch, limits_of, read_once
+from .filters import Filters, choice_of
+from .queue_contents import QUEUES_MAX, add_unread, bounds_of
 from .relays import Relays
+from .replication.follower_view import FollowerView
 from .service_v2.measurements import trace_methods
+from .timers import Timers
 
 _RELAYED: Final = (
     v2.DESCRIPTOR.services_by_name["MessagingService"],
@@ -48,38 +55,101 @@ _LOOK_S: Final = 0.05
 
 
 class FollowerReads:
-    """What a follower with CONFIG hands out of its own store, which STORE returns; None: it is not open.
+    """What a follower with CONFIG answers to requests that say `from_any`, of what it has, which VIEW returns.
+
+    It answers what its master would have answered a moment before, and refuses all else: what it does not have, while
+    it does not know whether its master has; what it has damaged; a queue of which it does not know that it may be read.
 
     A fetch waits by looking again every _LOOK_S, WAITS_MAX of them at once; more are answered with nothing.
     """
 
-    def __init__(self, config: BrokerConfig, store: Callable[[], MessageStore | None]) -> None:
+    def __init__(
+        self, config: BrokerConfig, view: Callable[[], FollowerView | None], clock: Clock
+    ) -> None:
         self._config = config
-        self._store = store
+        self._view = view
+        self._filters = Filters(Timers(clock), clock)
         self._waiting = 0
 
     def serves(self, request: Any) -> bool:
-        """Tell whether it answers REQUEST: one that may be from any replica, of which nothing is filtered out."""
-        may = isinstance(request, pb.FetchRequest) and request.from_any
-        return may and not request.HasField("filter") and self._store() is not None
+        """May REQUEST be answered here?"""
+        if self._view() is None:
+            return False
+        if isinstance(request, pb.GroupOffsetsRequest):
+            # What a group has ever read, and what was popped, is asked of the master.
+            return request.from_any and len(request.queues) > 0 and not request.with_lent
+        if not isinstance(request, pb.FetchRequest) or not request.from_any:
+            return False
+        # The accounts of what filters leave out are the master's.
+        waits = request.min_bytes > 0 and request.max_wait_ms > 0
+        return not request.HasField("filter") or not (request.group or waits)
 
-    async def answer(self, request: pb.FetchRequest) -> pb.FetchReply | None:
-        """Return the answer once there is something, or the time of REQUEST is over; None: the store was closed."""
-        loop, limits = asyncio.get_running_loop(), limits_of(request, self._config)
+    async def fetch(self, request: pb.FetchRequest) -> pb.FetchReply | None:
+        """Return the answer once there is something, or the time of REQUEST is over; None: it is refused."""
+        loop = asyncio.get_running_loop()
         wait_ms = (
             min(request.max_wait_ms, self._config.fetch_wait_max_ms) if request.min_bytes else 0
         )
         until = loop.time() + (wait_ms / 1000 if self._waiting < WAITS_MAX else 0)
         self._waiting += 1
         try:
-            while (store := self._store()) is not None:
-                low, high = store.queue_bounds(request.topic, request.queue)
-                if not low <= request.offset == high or loop.time() >= until:
-                    return read_once(store, request, limits)[0]
+            while (view := self._view()) is not None:
+                low, high = view.store.queue_bounds(request.topic, request.queue)
+                has_queue = view.tables.has_queue(request.topic, request.queue)
+                if not has_queue or request.offset < low:
+                    return None
+                if request.offset >= high and not view.is_current:
+                    return None
+                if request.offset < high or loop.time() >= until:
+                    return await self._read(request, view.store)
                 await asyncio.sleep(min(_LOOK_S, max(0.0, until - loop.time())))
         finally:
             self._waiting -= 1
         return None
+
+    async def _read(self, request: pb.FetchRequest, store: MessageStore) -> pb.FetchReply | None:
+        """Return what STORE has; None for an error, or where it lacks or has damaged what may be sound elsewhere."""
+        limits = limits_of(request, self._config)
+        try:
+            choice = choice_of(request.filter) if request.HasField("filter") else None
+            if choice is None:
+                reply, _ = read_once(store, request, limits)
+            else:
+                answer: asyncio.Future[pb.FetchReply] = asyncio.get_running_loop().create_future()
+                done = answer.set_result
+                FilteredFetch(request, limits, choice, store, self._filters, done).look_once()
+                reply = await answer
+        except PocketMQError:
+            return None
+        return None if reply.error.name or reply.lost_count else reply
+
+    def group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply | None:
+        """Return what a group has committed, and where its queues begin and end; None: it is refused."""
+        view = self._view()
+        if view is None or not view.is_current:
+            return None
+        tables, store = view.tables, view.store
+        known = all(tables.has_queue(one.topic, one.queue) for one in request.queues)
+        if tables.offsets_epoch != view.epoch or not known or len(request.queues) > QUEUES_MAX:
+            return None
+        offsets = []
+        for queue in request.queues:
+            offset, text = tables.committed(queue.topic, request.group, queue.queue)
+            one = pb.GroupOffset(topic=queue.topic, queue=queue.queue, offset=offset)
+            if text:
+                one.metadata = text
+            offsets.append(one)
+        try:
+            if request.with_times:
+                add_unread(store, offsets)
+            bounds = bounds_of(store, request.queues)
+        except PocketMQError:
+            return None
+        return pb.GroupOffsetsReply(offsets=offsets, bounds=bounds, follows=True)
+
+    def stop(self) -> None:
+        """Go on with nothing any more."""
+        self._filters.stop()
 
 
 def follower_methods(
@@ -104,6 +174,10 @@ def _refused(described: MethodDescriptor, relays: Relays, reads: FollowerReads |
     if not described.client_streaming:
 
         async def refuse(request: Message, call: Call) -> Message:
+            if isinstance(request, pb.GroupOffsetsRequest) and reads and reads.serves(request):
+                found = reads.group_offsets(request)
+                if found is not None:
+                    return found
             raise await relays.not_master()
 
         return Method(path, MethodKind.UNARY, *types, refuse)
@@ -143,7 +217,7 @@ class RefusedStream:
 
     def _read(self, request: pb.FetchRequest, reads: FollowerReads) -> Awaitable[None] | None:
         async def read() -> None:
-            reply = await reads.answer(request)
+            reply = await reads.fetch(request)
             if reply is None:
                 self._refuse(request)
             else:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ..proto.commit_metadata import check_metadata
-from ..proto.errors import InvalidArgument, InvalidRecord, PocketMQError
+from ..proto.errors import InvalidArgument, PocketMQError
 from ..proto.gen import pocketmq_v1_pb2 as pb
-from ..proto.record import decode_record
 from ..proto.rpc import LATER, Call, Later, MethodTable, bidi, service, unary
 from ..proto.topics import check_group
 from ..store.format.state_tables import GroupConfig, TopicConfig
@@ -22,15 +20,12 @@ from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, 
 from .lookup import Lookups
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
+from .queue_contents import add_unread, bounds_of, check_count, stored_ms
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
 from .streams import FetchStream, ProduceStream
 from .topics import TYPE_ATTRIBUTE, Topics
 
-#: Queues in one request: the loop serves nobody else meanwhile.
-QUEUES_MAX: Final = 10_000
-#: So many queue entries are added up for one request: some 20 ms.
-UNREAD_ENTRIES_MAX: Final = 2_000_000
 #: Letters of who moves a group.
 _WHO_MAX: Final = 200
 #: Waits until the name servers know the topics as they are now.
@@ -133,7 +128,7 @@ class BrokerService:
         self, request: pb.CommitOffsetsRequest, call: Call
     ) -> pb.CommitOffsetsReply | Later:
         """Note offsets of a group: all of them, or none if one is bad or of a queue that somebody else holds."""
-        _check_count("offsets", len(request.offsets))
+        check_count("offsets", len(request.offsets))
         check_own_choice(request.group)
         for one in request.offsets:
             self._topics.for_reading(one.topic, one.queue)
@@ -206,7 +201,7 @@ class BrokerService:
 
     def group_offsets(self, request: pb.GroupOffsetsRequest, call: Call) -> pb.GroupOffsetsReply:
         """Answer what a group committed: of the queues asked for, or of all that are still there."""
-        _check_count("queues", len(request.queues))
+        check_count("queues", len(request.queues))
         check_group(request.group)
         offsets = []
         for queue in request.queues:
@@ -224,30 +219,20 @@ class BrokerService:
             if text := self._offsets.metadata(one.topic, request.group, one.queue):
                 one.metadata = text
         if request.with_times:
-            self._add_unread(offsets)
+            add_unread(self._store, offsets)
+        if request.with_times or request.with_lent:
             self._add_lent(request.group, offsets)
-        return pb.GroupOffsetsReply(offsets=offsets)
+        bounds = bounds_of(self._store, request.queues) if request.from_any else ()
+        return pb.GroupOffsetsReply(offsets=offsets, bounds=bounds)
 
     def _add_lent(self, group: str, offsets: list[pb.GroupOffset]) -> None:
         """Tell of each of OFFSETS what GROUP popped there and has not finished."""
         for one in offsets:
             one.lent_count, one.read_to = self._pops.lent(group, one.topic, one.queue)
 
-    def _add_unread(self, offsets: list[pb.GroupOffset]) -> None:
-        """Tell of each of OFFSETS since when messages are unread, and how many bytes; others must not wait for it."""
-        left = UNREAD_ENTRIES_MAX
-        for one in offsets:
-            one.unread_store_time_ms = self._stored_ms(one.topic, one.queue, one.offset)
-            if one.offset < 0:
-                continue  # Where the group will begin is its own choice.
-            size, count = self._store.unread_bytes(one.topic, one.queue, one.offset, left)
-            left -= count
-            if size is not None:
-                one.unread_bytes = size
-
     def queue_offsets(self, request: pb.QueueOffsetsRequest, call: Call) -> pb.QueueOffsetsReply:
         """Answer where queues begin and end, and where an instant lies in them."""
-        _check_count("queues", len(request.queues))
+        check_count("queues", len(request.queues))
         time_ms = request.time_ms if request.HasField("time_ms") else None
         for queue in request.queues:
             self._topics.for_reading(queue.topic, queue.queue)
@@ -260,22 +245,13 @@ class BrokerService:
     def _bounds(self, topic: str, queue: int, *, time_ms: int | None = None) -> pb.QueueOffsets:
         low, high = self._store.queue_bounds(topic, queue)
         bounds = pb.QueueOffsets(topic=topic, queue=queue, min_offset=low, max_offset=high)
-        bounds.min_store_time_ms = self._stored_ms(topic, queue, low)
+        bounds.min_store_time_ms = stored_ms(self._store, topic, queue, low)
         if time_ms is not None:
             has_any = low < high
             bounds.offset_at_time = (
                 self._store.offset_by_time(topic, queue, time_ms) if has_any else high
             )
         return bounds
-
-    def _stored_ms(self, topic: str, queue: int, offset: int) -> int:
-        """Return when the first message from OFFSET on was stored; −1: there is none, or it is damaged."""
-        low, high = self._store.queue_bounds(topic, queue)
-        if max(low, offset) < high:
-            found = self._store.read_queue(topic, queue, max(low, offset), 1, 1).records
-            with contextlib.suppress(InvalidRecord):
-                return decode_record(found).store_timestamp_ms
-        return -1
 
     # --- topics and groups
 
@@ -389,16 +365,6 @@ def when_replicated(state: StateSource | None, done: Safe, *files: str) -> None:
         done(None)
     else:
         state.when_replicated(done, *files)
-
-
-def _check_count(field: str, count: int) -> None:
-    if count > QUEUES_MAX:
-        raise InvalidArgument(
-            f"{field}: {count} in one request, the limit is {QUEUES_MAX}: ask in parts",
-            field=field,
-            limit=QUEUES_MAX,
-            value=count,
-        )
 
 
 def topic_message(topic: TopicConfig) -> pb.TopicConfig:

@@ -38,7 +38,7 @@ _LOCAL_HOST_TIMEOUT_S: Final = 1.0
 _PAUSE_MS: Final = 20
 _PAUSE_MAX_MS: Final = 200
 #: Not the master (any more), and did nothing of what was asked.
-_REFUSED: Final = (MasterFenced, ShuttingDown)
+NOT_MASTER: Final = (MasterFenced, ShuttingDown)
 
 
 class Session:
@@ -78,9 +78,9 @@ class Session:
             connection = self.connections.to(address)
             try:
                 return await connection.call(BROKER + method, request, reply_type, timeout_ms)
-            except (Disconnected, RequestTimeout, *_REFUSED) as error:
+            except (Disconnected, RequestTimeout, *NOT_MASTER) as error:
                 moved = self.routes.astray(broker, address, error)
-                again = isinstance(error, (Disconnected, *_REFUSED) if repeatable else _REFUSED)
+                again = isinstance(error, (Disconnected, *NOT_MASTER) if repeatable else NOT_MASTER)
                 late = self.clock.now_ms() + pause_ms > deadline_ms
                 if late or not again or not self.routes.is_replicated(broker):
                     raise

@@ -22,7 +22,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import Call, MethodTable, Receiver, Stream, bidi, service, unary
-from ...store.message_store import MessageStore
+from .follower_view import FollowerView
 from .in_sync import ReplicaSettings
 from .registry import LiveNode, VersionedCell
 from .replica import ReplicaRole
@@ -202,12 +202,12 @@ class ReplicaNode:
         return (node.address, core.seen.cell.epoch) if core.seen and node else None
 
     @property
-    def followed_store(self) -> MessageStore | None:
-        """What it has of the set's log; None: it is master, or its store is not open."""
+    def follower_view(self) -> FollowerView | None:
+        """What it has of the set's log and tables; None: it is master, or that is not there at present."""
         running = self._running
         if running is None or self.role is ReplicaRole.MASTER:
             return None
-        return running.followed_store
+        return running.follower_view
 
     @property
     def client_addresses(self) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ...proto.clock import Readings
 from ...proto.errors import (
@@ -33,6 +33,7 @@ from ...proto.rpc import Stream
 from ...store.message_store import MessageStore
 from . import effects
 from .device import ReplicaDevice
+from .follower_view import FollowerView
 from .frames import check_state_ack
 from .in_sync import ReplicaSettings
 from .links import Dial, FollowerLink, MasterLink
@@ -85,6 +86,13 @@ class ReplicaParts:
     roles: Roles
 
 
+class _Heard(NamedTuple):
+    """Over which link a master was heard last, and up to where its log was confirmed then."""
+
+    link: int = 0
+    confirm: int = 0
+
+
 class RunningReplica:
     """The replica SETTINGS.replica_id with PARTS, which begins with STATE; NEXT_LINK numbers links, each once."""
 
@@ -120,6 +128,7 @@ class RunningReplica:
         #: The broker that was master is about to stop.
         self._stopping: asyncio.Task[None] | None = None
         self._master_min_offset = 0
+        self._heard = _Heard()
         self._ticking: asyncio.TimerHandle | None = None
         self._due_ms = {"flush": 0, "clean": 0, "progress": 0}
         self._not_followed = Silence("the master is not followed", clock)
@@ -209,10 +218,26 @@ class RunningReplica:
         return self.core.epoch
 
     @property
-    def followed_store(self) -> MessageStore | None:
-        """Its store, unless that is not open, or what is in it is being replaced."""
-        device = self._device
-        return device.store if device.is_open and not self._is_working else None
+    def follower_view(self) -> FollowerView | None:
+        """What it has of a master's log and tables; None: it follows none, or that is being replaced."""
+        device, tables = self._device, self._state.tables
+        if tables is None or not device.is_open or self._is_working:
+            return None
+        return FollowerView(device.store, tables, self.core.epoch_seen, self._is_current())
+
+    def _is_current(self) -> bool:
+        """Has it all that its master had confirmed when it was heard last, and is that the master as far as is known?
+
+        That was a heartbeat ago, or SILENT_MS at the most: the link is closed then.
+        """
+        core, link = self.core, self._links.get(self._heard.link)
+        return (
+            isinstance(link, MasterLink)
+            and link.is_open
+            and link.master == core.master
+            and core.confirm >= self._heard.confirm
+            and core.lease_holds(self.now_ms())
+        )
 
     @property
     def hears_master(self) -> bool:
@@ -358,6 +383,7 @@ class RunningReplica:
             return self._idle_later()
         self._give(lambda core: core.reply(link, frame, self.now_ms()))
         if frame.HasField("bytes"):
+            self._heard = _Heard(link, frame.bytes.confirm)
             self._master_min_offset = frame.bytes.min_offset
             self._not_followed.over()
         return self._idle_later()

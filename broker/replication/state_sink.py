@@ -39,6 +39,7 @@ from ...store.state_files import StateFile
 from ..accounts.account import Account
 from ..accounts.accounts import AccountFile, Accounts
 from ..offsets import Offsets, Safe
+from .follower_view import FollowerTables
 from .frames import STATE_SIZE_MAX, check_state
 from .state_deliveries import POPS_FILE, PopsSink
 from .state_source import (
@@ -50,6 +51,7 @@ from .state_source import (
     TOPICS_FILE,
     EntryKey,
     account_key,
+    epoch_of,
 )
 from .state_timers import TIMERS_FILE, TimersSink
 
@@ -140,6 +142,16 @@ class StateSink:
             kept.table.start(self._saver, self._store.flusher, self._store.call_owner)
         self._offsets.offsets.start(self._saver, self._store.call_owner)
         self._accounts.accounts.start(self._saver, self._store.call_owner)
+
+    @property
+    def tables(self) -> FollowerTables:
+        """What was taken in."""
+        return FollowerTables(
+            self._topics.table.entries,
+            self._accounts.accounts,
+            self._offsets.offsets,
+            epoch_of(self._applied[OFFSETS_FILE]),
+        )
 
     # --- following
 

@@ -279,7 +279,7 @@ class StateSource:
         return self._parts[name].is_kept
 
     def _count_of(self, version: int) -> int:
-        return version & (1 << _COUNT_BITS) - 1 if version >> _COUNT_BITS == self._epoch else 0
+        return version & (1 << _COUNT_BITS) - 1 if epoch_of(version) == self._epoch else 0
 
     def _look(self, *, kept_only: bool) -> None:
         for part in self._parts.values():
@@ -349,6 +349,11 @@ class StateSource:
             frame.diff = content
             frame.base = self._epoch << _COUNT_BITS | base
         return frame
+
+
+def epoch_of(version: int) -> int:
+    """Return the epoch of the master that has told VERSION of a file; 0: nobody has."""
+    return version >> _COUNT_BITS
 
 
 # --- parts

@@ -12,6 +12,7 @@ from ...proto.clock import Readings
 from ...proto.errors import MasterFenced
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...store.message_store import MessageStore
+from .follower_view import FollowerTables
 from .state_sink import StateSink
 from .state_source import StatePart, StateSource
 
@@ -78,6 +79,11 @@ class StateStream:
 
     def _acknowledge(self, ack: pb.FollowStateAck) -> None:
         self._send(self._upstream, pb.FollowRequest(state_ack=ack))
+
+    @property
+    def tables(self) -> FollowerTables | None:
+        """What a master has told; None: this replica follows none."""
+        return None if self._sink is None else self._sink.tables
 
     # --- being followed
 

@@ -5,7 +5,7 @@ error                                   what happens
 lease lost                              the source is told, and reading ends
 offset out of range                     on at the nearest offset that is there, with a warning
 not the master, which is known          again there, at once
-any, of a replica that follows          again at the master, which is read from for MASTER_MS
+any, of a replica that follows          again at the master (follower_choice.py), at once
 retriable; topic or queue not there     a pause that doubles, then again, with the route asked for anew
 any other                               the same, and the application meets the error
 
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol, TypeAlias
 
 from ...proto.errors import (
     CorruptRecord,
@@ -40,6 +40,7 @@ from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_topic, retry_topic
 from ..config import ConsumerConfig, Start
 from ..connections import Connection
+from ..follower_choice import FollowerChoice
 from ..message_batch import NO_MESSAGES, MessageBatch
 from ..queue import Queue, find_queue
 from ..received_message import Decode, FetchedRun, ReceivedMessage
@@ -50,8 +51,9 @@ from .supply import Supply
 
 logger = logging.getLogger(__name__)
 
-#: How long a reader that may read from any replica stays with the master after one could not serve it.
-MASTER_MS: Final = 5_000
+#: The answer to a fetch, and its messages if there are any.
+Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
+
 _MAY_COME_BACK = (TopicNotFound, QueueNotFound, NotReadable)
 
 
@@ -101,15 +103,15 @@ class QueueReader:
         self._session = parts.session
         self._counts = parts.counts
         self._decode = value_decoder(parts.config.value_deserializer)
-        #: Who was asked last, and whether that was a replica that follows.
+        #: Which master was asked last.
         self._address = ""
-        self._is_elsewhere = False
-        self._reads_any = (
-            isinstance(parts.config, ConsumerConfig) and parts.config.read_from == "any"
+        #: Of a filter the master counts what it leaves out.
+        reads_any = isinstance(parts.config, ConsumerConfig) and parts.config.read_from == "any"
+        self._followers = (
+            FollowerChoice(parts.session, self._queue.broker)
+            if reads_any and self._filter is None
+            else None
         )
-        #: Which of the other replicas is read from, and from when on.
-        self._turn = parts.session.random.randrange(1 << 16) if self._reads_any else 0
-        self._any_from_ms = 0
         #: Where to fetch next; None: where the settings say.
         self._offset: int | None = None
         self._failures = 0
@@ -145,8 +147,6 @@ class QueueReader:
                 self._supply.source.lost(self.held)
                 return
             except OffsetOutOfRange as error:
-                if self._leave_elsewhere():
-                    continue  # It may lag, or have another beginning: what holds is what the master has.
                 self._offset = self._nearest(error)
                 self._sink.started(self._queue, self._offset)
             except PocketMQError as error:
@@ -167,21 +167,26 @@ class QueueReader:
             filter=self._filter,
             lease=self.held.token,
         )
-        timeout_ms = config.fetch_wait_ms + config.request_timeout_ms
-        self._address = self._place()
-        request.from_any = self._is_elsewhere
-        sent_ms = self._session.clock.now_ms()
-        reply, run = await fetch_run(
-            self._session.connections.to(self._address),
-            request,
-            timeout_ms,
+        fetch = partial(
+            fetch_run,
+            request=request,
+            timeout_ms=config.fetch_wait_ms + config.request_timeout_ms,
             broker=queue.broker,
             decode=self._decode,
             check_crcs=config.check_crcs,
             body_bytes_max=config.body_bytes_max,
         )
-        if not self._is_elsewhere:
+        found: Fetched | None = None
+        if self._followers is not None:
+            request.from_any = True
+            found = await self._followers.ask(fetch)
+        if found is None:
+            request.from_any = False
+            self._address = self._session.routes.address(queue.broker)
+            sent_ms = self._session.clock.now_ms()
+            found = await fetch(self._session.connections.to(self._address))
             self._supply.source.fetched(self.held, sent_ms)
+        reply, run = found
         self.max_offset = reply.max_offset
         self._counts.filtered += reply.filtered_count
         if reply.clock_waits:
@@ -197,25 +202,6 @@ class QueueReader:
             clock = self._session.clock
             await clock.sleep_until(clock.now_ms() + config.retry_backoff_ms)
         return max(offset, reply.next_offset)
-
-    def _place(self) -> str:
-        """Return where to fetch: at the master, or at another replica if those may be read from."""
-        routes, broker = self._session.routes, self._queue.broker
-        self._is_elsewhere = False
-        if self._reads_any and self._filter is None:
-            others = routes.others(broker)
-            if others and self._session.clock.now_ms() >= self._any_from_ms:
-                self._is_elsewhere = True
-                return others[self._turn % len(others)]
-        return routes.address(broker)
-
-    def _leave_elsewhere(self) -> bool:
-        """Stay with the master for a while, if it was another replica that could not serve; return whether it was."""
-        was_elsewhere, self._is_elsewhere = self._is_elsewhere, False
-        if was_elsewhere:
-            self._turn += 1
-            self._any_from_ms = self._session.clock.now_ms() + MASTER_MS
-        return was_elsewhere
 
     def _note_lost(self, offset: int, reply: pb.FetchReply) -> None:
         self._counts.lost += reply.lost_count
@@ -248,8 +234,6 @@ class QueueReader:
         return nearest
 
     async def _pause(self, error: PocketMQError) -> None:
-        if self._leave_elsewhere():
-            return
         moved = self._session.routes.astray(self._queue.broker, self._address, error)
         if isinstance(error, Disconnected | MasterFenced):
             self._supply.doubt(self.held)
@@ -304,7 +288,7 @@ async def fetch_run(
     decode: Decode,
     check_crcs: bool,
     body_bytes_max: int,
-) -> tuple[pb.FetchReply, FetchedRun | None]:
+) -> Fetched:
     """Fetch what REQUEST asks for; return the answer, and its messages if there are any.
 
     If there is a wrong body (CHECK_CRCS), or what is no record, the broker is asked once more, to compare what it has.

@@ -370,20 +370,28 @@ class CommitOffsetsReply(_message.Message):
     def __init__(self) -> None: ...
 
 class GroupOffsetsRequest(_message.Message):
-    __slots__ = ("group", "queues", "with_times")
+    __slots__ = ("group", "queues", "with_times", "with_lent", "from_any")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WITH_TIMES_FIELD_NUMBER: _ClassVar[int]
+    WITH_LENT_FIELD_NUMBER: _ClassVar[int]
+    FROM_ANY_FIELD_NUMBER: _ClassVar[int]
     group: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueId]
     with_times: bool
-    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueId, _Mapping]]] = ..., with_times: _Optional[bool] = ...) -> None: ...
+    with_lent: bool
+    from_any: bool
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueId, _Mapping]]] = ..., with_times: _Optional[bool] = ..., with_lent: _Optional[bool] = ..., from_any: _Optional[bool] = ...) -> None: ...
 
 class GroupOffsetsReply(_message.Message):
-    __slots__ = ("offsets",)
+    __slots__ = ("offsets", "bounds", "follows")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    bounds: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    follows: bool
+    def __init__(self, offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., bounds: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class QueueOffsetsRequest(_message.Message):
     __slots__ = ("queues", "time_ms")

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from pocketmq.broker.accounts.accounts import Accounts
 from pocketmq.broker.config import BrokerConfig
 from pocketmq.broker.follower_port import FollowerReads, follower_methods
+from pocketmq.broker.offsets import Offsets
 from pocketmq.broker.relays import KnownMaster, Relays
+from pocketmq.broker.replication.follower_view import FollowerTables, FollowerView
 from pocketmq.client.connections import BROKER, GrpcConnections
+from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import MasterFenced
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
 from pocketmq.proto.gen import rocketmq_v2_pb2 as v2
 from pocketmq.proto.rpc import MethodTable, service, unary
 from pocketmq.proto.rpc.channel import Http2Channel
-from pocketmq.store.message_store import MessageStore
+from pocketmq.store.format.state_tables import TopicConfig
+from pocketmq.store.state_files import StateFile
 
 from ..runs import make_run, open_store
 from .following import Follower, followed
@@ -152,45 +157,182 @@ async def test_what_a_follower_serves_itself_is_not_refused() -> None:
 # ---------------------------------------------------------------- reads
 
 
-async def test_a_follower_hands_out_what_is_confirmed_and_waits_for_more(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    try:
-        ends = [store.append(make_run("A", 0, [body])).end_offset for body in (b"1", b"2")]
-        store.confirm(ends[0])
-        reads = FollowerReads(BrokerConfig(), lambda: store)
-        fetch = pb.FetchRequest(topic="A", from_any=True, min_bytes=1, max_wait_ms=5_000)
-        assert reads.serves(fetch)
+class Reading:
+    """A follower's store in FOLDER, and what is read of it there."""
 
-        reply = await reads.answer(fetch)
-        assert reply is not None
-        assert (reply.next_offset, reply.max_offset) == (1, 1)
+    def __init__(self, folder: Path) -> None:
+        self.store = open_store(folder)
+        self.topics = {"A": TopicConfig(name="A", read_queues=1, write_queues=1)}
+        self.offsets = Offsets(
+            StateFile(self.store.disk, self.store.config.path, "consumerOffset.json"), lambda: 0
+        )
+        self.accounts = Accounts()
+        self.epoch = self.told_epoch = 3
+        self.is_current = True
+        self.clock = VirtualClock()
+        self.reads = FollowerReads(BrokerConfig(), self.view, self.clock)
 
-        fetch.offset = 1
-        waiting = asyncio.create_task(reads.answer(fetch))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        store.confirm(ends[1])
-        reply = await waiting
-        assert reply is not None
-        assert (reply.next_offset, len(reply.records) > 0) == (2, True)
+    def view(self) -> FollowerView:
+        tables = FollowerTables(self.topics, self.accounts, self.offsets, self.told_epoch)
+        return FollowerView(self.store, tables, self.epoch, self.is_current)
 
-        fetch.offset = 7
-        reply = await reads.answer(fetch)
-        assert reply is not None
-        assert reply.error.name == "OffsetOutOfRange"
-    finally:
-        store.close()
+    def put(self, *bodies: bytes, tag: str = "") -> list[int]:
+        """Append BODIES, which are not confirmed, to queue 0 of A; return where each ends in the log."""
+        return [
+            self.store.append(make_run("A", 0, [body], {"TAGS": tag} if tag else {})).end_offset
+            for body in bodies
+        ]
+
+    async def fetch(self, offset: int = 0, **request: Any) -> pb.FetchReply | None:
+        fetch = pb.FetchRequest(topic="A", offset=offset, from_any=True, **request)
+        assert self.reads.serves(fetch)
+        return await self.reads.fetch(fetch)
+
+    def group_offsets(self, **request: Any) -> pb.GroupOffsetsReply | None:
+        asked = pb.GroupOffsetsRequest(
+            group="G", queues=[pb.QueueId(topic="A", queue=0)], from_any=True, **request
+        )
+        assert self.reads.serves(asked)
+        return self.reads.group_offsets(asked)
 
 
-def test_what_a_follower_does_not_read_for_others() -> None:
-    open_ = FollowerReads(BrokerConfig(), lambda: cast("MessageStore", object()))
-    closed = FollowerReads(BrokerConfig(), lambda: None)
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Reading]:
+    made = Reading(tmp_path)
+    yield made
+    made.reads.stop()
+    made.store.close()
+
+
+async def test_a_follower_hands_out_what_is_confirmed_and_waits_for_more(reading: Reading) -> None:
+    ends = reading.put(b"1", b"2")
+    reading.store.confirm(ends[0])
+
+    reply = await reading.fetch(min_bytes=1, max_wait_ms=5_000)
+    assert reply is not None
+    assert (reply.next_offset, reply.max_offset) == (1, 1)
+
+    waiting = asyncio.create_task(reading.fetch(1, min_bytes=1, max_wait_ms=60_000))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    reading.store.confirm(ends[1])
+    reply = await waiting
+    assert reply is not None
+    assert (reply.next_offset, len(reply.records) > 0) == (2, True)
+
+
+async def test_a_follower_waits_for_what_its_master_has_handed_out_already(
+    reading: Reading,
+) -> None:
+    ends = reading.put(b"1", b"2", b"3")
+    reading.store.confirm(ends[0])
+    waiting = asyncio.create_task(reading.fetch(2, min_bytes=1, max_wait_ms=60_000))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+
+    reading.store.confirm(ends[2])
+
+    reply = await waiting
+    assert reply is not None
+    assert (reply.next_offset, len(reply.records) > 0) == (3, True)
+
+
+async def test_what_a_follower_lacks_it_refuses_unless_the_master_has_nothing_more(
+    reading: Reading,
+) -> None:
+    ends = reading.put(b"1")
+    reading.store.confirm(ends[0])
+    assert await reading.fetch(7) is None
+
+    reading.is_current = False
+
+    assert await reading.fetch(1, min_bytes=1, max_wait_ms=60_000) is None
+    assert await reading.fetch(0) is not None, "what is confirmed stays so"
+
+
+async def test_a_queue_that_a_follower_does_not_know_it_refuses(reading: Reading) -> None:
+    reading.store.confirm(reading.put(b"1")[0])
+    reading.topics["A"] = TopicConfig(name="A", read_queues=1, write_queues=1, permission=2)
+    assert await reading.fetch() is None
+
+    del reading.topics["A"]
+    assert await reading.fetch() is None
+
+
+async def test_what_is_damaged_at_a_follower_it_refuses_since_the_master_may_have_it(
+    reading: Reading, tmp_path: Path
+) -> None:
+    first, second = reading.put(b"one", b"two")
+    reading.store.confirm(second)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    at = path.read_bytes().index(b"two", first)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"2..")
+
+    assert await reading.fetch(1, check_crcs=True) is None
+    reply = await reading.fetch(0, max_messages=1, check_crcs=True)
+    assert reply is not None
+    assert reply.next_offset == 1
+
+
+async def test_a_follower_filters_for_who_is_no_group_and_does_not_wait(reading: Reading) -> None:
+    wanted = pb.Filter(kind=pb.Filter.TAG, expression="red")
+    ends = reading.put(b"1", tag="red") + reading.put(b"2", tag="blue")
+    reading.store.confirm(ends[-1])
+
+    reply = await reading.fetch(filter=wanted)
+
+    assert reply is not None
+    assert (reply.next_offset, reply.filtered_count) == (2, 1)
+    assert b"red" in reply.records
+    assert b"blue" not in reply.records
+    asked = pb.FetchRequest(topic="A", from_any=True, filter=wanted)
+    assert reading.reads.serves(asked)
+    asked.group = "G"
+    assert not reading.reads.serves(asked)
+    asked.group, asked.min_bytes, asked.max_wait_ms = "", 1, 1
+    assert not reading.reads.serves(asked)
+
+
+async def test_offsets_of_groups_come_with_bounds_of_the_same_moment(reading: Reading) -> None:
+    ends = reading.put(b"1", b"2", b"3")
+    reading.store.confirm(ends[1])
+    reading.offsets.commit("A", "G", 0, 1)
+    reading.accounts.annotate(("G", "A", 0), 1, "half")
+
+    reply = reading.group_offsets(with_times=True)
+
+    assert reply is not None
+    assert reply.follows
+    (one,), (bounds,) = reply.offsets, reply.bounds
+    assert (one.offset, one.metadata, bounds.min_offset, bounds.max_offset) == (1, "half", 0, 2)
+    assert one.unread_store_time_ms > 0
+    assert one.unread_bytes == ends[1] - ends[0]
+
+
+async def test_offsets_of_which_a_follower_may_lack_some_it_refuses(reading: Reading) -> None:
+    assert reading.group_offsets() is not None
+    reading.is_current = False
+    assert reading.group_offsets() is None
+    reading.is_current, reading.told_epoch = True, 2
+    assert reading.group_offsets() is None, "of an earlier master"
+    reading.told_epoch = 3
+    del reading.topics["A"]
+    assert reading.group_offsets() is None
+
+
+def test_what_a_follower_does_not_read_for_others(reading: Reading) -> None:
+    closed = FollowerReads(BrokerConfig(), lambda: None, reading.clock)
     any_ = pb.FetchRequest(topic="A", from_any=True)
+    queues = [pb.QueueId(topic="A")]
 
-    assert open_.serves(any_)
+    assert reading.reads.serves(any_)
     assert not closed.serves(any_)
-    assert not open_.serves(pb.FetchRequest(topic="A"))
-    assert not open_.serves(pb.ProduceRun(topic="A"))
-    assert not open_.serves(
-        pb.FetchRequest(topic="A", from_any=True, filter=pb.Filter(kind=pb.Filter.TAG))
+    assert not reading.reads.serves(pb.FetchRequest(topic="A"))
+    assert not reading.reads.serves(pb.ProduceRun(topic="A"))
+    assert not reading.reads.serves(pb.GroupOffsetsRequest(group="G", queues=queues))
+    assert not reading.reads.serves(pb.GroupOffsetsRequest(group="G", from_any=True))
+    assert not reading.reads.serves(
+        pb.GroupOffsetsRequest(group="G", queues=queues, from_any=True, with_lent=True)
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pocketmq.broker import service_v1
+from pocketmq.broker.queue_contents import check_count
 from pocketmq.broker.streams import FetchStream, ProduceStream
 from pocketmq.proto.errors import PocketMQError
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
@@ -190,4 +190,4 @@ async def test_fetches_are_held_back_at_their_bound(
 @pytest.mark.parametrize("count", [10_001, 2_000_000])
 def test_one_request_names_a_bounded_number_of_queues(count: int) -> None:
     with pytest.raises(PocketMQError, match="10000"):
-        service_v1._check_count("queues", count)
+        check_count("queues", count)

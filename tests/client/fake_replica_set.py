@@ -105,6 +105,8 @@ class FakeReplica:
         self.fetches += 1
         key = request.topic, request.queue
         rows = there.data.queues.get(key, [])
+        if self.has <= request.offset < len(rows):
+            self.check_master()  # Its master has more than it has.
         there.data.queues[key] = rows[: self.has]
         try:
             return there.data.fetch(request)

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from ....client.config import ClientConfig
-from ....client.connections import Connections, GrpcConnections
+from ....client.connections import Connection, Connections, GrpcConnections
+from ....client.follower_choice import FollowerChoice
 from ....client.portal import Portal
 from ....client.queue import Queue
-from ....client.session import Session
+from ....client.session import NOT_MASTER, Session
 from ....proto.clock import Clock, SystemClock
 from ....proto.errors import (
     Disconnected,
@@ -42,6 +43,8 @@ Reply = TypeVar("Reply", bound=Message)
 _QUEUES_AT_ONCE: Final = 1_000
 #: How long a list of all topics is used, for a pattern.
 _TOPICS_KEPT_MS: Final = 10_000
+#: How long a follower is waited for that does not know yet that the master has confirmed what is read.
+_BEHIND_MS: Final = 1_000
 _AWAY: Final = (Disconnected, RequestTimeout)
 _GONE: Final = (TopicNotFound, QueueNotFound, NotReadable)
 
@@ -95,6 +98,8 @@ class LiveCluster:
         self._pulling = pulling
         self._portal = Portal.hold()
         self._topics: tuple[int, tuple[str, ...]] | None = None
+        #: Of the queues that records were asked of, if any replica may have them.
+        self._followers: dict[Queue, FollowerChoice] = {}
         self._core = self._portal.run(self._open(clock or SystemClock(), connections))
 
     async def _open(self, clock: Clock, connections: Connections | None) -> Session:
@@ -315,11 +320,8 @@ class LiveCluster:
         self, queue: Queue, offset: int, count: int, wanted: pb.Filter | None
     ) -> pb.FetchReply:
         routes = self._core.routes
-        try:
-            address = routes.address(queue.broker)
-        except RouteNotFound:
+        if not routes.knows(queue.broker):
             await routes.find(queue.topic)
-            address = routes.address(queue.broker)
         request = pb.FetchRequest(
             topic=queue.topic,
             queue=queue.number,
@@ -328,14 +330,37 @@ class LiveCluster:
             filter=wanted,
             check_crcs=True,
         )
-        connection = self._core.connections.to(address)
-        try:
-            return await connection.fetch(request, self._pulling.timeout_ms)
-        except _AWAY as error:
-            routes.astray(queue.broker, address, error)
-            routes.forget(queue.topic)
-            await _quietly(routes.find(queue.topic))
-            raise
+        if self._pulling.read_from == "any":
+            reply = await self._from_follower(queue, request)
+            if reply is not None:
+                return reply
+        while True:
+            address = routes.address(queue.broker)
+            connection = self._core.connections.to(address)
+            try:
+                return await connection.fetch(request, self._pulling.timeout_ms)
+            except (*_AWAY, *NOT_MASTER) as error:
+                if routes.astray(queue.broker, address, error):
+                    continue
+                routes.forget(queue.topic)
+                await _quietly(routes.find(queue.topic))
+                raise
+
+    async def _from_follower(self, queue: Queue, wanted: pb.FetchRequest) -> pb.FetchReply | None:
+        """Return what a follower has of WANTED, which its master has confirmed; None: the master is to be asked."""
+        request = pb.FetchRequest(
+            from_any=True, min_bytes=0 if wanted.HasField("filter") else 1, max_wait_ms=_BEHIND_MS
+        )
+        request.MergeFrom(wanted)
+
+        async def fetch(connection: Connection) -> pb.FetchReply | None:
+            reply = await connection.fetch(request, self._pulling.timeout_ms)
+            return reply if reply.next_offset > wanted.offset else None
+
+        choice = self._followers.get(queue)
+        if choice is None:
+            choice = self._followers[queue] = FollowerChoice(self._core, queue.broker)
+        return await choice.ask(fetch)
 
 
 async def _quietly(work: Awaitable[object]) -> None:

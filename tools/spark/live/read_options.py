@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from ....client.config import READ_FROM
 from ....client.queue import Queue
 from ....client.subscriptions import Filter, Sql, to_wire
 from ....proto.errors import ConfigError, InvalidFilter, InvalidName
@@ -47,6 +48,7 @@ READ_OPTIONS: Final = (
     "pullBatchSize",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    "readFrom",
     "schemaStyle",
     "includeHeaders",
 )
@@ -93,12 +95,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Pulling:
-    """How brokers are asked: times to wait, messages of one fetch, tries after the first and the pause between them."""
+    """How brokers are asked: times to wait, messages of one fetch, tries after the first and the pause between them;
+    and which replicas have the messages."""
 
     timeout_ms: int = PULL_TIMEOUT_MS
     batch_size: int = PULL_BATCH_SIZE
     retries: int = RETRIES
     retry_interval_ms: int = RETRY_INTERVAL_MS
+    read_from: str = "master"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,10 @@ def _check_bounds(reader: OptionReader, options: ReadOptions) -> None:
     if least is not None and most is not None and least > most:
         raise reader.error(
             "minOffsetsPerTrigger", f"it must not be above maxOffsetsPerTrigger, {most}"
+        )
+    if options.pulling.read_from == "any" and options.place.are_brokers:
+        raise reader.error(
+            "readFrom", "name servers know the replicas: give nameServer, not endpoints"
         )
     if options.headers and options.style != "kafka":
         raise reader.error(
@@ -250,6 +258,7 @@ def _pulling(reader: OptionReader) -> Pulling:
         batch_size=reader.number("pullBatchSize") or PULL_BATCH_SIZE,
         retries=RETRIES if retries is None else retries,
         retry_interval_ms=reader.duration_ms("fetchOffset.retryIntervalMs", RETRY_INTERVAL_MS),
+        read_from=reader.one_of("readFrom", READ_FROM, "master"),
     )
 
 
