@@ -25,7 +25,7 @@ from ..connections import Connections, GrpcConnections
 from ..faces import AsyncFace
 from ..queue import Queue
 from ..session import Session
-from .brokers import Brokers
+from .brokers import Brokers, request_of
 from .descriptions import (
     BrokerDescription,
     TopicDescription,
@@ -89,7 +89,9 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         TYPE: NORMAL, FIFO, DELAY, TRANSACTION, or "" for none. Raises TopicExists if every broker has it; brokers that
         do not have it yet get it.
         """
-        config = pb.TopicConfig(
+        config = request_of(
+            pb.TopicConfig,
+            {"read_queues": "queues"},
             name=check_topic(name),
             read_queues=queues,
             write_queues=queues,
@@ -124,23 +126,26 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         be read any more hold messages, unless it is FORCEd.
         """
         made: dict[str, pb.TopicReply] = {}
-        described = await self._described(name)
         readable = queues if read_queues is None else read_queues
+        changes = {
+            "read_queues": readable,
+            "write_queues": queues if write_queues is None else write_queues,
+            "type": type,
+            "permission": permission,
+            "order": order,
+        }
+        given = {"read_queues": read_queues, "write_queues": write_queues}
+        both = {field: "queues" for field, value in given.items() if value is None}
+        attributes = request_of(pb.TopicConfig, both, **changes, attributes=attributes).attributes
+        described = await self._described(name)
         if readable is not None and not force:
             _check_hides_nothing(name, readable, described)
         for broker, reply in described.items():
             config = reply.topic
-            changes = {
-                "read_queues": readable,
-                "write_queues": queues if write_queues is None else write_queues,
-                "type": type,
-                "permission": permission,
-                "order": order,
-            }
             for field, value in changes.items():
                 if value is not None:
                     setattr(config, field, value)
-            config.attributes.update(attributes or {})
+            config.attributes.update(attributes)
             request = pb.CreateTopicRequest(topic=config, update=True)
             made[broker] = await self._brokers.ask(broker, "CreateTopic", request, pb.TopicReply)
         return await self._visible(made)
@@ -218,7 +223,8 @@ class AsyncAdmin(GroupAdmin, AsyncFace):
         """
         if (key is None) == (tag is None):
             raise InvalidArgument("give either a key or a tag to look for", field="key")
-        request = pb.LookupRequest(
+        request = request_of(
+            pb.LookupRequest,
             topic=check_topic(topic),
             key=key,
             tag=tag,

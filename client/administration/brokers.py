@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from ...proto.errors import PocketMQError, RequestTimeout, RouteNotFound
+from ...proto.errors import InvalidArgument, PocketMQError, RequestTimeout, RouteNotFound
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ..session import Session
 
 Reply = TypeVar("Reply", bound=Message)
+Asked = TypeVar("Asked", bound=Message)
+
+_SAME: Final[Mapping[str, str]] = MappingProxyType({})
+_WANTED: Final = {
+    FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
+    FieldDescriptor.CPPTYPE_INT64: "a whole number of 64 bits",
+    FieldDescriptor.CPPTYPE_BOOL: "True or False",
+    FieldDescriptor.CPPTYPE_STRING: "text",
+}
+
+
+def request_of(kind: type[Asked], arguments: Mapping[str, str] = _SAME, /, **fields: Any) -> Asked:
+    """Return a KIND of what a caller gave as FIELDS, by ARGUMENTS of other names. Raises InvalidArgument."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError):
+        for name, value in fields.items():
+            try:
+                kind(**{name: value})
+            except (TypeError, ValueError):
+                raise _refused(kind, name, arguments.get(name, name), value) from None
+        raise
+
+
+def _refused(kind: type[Message], name: str, argument: str, value: object) -> InvalidArgument:
+    empty = getattr(kind(), name)
+    if isinstance(empty, Mapping):
+        wanted = "a mapping of text to text"
+    else:
+        wanted = _WANTED[kind.DESCRIPTOR.fields_by_name[name].cpp_type]
+        if not isinstance(empty, (int, str)):
+            wanted = f"a list, and each in it {wanted}"
+    return InvalidArgument(
+        f"{argument} is {value!r:.80}, but must be {wanted}", field=argument, value=repr(value)[:80]
+    )
 
 
 class Brokers:

@@ -19,7 +19,7 @@ from ...proto.errors import (
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
 from ..queue import Queue, in_parts
-from .brokers import Brokers
+from .brokers import Brokers, request_of
 from .dead_letters import DeadLetterAdmin
 from .descriptions import (
     GroupDescription,
@@ -85,7 +85,8 @@ class GroupAdmin(DeadLetterAdmin):
         RETRY_INTERVALS_MS: how long a message waits before its first retry, its second …; the last one repeats. At
         most 64, each 1 s to the broker's delay_max_ms (3 days); none: by delay level, 10 s to 2 h.
         """
-        group = pb.GroupConfig(
+        group = request_of(
+            pb.GroupConfig,
             name=check_group(name),
             retry_max_times=retry_max_times,
             retry_queues=retry_queues,
@@ -93,7 +94,7 @@ class GroupAdmin(DeadLetterAdmin):
             order=order,
             consume_enable=consume_enable,
         )
-        request = pb.CreateGroupRequest(group=group, update=update)
+        request = request_of(pb.CreateGroupRequest, group=group, update=update)
         replies = await self._brokers.ask_all("CreateGroup", request, pb.GroupReply)
         return group_description(next(iter(replies.values())).group)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,63 @@ async def test_a_misspelt_part_of_a_message_is_named() -> None:
         nowait: Any = sending.send_nowait
         with pytest.raises(InvalidArgument, match=r"no part 'tagg'; did you mean 'tag'\?"):
             nowait("t", b"x", tagg="new")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (lambda it: it.create_topic("t", queues="4"), "queues is '4', but must be a whole number"),
+        (lambda it: it.create_topic("t", queues=4.5), "queues is 4.5, but must be a whole number"),
+        (
+            lambda it: it.create_topic("t", queues=1 << 31),
+            "queues is 2147483648, but must be a whole",
+        ),
+        (lambda it: it.create_topic("t", type=1), "type is 1, but must be text"),
+        (lambda it: it.create_topic("t", order="no"), "order is 'no', but must be True or False"),
+        (lambda it: it.create_topic("t", attributes={"a": 1}), "must be a mapping of text to text"),
+        (lambda it: it.create_topic("t", attributes=5), "attributes is 5, but must be a mapping"),
+        (lambda it: it.update_topic("t", queues="4"), "queues is '4', but must be a whole number"),
+        (
+            lambda it: it.update_topic("t", read_queues="4"),
+            "read_queues is '4', but must be a whole",
+        ),
+        (lambda it: it.update_topic("t", attributes={1: "a"}), "must be a mapping of text to text"),
+        (
+            lambda it: it.create_group("g", retry_max_times="3"),
+            "retry_max_times is '3', but must be",
+        ),
+        (
+            lambda it: it.create_group("g", retry_intervals_ms=3),
+            "but must be a list, and each in it",
+        ),
+        (lambda it: it.create_group("g", update="y"), "update is 'y', but must be True or False"),
+        (lambda it: it.lookup("t", key=5), "key is 5, but must be text"),
+        (
+            lambda it: it.lookup("t", "k", begin_ms="0"),
+            "begin_ms is '0', but must be a whole number",
+        ),
+    ],
+)
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_an_admin_names_the_argument_that_is_of_a_wrong_type(
+    face: str, asked: Callable[[Any], Any], says: str
+) -> None:
+    ask = asked_of_an_admin if face == "sync" else asked_of_an_async_admin
+    with pytest.raises(InvalidArgument) as caught:
+        await ask(asked)
+
+    assert says in caught.value.message
+    assert caught.value.details["field"] in says or "mapping" in says or "list" in says
+
+
+async def asked_of_an_admin(asked: Callable[[Any], Any]) -> None:
+    with Admin() as admin:
+        await asyncio.to_thread(asked, admin)
+
+
+async def asked_of_an_async_admin(asked: Callable[[Any], Any]) -> None:
+    async with AsyncAdmin() as admin:
+        await asked(admin)
 
 
 def test_the_environment_names_the_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
