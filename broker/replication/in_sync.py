@@ -196,6 +196,12 @@ class InSync:
         followers = sorted(self._followers.items())
         return [(one, it.written, it.synced) for one, it in followers if it.link]
 
+    def waits_for(self, link: int) -> bool:
+        """Is who follows over LINK in the maximal set?"""
+        return any(
+            it.link == link and one in self.maximal_set for one, it in self._followers.items()
+        )
+
     def has(self, replica: int, *, on_device: bool) -> int:
         """Return up to where REPLICA is known to have the log in this epoch."""
         if replica == self._me:

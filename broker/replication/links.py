@@ -5,6 +5,11 @@ frames of up to a mebibyte, straight from the log's map. Several are in flight: 
 and at most `UNACKNOWLEDGED_MAX` bytes that the follower has not said it has. When there is nothing to send for
 `HEARTBEAT_MS`, or the confirm offset has moved meanwhile, an empty frame says so.
 
+What is appended leaves in the turn in which it is. A follower that no acknowledgement waits for, because it is not in
+sync, is held back for those that one does (`CatchUp`): while the log grows it is sent as much as that grows by, and
+`CATCH_UP_BYTES` a second besides, in slices of `SLICE_SIZE`. So sends lose little by it, and it comes nearer all the
+time; when nothing was appended for `GROWS_MS`, it gets what it can take.
+
 `MasterLink` is the follower's end: it dials, and hands over frame by frame; while the replica is busy with its device
 nothing is read. Of acks that wait to leave the latest is enough.
 
@@ -27,8 +32,15 @@ from .frames import DATA_SIZE_MAX, bytes_reply
 FOLLOW_PATH: Final = "/pocketmq.v1.Replication/Follow"
 HEARTBEAT_MS: Final = 500
 UNACKNOWLEDGED_MAX: Final = 64 * 1_048_576
+#: What a follower that is not in sync is sent a second, while the log grows, besides what that grows by; and at once.
+CATCH_UP_BYTES: Final = 16 * 1_048_576
+SLICE_SIZE: Final = 128 * 1024
+#: For so long after an append the log grows.
+GROWS_MS: Final = 200
 #: What may wait for a follower's window before nothing more is read from the log.
 _QUEUED_MAX: Final = 4 * 1_048_576
+#: What is due to a follower that has not had it, at most.
+_DUE_MAX: Final = 4 * 1_048_576
 
 
 class LinkUser(Protocol):
@@ -70,6 +82,42 @@ class MasterView(Protocol):
 
     def now_ms(self) -> int: ...
 
+    def waits_for(self, link: int) -> bool:
+        """Do acknowledgements wait for the follower of LINK?"""
+        ...
+
+
+class CatchUp:
+    """How much a follower that is not in sync may be sent, of a log that ends at END at NOW_MS."""
+
+    def __init__(self, end: int, now_ms: int) -> None:
+        self._end = end
+        self._now_ms = now_ms
+        self._grows_until_ms = now_ms
+        #: What may be sent by now, in thousandths of a byte; below 0: more was sent than was due.
+        self._due = 0
+
+    def wait_ms(self, end: int, now_ms: int) -> int | None:
+        """Return in how many ms a slice may be sent, if the log ends at END at NOW_MS; None: anything may be.
+
+        Asked before anything is sent.
+        """
+        grown, past_ms = end - self._end, now_ms - self._now_ms
+        self._end, self._now_ms = end, now_ms
+        if grown > 0:
+            self._grows_until_ms = now_ms + GROWS_MS
+        if now_ms >= self._grows_until_ms:
+            self._due = 0
+            return None
+        # What is not used soon is lost: it would come all at once.
+        due = self._due + grown * 1000 + past_ms * CATCH_UP_BYTES
+        self._due = min(due, _DUE_MAX * 1000)
+        return max(0, -(self._due // CATCH_UP_BYTES))
+
+    def sent(self, size: int) -> None:
+        """SIZE bytes were sent."""
+        self._due -= size * 1000
+
 
 class FollowerLink:
     """The master's end of link NUMBER; a `Receiver` of STREAM."""
@@ -85,7 +133,9 @@ class FollowerLink:
         self._acknowledged = 0
         self._confirm_sent = 0
         self._sent_ms = 0
-        self._is_planned = False
+        #: The next frame leaves in another turn, or once what a catch-up may have is due.
+        self._planned: asyncio.Handle | None = None
+        self._catch_up = CatchUp(view.end_offset, view.now_ms())
         self._draining: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -122,6 +172,8 @@ class FollowerLink:
         self._next = None
         if self._draining is not None:
             self._draining.cancel()
+        if self._planned is not None:
+            self._planned.cancel()
 
     def stream_from(self, offset: int) -> None:
         """Send the log from OFFSET on."""
@@ -130,14 +182,12 @@ class FollowerLink:
         self.go_on()
 
     def go_on(self) -> None:
-        """Send what there is, as far as it may be sent, once this turn of the loop is over."""
-        if not self._is_planned and self._next is not None:
-            self._is_planned = True
-            self._loop.call_soon(self._send_next)
+        """Send what there is, as far as it may be sent: a frame now, and others after all that waits for this loop."""
+        if self._planned is None and self._next is not None and self._next < self._view.end_offset:
+            self._send_next()
 
     def _send_next(self) -> None:
-        """Send one frame: others on this loop have their turn before the next."""
-        self._is_planned = False
+        self._planned = None
         at, end = self._next, self._view.end_offset
         if at is None or at >= end or at - self._acknowledged >= UNACKNOWLEDGED_MAX:
             return
@@ -145,8 +195,15 @@ class FollowerLink:
             if self._draining is None:
                 self._draining = self._loop.create_task(self._drain())
             return
+        wait_ms = self._catch_up.wait_ms(end, self._view.now_ms())
+        size = DATA_SIZE_MAX
+        if wait_ms is not None and not self._view.waits_for(self.number):
+            if wait_ms:
+                self._planned = self._loop.call_later(wait_ms / 1000, self._send_next)
+                return
+            size = SLICE_SIZE
         try:
-            data = log_bytes(self._view.store, at, end)
+            data = log_bytes(self._view.store, at, min(end, at + size))
         except PocketMQError as error:
             self.close(f"the log cannot be read at {at}: {error.message}")
             return
@@ -156,8 +213,10 @@ class FollowerLink:
             )
             return
         self._send_bytes(at, data)
+        self._catch_up.sent(len(data))
         self._next = at + len(data)
-        self.go_on()
+        if self._next < end:
+            self._planned = self._loop.call_soon(self._send_next)
 
     def _send_bytes(self, offset: int, data: bytes) -> None:
         view = self._view
@@ -204,22 +263,40 @@ class MasterLink:
         self._user = user
         self._leaving: deque[pb.FollowRequest] = deque()
         self._news = asyncio.Event()
+        #: The stream, while the master is connected.
+        self._call: StreamCall | None = None
+        #: Something waits for a window.
+        self._is_writing = False
         self._is_closed = False
-        #: The master is connected.
-        self.is_open = False
         #: Done when it is over, and the connection closed.
         self.task = asyncio.get_running_loop().create_task(
             self._run(), name=f"follow replica {master}"
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Is the master connected?"""
+        return self._call is not None
+
     def send(self, frame: pb.FollowRequest | pb.FollowReply) -> None:
         """Send FRAME; an ack takes the place of one that has not left."""
         assert isinstance(frame, pb.FollowRequest), "a follower asks"
         leaving = self._leaving
+        if not leaving and self._leaves_now(frame):
+            return
         if leaving and frame.HasField("ack") and leaving[-1].HasField("ack"):
             leaving.pop()
         leaving.append(frame)
         self._news.set()
+
+    def _leaves_now(self, frame: pb.FollowRequest) -> bool:
+        """Write FRAME in this very turn, if it can leave: sends wait for acks."""
+        if self._call is None or self._is_writing:
+            return False
+        try:
+            return self._call.write_nowait(frame)
+        except (CallFailed, asyncio.InvalidStateError):
+            return False  # Who reads hears why.
 
     def close(self, reason: str) -> None:
         """End it; the master sees the stream broken off."""
@@ -246,7 +323,7 @@ class MasterLink:
         writing: asyncio.Task[None] | None = None
         try:
             await call.wait_for_connection()
-            self.is_open = True
+            self._call = call
             writing = asyncio.get_running_loop().create_task(self._write(call))
             self._user.connected(self.master, self.number)
             while (frame := await call.read()) is not EOF:
@@ -256,7 +333,7 @@ class MasterLink:
         except CallFailed as failure:
             return failure.details()
         finally:
-            self.is_open = False
+            self._call = None
             call.cancel()
             if writing is not None:
                 writing.cancel()
@@ -264,11 +341,13 @@ class MasterLink:
 
     async def _write(self, call: StreamCall) -> None:
         while True:
+            self._is_writing = True
             while self._leaving:
                 try:
                     await call.write(self._leaving.popleft())
                 except (CallFailed, asyncio.InvalidStateError):
                     return  # Who reads hears why.
+            self._is_writing = False
             self._news.clear()
             await self._news.wait()
 

@@ -256,6 +256,9 @@ class RunningReplica:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    def waits_for(self, link: int) -> bool:
+        return self.core.in_sync is not None and self.core.in_sync.waits_for(link)
+
     def status(self) -> pb.ReplicaStatusReply:
         """Return what is told to whoever asks."""
         core, settings = self.core, self.settings

@@ -107,6 +107,13 @@ class StreamCall(Protocol):
         """Return once MESSAGE has left, as far as the server's windows allow. Raises InvalidStateError, CallFailed."""
         ...
 
+    def write_nowait(self, message: Any) -> bool:
+        """Write MESSAGE unless something waits to leave before it, or nothing may leave yet; return whether it was.
+
+        Raises InvalidStateError, CallFailed. Nobody else may be writing.
+        """
+        ...
+
     async def done_writing(self) -> None:
         """Say that no message follows."""
         ...

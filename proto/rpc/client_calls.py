@@ -386,19 +386,33 @@ class ClientStreamCall(ClientCall):
             raise asyncio.InvalidStateError("the stream has ended")
         if self._link is None:
             await self.wait_for_connection()
-        data = self._serialize(message)
-        if len(data) > self._limits.message_bytes_max:
-            raise too_large(len(data), self._limits).failure()
+        data = self._encoded(message)
         link = self._link
         if link is None or self.status is not None:
             raise asyncio.InvalidStateError("the stream has ended")
         # All of a message leaves, or it was not written: who writes the next one waits for a window here.
-        if link.send(self._stream_id, with_prefix(data)):
+        if link.send(self._stream_id, data):
             return
         while self.status is None and link.queued_of(self._stream_id):
             await self._news()
         if self.status is not None:
             raise asyncio.InvalidStateError("the stream has ended")
+
+    def write_nowait(self, message: Any) -> bool:
+        if self.status is not None or self._done_writing:
+            raise asyncio.InvalidStateError("the stream has ended")
+        link = self._link
+        if link is None or link.queued_of(self._stream_id):
+            return False
+        link.send(self._stream_id, self._encoded(message))
+        return True
+
+    def _encoded(self, message: Any) -> bytes:
+        """Return MESSAGE as it travels. Raises CallFailed if it is too large."""
+        data = self._serialize(message)
+        if len(data) > self._limits.message_bytes_max:
+            raise too_large(len(data), self._limits).failure()
+        return with_prefix(data)
 
     async def done_writing(self) -> None:
         if self._done_writing or self.status is not None:
