@@ -14,6 +14,9 @@ committed: changes, and one transaction that changes nothing every sixth of a se
 all operations raise SessionExpired, and nothing that a later session of kazoo answers counts. A session that has had no
 connection for twice its time is given up: a server that lost its data refuses for good who has seen what it has not.
 
+A session has to last as long as was asked for, or a lease would outlive it: where ZooKeeper gives only shorter ones
+(twenty of its ticks, unless its maxSessionTimeout says otherwise) it is refused.
+
 **Watches** fire once, and are gone with a connection. Each read sets them again; until both the cell and the live nodes
 have been read since the last event, whoever watches is told again every sixth of a session.
 
@@ -47,6 +50,7 @@ from .registry import (
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
+logger = logging.getLogger(__name__)
 #: kazoo warns of each attempt to connect; whoever asks in vain tells it once.
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)
@@ -72,7 +76,8 @@ class ZooKeeperSession:
         self.answered_ms = now_ms()
         self._on_beat: Callable[[bool], None] = lambda is_new: None
         self._now_ms = now_ms
-        self._client = _client(servers, session_ms)
+        self._log = _KazooLog()
+        self._client = _client(servers, session_ms, self._log)
         self._loop = asyncio.get_running_loop()
         self._requests = 0
         #: Set by kazoo's thread, before anything of a later session is asked or answered.
@@ -195,6 +200,27 @@ class ZooKeeperSession:
         """Have CALL called in the event loop, from any thread."""
         self._hand_over(call)
 
+    def check_length(self) -> None:
+        """Raise ConfigError if ZooKeeper ends the session earlier than it was asked to; log it if later."""
+        asked_ms, given_ms = self.session_ms, self._log.session_ms
+        if given_ms is None or given_ms == asked_ms:
+            return
+        if given_ms < asked_ms:
+            raise ConfigError(
+                f"session_ms is {asked_ms}, and ZooKeeper ({self.servers}) ends sessions after {given_ms} ms: set"
+                f" replication.session_ms to {given_ms} at most, or raise ZooKeeper's maxSessionTimeout",
+                field="session_ms",
+                limit=given_ms,
+                value=asked_ms,
+            )
+        logger.warning(
+            "ZooKeeper takes a replica for dead later than it should: its tickTime is above a quarter of session_ms"
+            " servers=%s session_ms=%d given_ms=%d",
+            self.servers,
+            asked_ms,
+            given_ms,
+        )
+
     def _check(self) -> None:
         if self._is_over:
             raise _expired()
@@ -295,10 +321,18 @@ class ZooKeeperRegistry:
     async def open(
         cls, servers: str, cluster: str, name: str, *, session_ms: int, now_ms: Callable[[], int]
     ) -> Self:
-        """Return the registry of the set NAME of CLUSTER, with a session of its own; see `ZooKeeperSession.open`."""
+        """Return the registry of the set NAME of CLUSTER, with a session of its own.
+
+        Raises ConfigError if ZooKeeper ends that before SESSION_MS, and what `ZooKeeperSession.open` raises.
+        """
         for kind, value in (("cluster", cluster), ("set", name)):
             _checked(kind, value)
         session = await ZooKeeperSession.open(servers, session_ms=session_ms, now_ms=now_ms)
+        try:
+            session.check_length()
+        except ConfigError:
+            await session.close()
+            raise
         return cls(session, cluster, name)
 
     @property
@@ -477,7 +511,22 @@ def _checked(kind: str, name: str) -> str:
     return name
 
 
-def _client(servers: str, session_ms: int) -> KazooClient:
+class _KazooLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of one client of kazoo, which tells nobody else how long ZooKeeper made the session."""
+
+    def __init__(self) -> None:
+        super().__init__(_kazoo_logger, {})
+        #: None: not heard yet, or kazoo says it in other words.
+        self.session_ms: int | None = None
+
+    def log(self, level: int, msg: object, *arguments: object, **other: Any) -> None:
+        # "Session created, session_id: %r session_passwd: %s\n negotiated session timeout: %s …"
+        if str(msg).startswith("Session created"):
+            self.session_ms = next((one for one in arguments[2:] if isinstance(one, int)), None)
+        super().log(level, msg, *arguments, **other)
+
+
+def _client(servers: str, session_ms: int, log: _KazooLog) -> KazooClient:
     """Return a client of SERVERS that tries them one after the other, without end and without long breaks."""
     try:
         from kazoo.client import KazooClient
@@ -502,7 +551,7 @@ def _client(servers: str, session_ms: int) -> KazooClient:
         handler=Handler(),
         # With jitter its delays shrink to nothing: each is drawn from the last one.
         connection_retry=KazooRetry(max_tries=-1, delay=_RECONNECT_S, backoff=1, max_jitter=0),
-        logger=_kazoo_logger,
+        logger=log,
     )
 
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -366,6 +366,29 @@ async def test_where_no_server_is_the_start_says_so_in_time(server: ZooKeeperSer
             )
 
         assert clock.now_ms() - before_ms < 5_000
+
+
+async def test_a_session_that_zookeeper_makes_shorter_is_refused(server: ZooKeeperServer) -> None:
+    with pytest.raises(
+        ConfigError, match=r"session_ms is 90000, and ZooKeeper .* ends sessions after 60000 ms"
+    ):
+        await ZooKeeperRegistry.open(
+            server.address, "faults", "short", session_ms=90_000, now_ms=SystemClock().now_ms
+        )
+
+
+async def test_a_session_that_zookeeper_makes_longer_is_told(
+    server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):  # A busy machine may need longer than such a session to begin one.
+        with suppress(RegistryUnavailable):
+            registry = await ZooKeeperRegistry.open(
+                server.address, "faults", "long", session_ms=600, now_ms=SystemClock().now_ms
+            )
+            await registry.close()
+            break
+
+    assert "session_ms=600 given_ms=1000" in caplog.text
 
 
 @pytest.mark.parametrize("servers", ["", "localhost", "a:b", "a:0", "a:1,", "a:70000", ":2181"])
