@@ -144,21 +144,31 @@ class ReplicaServer:
         return self.roles.broker.kept if self.roles.broker else 0
 
     async def start(self) -> None:
-        """Listen, begin, and wait some seconds for a master. Raises ConfigError, StoreError."""
+        """Listen, begin, and wait some seconds to be live and for a master. Raises ConfigError, StoreError."""
         await self._carrier.start(*self._settings.replication.place)
         try:
             await self.port.start()
             await self.node.start()
+            await self._settle()
         except BaseException:
             await self.port.stop()
+            await self.node.stop()
             await self._carrier.stop(0)
             raise
+
+    async def _settle(self) -> None:
+        """Wait some seconds to be live, and for a master. Raises ConfigError if this replica's id is taken."""
+        mine = self.node.settings
+        # The registry waits for the session of whoever had the id before to end.
+        within_s = max(_SETTLE_S, 2 * mine.session_ms / 1000)
         try:
-            async with asyncio.timeout(_SETTLE_S):
-                while self.node.master == 0:  # noqa: ASYNC110 (a state of many causes, looked at for seconds)
+            async with asyncio.timeout(within_s):
+                while not (self.node.is_live and self.node.master):
+                    if self.node.refused is not None:
+                        raise self.node.refused
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            logger.warning("no master yet set=%s", self.node.settings.set_name)
+            logger.warning("no master yet set=%s", mine.set_name)
 
     def reload_certificate(self) -> None:
         """Read the files of certificates again, for connections from now on; log what is wrong with them."""

@@ -193,6 +193,16 @@ class ReplicaNode:
         return self._running.core.epoch if self._running else 0
 
     @property
+    def is_live(self) -> bool:
+        """Does the registry have it among the live?"""
+        return self._running is not None and self._running.core.is_live
+
+    @property
+    def refused(self) -> ConfigError | None:
+        """Why the registry does not take it for live; None: it does, or was not asked."""
+        return self._running.refused if self._running else None
+
+    @property
     def heard_master(self) -> tuple[str, int] | None:
         """Where clients reach the master, and its epoch; None: this replica is it, or is connected to none."""
         if self._running is None or not self._running.hears_master:

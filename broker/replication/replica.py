@@ -157,6 +157,12 @@ class ReplicaCore:
         current = self.seen and self.seen.cell.epoch >= self.epoch_seen
         return self.seen.cell.master if self.seen and current and not self._is_me(self.seen) else 0
 
+    @property
+    def is_live(self) -> bool:
+        """Is this replica among the live, and not another process of its id?"""
+        mine = self.live.get(self._me)
+        return mine is not None and mine.address == self._settings.reached_at
+
     def lease_holds(self, now_ms: int) -> bool:
         """Has the registry answered what was asked less than two thirds of a session ago?"""
         return (
@@ -397,7 +403,7 @@ class ReplicaCore:
 
     def may_stand(self, cell: Cell) -> bool:
         """May this replica ask to be the master after the one of CELL?"""
-        if not self.has_session or self._me not in self.live or self._set or self._cutting:
+        if not self.has_session or not self.is_live or self._set or self._cutting:
             return False
         if self._accepts_loss:
             return True

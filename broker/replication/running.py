@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ...proto.clock import Readings
 from ...proto.errors import (
+    ConfigError,
     InvalidArgument,
     MasterFenced,
     NotEnoughReplicas,
@@ -243,6 +244,11 @@ class RunningReplica:
     def hears_master(self) -> bool:
         """Is it connected to the master that it follows?"""
         return any(isinstance(one, MasterLink) and one.is_open for one in self._links.values())
+
+    @property
+    def refused(self) -> ConfigError | None:
+        """Why the registry does not take it for live; None: it does, or was not asked."""
+        return self._sessions.refused
 
     @property
     def end_offset(self) -> int:

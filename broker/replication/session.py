@@ -1,8 +1,9 @@
 """The sessions of a replica with the registry: one after the other, as long as the replica runs.
 
 What the replica asks is asked in its order, one request after the other. A session that is over is followed by a new
-one; a registry that does not answer is asked again, for ever: what the replica may do meanwhile its lease says. The log
-tells of it when it begins, every `TOLD_MS`, and when it is over.
+one; a registry that does not answer is asked again, for ever: what the replica may do meanwhile its lease says. One
+that does not take its live node, since another process has its id, is waited for as well. The log tells of either when
+it begins, every `TOLD_MS`, and when it is over.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ...proto.clock import Readings
-from ...proto.errors import CellChanged, PocketMQError, RegistryUnavailable, SessionExpired
+from ...proto.errors import (
+    CellChanged,
+    ConfigError,
+    PocketMQError,
+    RegistryUnavailable,
+    SessionExpired,
+)
 from .registry import Cell, LiveNode, Registry, VersionedCell
 
 logger = logging.getLogger(__name__)
@@ -68,6 +75,11 @@ class RegistrySessions:
         self._is_reading = False
         self._next_node: LiveNode | None = None
         self._silent = Silence("the registry does not answer, and is asked again", clock)
+        #: Why the registry does not take the live node; None: it does, or was not asked.
+        self.refused: ConfigError | None = None
+        self._not_taken = Silence(
+            "this replica waits: the registry does not take it for live", clock
+        )
 
     # --- what the replica asks; nothing comes of it without a session, but that a change is unknown
 
@@ -115,8 +127,16 @@ class RegistrySessions:
 
     async def _announce(self, registry: Registry) -> None:
         node, self._next_node = self._next_node, None
-        if node is not None:
+        if node is None:
+            return
+        try:
             await registry.announce(self._replica_id, node)
+        except ConfigError as error:
+            self.refused = error
+            self._not_taken.tell(error.message)
+        else:
+            self.refused = None
+            self._not_taken.over()
 
     # --- sessions
 

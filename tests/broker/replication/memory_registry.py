@@ -19,7 +19,12 @@ from pocketmq.broker.replication.registry import (
     render_cell,
     render_live,
 )
-from pocketmq.proto.errors import CellChanged, RegistryUnavailable, SessionExpired
+from pocketmq.proto.errors import (
+    CellChanged,
+    ConfigError,
+    RegistryUnavailable,
+    SessionExpired,
+)
 
 _T = TypeVar("_T")
 NODE = "/pocketmq/test/sets/orders/state"
@@ -91,6 +96,12 @@ class Ensemble:
         self._tell()
         return True
 
+    def check_free(self, session: int, replica_id: int, node: LiveNode) -> None:
+        """Raise ConfigError if another session than SESSION has REPLICA_ID at another address."""
+        owner, there = self._live.get(replica_id, (session, node))
+        if owner != session and there.address != node.address:
+            raise ConfigError(f"replica id {replica_id} is taken", replica_id=str(replica_id))
+
     def live(self) -> dict[int, LiveNode]:
         return {one: node for one, (_, node) in self._live.items()}
 
@@ -149,6 +160,7 @@ class MemoryRegistry:
 
     async def announce(self, replica_id: int, node: LiveNode) -> None:
         fault, sent_ms = self._ask("announce")
+        self._ensemble.check_free(self.session, replica_id, node)
         self._answer(fault, sent_ms, self._ensemble.announce(self.session, replica_id, node))
 
     async def live(self) -> Mapping[int, LiveNode]:

@@ -10,6 +10,7 @@ import pytest
 
 from pocketmq.broker.replication.device import ReplicaDevice
 from pocketmq.broker.replication.mastership import Mastership
+from pocketmq.broker.replication.registry import LiveNode
 from pocketmq.broker.replication.replica import ReplicaState
 from pocketmq.broker.replication.running import TICK_MS
 from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced
@@ -133,6 +134,30 @@ async def test_who_has_no_place_in_the_set_is_told_why(tmp_path: Path) -> None:
         world.ensemble.history.clear()
         with pytest.raises(ConfigError, match="has no replica set 'orders' in cluster 'c'"):
             await other.start()
+
+
+async def test_a_replica_whose_id_another_process_has_taken_waits_and_does_not_stand(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replica_set(tmp_path, count=2) as world:
+        master = await world.whole()
+        (other,) = (one for one in world.members.values() if one is not master)
+        assert other.node.is_live
+        twin = world.ensemble.open()
+
+        other.expire()
+        node = LiveNode(address="127.0.0.1:1", epoch=0, end=0)
+        world.ensemble.announce(twin, other.id, node)
+        await until(lambda: other.node.refused is not None)
+        assert not other.node.is_live
+        await master.stop()
+        core = other.running.core
+        assert not core.may_stand(world.cell)
+        assert "this replica waits: the registry does not take it for live" in caplog.text
+
+        world.ensemble.expire(twin)
+        await until(lambda: other.node.is_live and other.is_master)
+        assert other.node.refused is None
 
 
 async def test_a_replica_with_files_of_another_size_is_refused_and_told_why(
