@@ -57,7 +57,8 @@ class Mastership(Protocol):
         ...
 
     def when_acknowledged(self, end: int, tell: Acknowledged) -> None:
-        """TELL once that all of the log before END is acknowledged by all in sync, or NotEnoughReplicasAfterAppend.
+        """TELL once that all of the log before END is acknowledged by all in sync, or NotEnoughReplicasAfterAppend,
+        or MasterFenced: another may be master by now, and would have to acknowledge it.
 
         It may be told at once. Of what waits when the epoch ends nothing need be told: the broker fails it itself.
         """

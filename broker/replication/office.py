@@ -127,16 +127,26 @@ class MasterOffice:
 
     def doubt(self, in_sync: int) -> None:
         """Too few are in sync for what waits: only IN_SYNC."""
+        self._fail_waiting(
+            NotEnoughReplicasAfterAppend(
+                f"stored, but only {in_sync} replicas are in sync by now: send it again, an idempotent producer's"
+                " repeats are dropped",
+                in_sync=str(in_sync),
+            )
+        )
+
+    def look_at_lease(self) -> None:
+        """Send off who waits for replicas once another may be master: the others may answer it, not this one."""
+        if self._waiting:
+            try:
+                self._core.check_master(self._now_ms())
+            except MasterFenced as error:
+                self._fail_waiting(error)
+
+    def _fail_waiting(self, error: PocketMQError) -> None:
         waiting, self._waiting = self._waiting, deque()
         for _, tell in waiting:
-            tell(
-                0,
-                NotEnoughReplicasAfterAppend(
-                    f"stored, but only {in_sync} replicas are in sync by now: send it again, an idempotent producer's"
-                    " repeats are dropped",
-                    in_sync=str(in_sync),
-                ),
-            )
+            tell(0, error)
 
     def confirmed(self, offset: int) -> None:
         """Whole records below OFFSET may be seen."""

@@ -465,6 +465,8 @@ class RunningReplica:
 
     def _tick(self) -> None:
         self._ticking = self._loop.call_later(TICK_MS / 1000, self._tick)
+        if self.office is not None:
+            self.office.look_at_lease()
         if self._is_working:
             return  # Its device is busy: what is due then comes with the next one.
         now_ms = self.now_ms()

@@ -103,6 +103,20 @@ async def test_a_master_that_the_registry_does_not_answer_refuses_what_only_it_w
         assert world.cell.epoch == 1
 
 
+async def test_who_waits_for_replicas_is_sent_off_once_another_may_be_master(
+    tmp_path: Path,
+) -> None:
+    async with replica_set(tmp_path, count=2, session_ms=300) as world:
+        master = await world.whole()
+        master.mute()
+        waiting = asyncio.ensure_future(master.roles.send(b"one"))
+        await asyncio.sleep(0)
+        world.registry_is_away = True
+        with pytest.raises(MasterFenced, match="has not heard of the registry for 200 ms"):
+            async with asyncio.timeout(20):
+                await waiting
+
+
 def is_fenced(office: Mastership) -> bool:
     """Is it refused to answer as master?"""
     try:
