@@ -285,11 +285,11 @@ def frames(data: bytes, damage: list[JournalDamage]) -> Iterator[bytes]:
             yield data[at + FRAME_SIZE : at + FRAME_SIZE + size]
             at += FRAME_SIZE + size
             continue
+        if data.endswith(bytes(len(data) - at)):
+            return  # Nothing was written there: most of a file, which need not be searched.
         following = _next_sound(data, at + 1)
         if following is None:
-            torn = len(data[at:].rstrip(b"\0"))
-            if torn:
-                damage.append(JournalDamage(at, torn, True, 1))
+            damage.append(JournalDamage(at, len(data[at:].rstrip(b"\0")), True, 1))
             return
         lost = max(1, int(_FRAME.unpack_from(data, following)[2]) - count - 1)
         damage.append(JournalDamage(at, following - at, False, lost))
