@@ -290,6 +290,23 @@ class Routes:
         place = self._places.get(broker)
         return place is not None and bool(place.replicas)
 
+    def epoch(self, broker: str) -> int | None:
+        """Return the highest that BROKER's master is known by, 0: none is; None: nobody may take over from it."""
+        place = self._places.get(broker)
+        return place.epoch if place is not None and place.replicas else None
+
+    def later_master(self, broker: str, address: str, epoch: int) -> MasterFenced | None:
+        """Return why BROKER is not to be asked at ADDRESS any more if another is its master after EPOCH, else None."""
+        place = self._places.get(broker)
+        if place is None or place.epoch <= epoch or place.master == address:
+            return None
+        return MasterFenced(
+            f"{address} does not answer, and {place.master} is the master of {broker} in epoch {place.epoch}",
+            broker=broker,
+            master=place.master,
+            epoch=str(place.epoch),
+        )
+
     def others(self, broker: str) -> tuple[str, ...]:
         """Return where the replicas of BROKER are that are not asked as its master."""
         place = self._places.get(broker)

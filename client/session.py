@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 from typing import Final, TypeVar
 
@@ -37,8 +38,21 @@ _LOCAL_HOST_TIMEOUT_S: Final = 1.0
 #: Between two questions to a replica set that is about to have another master.
 _PAUSE_MS: Final = 20
 _PAUSE_MAX_MS: Final = 200
+#: A master that has not answered for so long may be one no more: the name servers are asked who is.
+LOOK_MS: Final = 1_000
 #: Not the master (any more), and did nothing of what was asked.
 NOT_MASTER: Final = (MasterFenced, ShuttingDown)
+
+
+@dataclass(slots=True)
+class _Question:
+    """What the master of BROKER at ADDRESS, of EPOCH as far as was known, was asked, and when that is LATE."""
+
+    broker: str
+    address: str
+    epoch: int
+    late_ms: int
+    patience_ms: int
 
 
 class Session:
@@ -55,6 +69,58 @@ class Session:
             parse_addresses(config.nameservers), connections, config.request_timeout_ms
         )
         self.routes = Routes(self.name_servers, clock, self.tasks)
+        #: What was asked of replica sets and is not answered yet.
+        self._unanswered: dict[asyncio.Timeout, _Question] = {}
+        self._is_looking = False
+
+    async def of_master(
+        self, broker: str, address: str, asked: Awaitable[Value], patience_ms: int = LOOK_MS
+    ) -> Value:
+        """Return what ASKED brings, a question to the master of BROKER at ADDRESS.
+
+        One that stands still, or lost its power, breaks no connection: what it does not answer within PATIENCE_MS is
+        waited for no longer than the name servers know of no later master. Raises MasterFenced then.
+        """
+        epoch = self.routes.epoch(broker)
+        if epoch is None:
+            return await asked
+        waiting = asyncio.timeout(None)
+        try:
+            async with waiting:
+                late_ms = self.clock.now_ms() + patience_ms
+                self._unanswered[waiting] = _Question(broker, address, epoch, late_ms, patience_ms)
+                if not self._is_looking:
+                    self._is_looking = True
+                    self.tasks.spawn(self._look_for_masters())
+                try:
+                    return await asked
+                finally:
+                    del self._unanswered[waiting]
+        except TimeoutError:
+            later = self.routes.later_master(broker, address, epoch)
+            if later is None or not waiting.expired():
+                raise
+            raise later from None
+
+    async def _look_for_masters(self) -> None:
+        """Ask the name servers while something is late, and give up what a later master can answer."""
+        try:
+            while self._unanswered:
+                late_ms = min(one.late_ms for one in self._unanswered.values())
+                await self.clock.sleep_until(late_ms)
+                now_ms = self.clock.now_ms()
+                late = [one for one in self._unanswered.values() if one.late_ms <= now_ms]
+                if not late:
+                    continue
+                with suppress(PocketMQError):
+                    await self.routes.brokers()
+                for one in late:
+                    one.late_ms = self.clock.now_ms() + one.patience_ms
+                for waiting, one in self._unanswered.items():
+                    if self.routes.later_master(one.broker, one.address, one.epoch) is not None:
+                        waiting.reschedule(asyncio.get_running_loop().time())
+        finally:
+            self._is_looking = False
 
     async def ask(
         self,
@@ -77,7 +143,8 @@ class Session:
             address = self.routes.address(broker)
             connection = self.connections.to(address)
             try:
-                return await connection.call(BROKER + method, request, reply_type, timeout_ms)
+                call = connection.call(BROKER + method, request, reply_type, timeout_ms)
+                return await self.of_master(broker, address, call)
             except (Disconnected, RequestTimeout, *NOT_MASTER) as error:
                 moved = self.routes.astray(broker, address, error)
                 again = isinstance(error, (Disconnected, *NOT_MASTER) if repeatable else NOT_MASTER)

@@ -53,7 +53,8 @@ logger = logging.getLogger(__name__)
 
 #: The answer to a fetch, and its messages if there are any.
 Fetched: TypeAlias = tuple[pb.FetchReply, FetchedRun | None]
-
+#: A fetch may wait long for messages; the name servers are asked that often whether it waits at the master.
+_PATIENCE_MS: Final = 5_000
 _MAY_COME_BACK = (TopicNotFound, QueueNotFound, NotReadable)
 
 
@@ -184,7 +185,8 @@ class QueueReader:
             request.from_any = False
             self._address = self._session.routes.address(queue.broker)
             sent_ms = self._session.clock.now_ms()
-            found = await fetch(self._session.connections.to(self._address))
+            asked = fetch(self._session.connections.to(self._address))
+            found = await self._session.of_master(queue.broker, self._address, asked, _PATIENCE_MS)
             self._supply.source.fetched(self.held, sent_ms)
         reply, run = found
         self.max_offset = reply.max_offset

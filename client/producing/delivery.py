@@ -235,7 +235,8 @@ class Delivery:
         timeout_ms = min(self._config.request_timeout_ms, max(1, self._left_ms(run)))
         request = run.request(self._durability, self._origin.producer_id, no_reply=self._silent)
         if not self._silent:
-            return await connection.produce(request, timeout_ms)
+            asked = connection.produce(request, timeout_ms)
+            return await self._session.of_master(run.queue.broker, address, asked)
         await connection.post(request, timeout_ms, partial(self._unheard, run))
         return None
 

@@ -164,6 +164,36 @@ async def test_a_producer_waits_through_an_election_and_keeps_the_order() -> Non
     assert bodies(replicas.data, "orders") == [[b"0", *(b"%d" % number for number in range(6))]]
 
 
+async def test_a_producer_does_not_wait_for_a_master_that_stands_still() -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    async with producer(replicas, clock) as sending:
+        await sending.send(messages(1)[0])
+        replicas.data.gate = asyncio.Event()
+        sent = asyncio.ensure_future(sending.send(messages(2)[1]))
+        await settle()
+        replicas.data.gate = None  # From here on another replica answers, this one does not.
+        await clock.advance(2_000)
+        assert not sent.done(), "nobody else is master"
+
+        replicas.elect(2)
+        await clock.advance(1_000)
+
+        assert sent.done(), "it would wait for request_timeout_ms"
+        assert (await sent).repeated
+
+    assert bodies(replicas.data, "orders") == [[b"0", b"1"]]
+
+
+async def test_who_answers_in_time_has_no_name_server_asked() -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    async with producer(replicas, clock) as sending:
+        for message in messages(30):
+            await sending.send(message)
+            await clock.advance(200)
+
+    assert replicas.asked.count("127.0.0.1:9876") == 1
+
+
 async def test_what_the_old_master_had_stored_is_not_stored_twice() -> None:
     replicas, clock = FakeReplicaSet("orders"), VirtualClock()
     async with producer(replicas, clock) as sending:
@@ -259,6 +289,25 @@ async def test_a_question_waits_through_an_election() -> None:
     assert (await question).broker_name == "broker-a"
 
 
+async def test_a_question_does_not_wait_for_a_master_that_stands_still() -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    here = session(replicas, clock)
+    await here.routes.find("orders")
+    epoch = here.routes.epoch("broker-a")
+    first = replicas.address(1)
+    waiting = asyncio.ensure_future(here.of_master("broker-a", first, asyncio.Event().wait()))
+    await clock.advance(5_000)
+    assert not waiting.done()
+
+    replicas.elect(2)
+    await clock.advance(1_000)
+
+    with pytest.raises(MasterFenced, match=f"{first} does not answer, and .* in epoch 2"):
+        await waiting
+    assert epoch == 1
+    assert here.routes.address("broker-a") == replicas.address(2)
+
+
 async def test_a_question_does_not_wait_for_ever() -> None:
     replicas, clock = FakeReplicaSet("orders"), VirtualClock()
     question = await asked(replicas, clock)
@@ -333,6 +382,23 @@ async def test_a_consumer_waits_through_an_election_and_keeps_its_queues() -> No
         assert len(before) == 2
         await reading.commit()
     assert replicas.data.committed[("billing", "orders", 0)] == 5
+
+
+async def test_a_consumer_does_not_wait_for_a_master_that_stands_still() -> None:
+    replicas, clock = FakeReplicaSet("orders"), VirtualClock()
+    store(replicas.data, 3)
+    async with consumer(replicas, clock) as reading:
+        assert numbers(await reading.poll()) == [0, 1, 2]
+        await settle()
+        replicas.data.waiting.clear()  # It is not told of what comes.
+        replicas.elect(2)
+        store(replicas.data, 2)
+        waiting = asyncio.ensure_future(reading.poll(timeout_ms=60_000))
+        for _ in range(52):
+            await clock.advance(100)
+
+        assert waiting.done(), "it would wait for fetch_wait_ms"
+        assert numbers(await waiting) == [3, 4]
 
 
 # ---------------------------------------------------------------- reads from any replica
