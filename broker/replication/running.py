@@ -556,8 +556,11 @@ class RunningReplica:
     # on links
 
     def _follow(self, effect: effects.Follow) -> None:
-        if any(isinstance(one, MasterLink) for one in self._links.values()):
-            return  # One is dialled already, or about to end.
+        for known in list(self._links.values()):
+            if isinstance(known, MasterLink):
+                if known.master == effect.master:
+                    return  # It is dialled already, or about to end.
+                self._close_link(effects.CloseLink(known.number, "another replica is master"))
         number = self._next_link()
         channel = self._parts.dial(effect.address)
         link = self._links[number] = MasterLink(number, effect.master, channel, self)

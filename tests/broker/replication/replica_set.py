@@ -20,7 +20,7 @@ from pocketmq.broker.replication.running import ReplicaParts, RunningReplica
 from pocketmq.proto.carrier_http2 import Http2Carrier
 from pocketmq.proto.clock import SystemClock
 from pocketmq.proto.errors import DiskFailure, PocketMQError, RegistryUnavailable
-from pocketmq.proto.rpc import connect
+from pocketmq.proto.rpc import Channel, connect
 from pocketmq.store.config import StoreConfig
 from pocketmq.store.format.replica_files import BrokerIdentity
 from pocketmq.store.message_store import MessageStore
@@ -97,6 +97,7 @@ class Member:
         #: What this start of its machine is called.
         self.boot = "boot-1"
         self.disk = FaultyDisk()
+        self.dial: Callable[[str], Channel] = connect
         self._carrier: Http2Carrier | None = None
 
     async def _open_session(self) -> Registry:
@@ -125,7 +126,7 @@ class Member:
             device=device,
             clock=world.clock,
             open_session=self._open_session,
-            dial=connect,
+            dial=lambda address: self.dial(address),
             roles=self.roles,
         )
         mine = ReplicaSettings(
@@ -158,12 +159,12 @@ class Member:
     async def stop(self) -> None:
         """Stop its process in an orderly way."""
         await self.node.stop()
-        await self._stop_port()
+        await self.close_port()
 
     async def kill(self) -> None:
         """End its process without a word: nothing is settled, and its store is found as it was left."""
         self.store.health.fail(DiskFailure("the process was killed"))
-        await self._stop_port()
+        await self.close_port()
         await self.node.stop()
 
     def mute(self) -> None:
@@ -172,7 +173,8 @@ class Member:
             if isinstance(link, FollowerLink):
                 link._next = None
 
-    async def _stop_port(self) -> None:
+    async def close_port(self) -> None:
+        """Have nobody reach it any more."""
         carrier, self._carrier = self._carrier, None
         if carrier is not None:
             await carrier.stop(0)

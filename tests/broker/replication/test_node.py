@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +18,7 @@ from pocketmq.broker.replication.replica import ReplicaState
 from pocketmq.broker.replication.running import TICK_MS
 from pocketmq.proto.errors import ConfigError, DiskFailure, MasterFenced
 from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
-from pocketmq.proto.rpc import CallFailed, connect
+from pocketmq.proto.rpc import CallFailed, Channel, connect
 
 from ...runs import bodies_of, open_store, small_config
 from .replica_set import Member, free_ports, replica_set, until
@@ -101,6 +104,46 @@ async def test_a_master_that_the_registry_does_not_answer_refuses_what_only_it_w
         world.registry_is_away = False
         await until(lambda: not is_fenced(office))
         assert world.cell.epoch == 1
+
+
+async def test_a_new_master_is_followed_while_the_old_one_does_not_answer(tmp_path: Path) -> None:
+    async with replica_set(tmp_path, min_in_sync=2) as world:
+        old = await world.whole()
+        dialled: list[int] = []
+
+        def dial(member: Member, address: str) -> Channel:
+            if address != f"127.0.0.1:{old.port}":
+                return connect(address)
+            dialled.append(member.id)
+            return cast(Channel, Unreached())
+
+        others = [member for member in world.up if member is not old]
+        for member in others:
+            member.dial = partial(dial, member)
+        await old.close_port()
+        await until(lambda: set(dialled) == {member.id for member in others})
+        await old.kill()
+
+        new = await world.master()
+        assert new is not old
+        await until(lambda: world.cell.in_sync == {member.id for member in others})
+        assert await new.roles.send(b"one") == 2
+
+
+class Unreached:
+    """A channel to a machine that is cut off: it is never connected, and nothing tells."""
+
+    def stream_stream(self, *_: object) -> Callable[[], Unreached]:
+        return lambda: self
+
+    async def wait_for_connection(self) -> None:
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None:
+        """See `stream_stream`: the call is cancelled."""
+
+    async def close(self) -> None:
+        """Nothing was open."""
 
 
 async def test_who_waits_for_replicas_is_sent_off_once_another_may_be_master(
