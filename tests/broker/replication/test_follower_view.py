@@ -41,7 +41,7 @@ async def test_who_does_not_hear_the_master_is_not_current(tmp_path: Path) -> No
         (first, second) = (one for one in world.up if one is not master)
         await until(lambda: is_current(first) and is_current(second))
 
-        await master._stop_port()
+        await master.close_port()
 
         await until(lambda: not is_current(first) and not is_current(second))
         assert view_of(first) is not None, "what is confirmed may be read all the same"

@@ -64,8 +64,8 @@ class Storm:
     async def _do(self, act: Callable[[Member], Awaitable[None]]) -> None:
         try:
             await act(self._random.choice(self._world.up))
-        except (PocketMQError, AssertionError):
-            return  # It begins again from its device, or is no master any more.
+        except (PocketMQError, AssertionError, IndexError):
+            return  # It begins again from its device, or nobody is master at present.
 
     async def _start(self, _: Member) -> None:
         await self._down.pop().start()
