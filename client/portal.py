@@ -59,9 +59,9 @@ class Portal:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
-            self._work_off()  # What was posted last is told that its client is closed.
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
+            self._work_off()  # What was posted last is told that its client is closed.
         finally:
             asyncio.set_event_loop(None)
             loop.close()

@@ -140,8 +140,9 @@ class _Stream(Generic[Request, Reply]):
         self.broken = False
 
     def start(self, tasks: Tasks) -> None:
+        self._call.hear(self._deliver)
         tasks.spawn(self._write())
-        tasks.spawn(self._read())
+        tasks.spawn(self._hear_end())
 
     @overload
     def submit(self, number: int, request: Request) -> asyncio.Future[Reply]: ...
@@ -155,9 +156,17 @@ class _Stream(Generic[Request, Reply]):
         """Let REQUEST leave; return the future of its reply, or, if SILENT, of its leaving."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         (self._leaving if silent else self._pending)[number] = future
-        self._outgoing[number] = request
-        self._wake.set()
+        # What waits already comes first; who wants to hear that it has left waits for the windows.
+        if silent or not self._leaves_now(request):
+            self._outgoing[number] = request
+            self._wake.set()
         return future
+
+    def _leaves_now(self, request: Request) -> bool:
+        try:
+            return not self._outgoing and self._call.write_nowait(request)
+        except (CallFailed, asyncio.InvalidStateError):
+            return False  # The stream has ended: all who wait are told.
 
     def withdraw(self, number: int) -> bool:
         """Do not send the request with NUMBER; return False if it has left."""
@@ -198,13 +207,12 @@ class _Stream(Generic[Request, Reply]):
         except (CallFailed, asyncio.InvalidStateError):
             return  # The stream has ended; the reader tells why.
 
-    async def _read(self) -> None:
+    async def _hear_end(self) -> None:
         error: PocketMQError = Disconnected(
             f"{self._address} ended the stream", address=self._address
         )
         try:
-            while (reply := await self._call.read()) is not EOF:
-                self._deliver(reply)
+            await self._call.read()  # Replies do not come this way.
         except CallFailed as failure:
             error = from_rpc_error(failure)
         finally:

@@ -314,6 +314,11 @@ class Accumulator:
             return run.born_ms + self._linger_ms
         return 0
 
+    @property
+    def has_waiting(self) -> bool:
+        """Does any run wait for anything but another one of its queue?"""
+        return any(broker.ring for broker in self._visits)
+
     def next_ms(self) -> int | None:
         """Return the earliest instant at which `drain` or `expired` may have something that it has not now.
 

@@ -226,6 +226,8 @@ class Delivery:
             self._accumulator.finished(run)
         elif error is None:
             self._succeed(run, reply)
+            if not self._accumulator.has_waiting:
+                return
         else:
             self._refused(run, error, moved=moved)
         self.wake()

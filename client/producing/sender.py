@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.errors import (
@@ -256,23 +256,48 @@ class Sender:
     ) -> None:
         """Send MESSAGES as the budget allows; OUTCOME gets Receipts. WATCH hears of each part before."""
         gathered = Gathered(outcome)
-        if not self._disconnected:
-            self._bring(self._feed(messages, gathered, watch))
+        if self._disconnected:
+            return _refuse_rest(messages, 0, gathered, watch, _closed_before())
+        parts = parts_of(messages, self.config, self.size_of)
+        try:
+            first = next(parts, None)
+        except PocketMQError as error:
+            return _refuse_rest(messages, 0, gathered, watch, error)
+        if first is None:
+            gathered.no_more_parts()
+        elif len(first[0]) == len(messages) and self.budget.take(first[1]):
+            self._take_part(first, 0, gathered, watch)  # A list for one run needs no task.
+            gathered.no_more_parts()
         else:
-            _refuse_rest(messages, 0, gathered, watch, _closed_before())
+            self._bring(self._feed(messages, chain((first,), parts), gathered, watch))
+
+    def _take_part(
+        self,
+        part: tuple[Sequence[Message], int],
+        begin: int,
+        gathered: Gathered,
+        watch: Watch | None,
+    ) -> None:
+        """Send PART, which has its bytes: those of the messages from BEGIN on that fit a run."""
+        messages, size_bytes = part
+        outcome = gathered.part()
+        if watch is not None:
+            outcome = watch(begin, begin + len(messages), outcome)
+        self._take_in(Parcel(messages, size_bytes, outcome))
 
     async def _feed(
-        self, messages: Sequence[Message], gathered: Gathered, watch: Watch | None
+        self,
+        messages: Sequence[Message],
+        parts: Iterable[tuple[Sequence[Message], int]],
+        gathered: Gathered,
+        watch: Watch | None,
     ) -> None:
         begin = 0
         try:
-            for part, size_bytes in parts_of(messages, self.config, self.size_of):
-                await self.budget.take_within(size_bytes, self.config.max_block_ms)
-                outcome = gathered.part()
-                if watch is not None:
-                    outcome = watch(begin, begin + len(part), outcome)
-                begin += len(part)
-                self._take_in(Parcel(part, size_bytes, outcome))
+            for part in parts:
+                await self.budget.take_within(part[1], self.config.max_block_ms)
+                self._take_part(part, begin, gathered, watch)
+                begin += len(part[0])
                 await asyncio.sleep(0)  # Lets the run leave before the next one is encoded.
         except PocketMQError as error:
             _refuse_rest(messages, begin, gathered, watch, error)

@@ -122,6 +122,10 @@ class StreamCall(Protocol):
         """Return the next message, or `EOF`. Raises CallFailed."""
         ...
 
+    def hear(self, take: Callable[[Any], None]) -> None:
+        """Have TAKE called with each message as it comes, from the first on: `read` tells of the end."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Any]:
         """Yield what `read` returns until the end."""
         ...

@@ -318,6 +318,8 @@ class ClientStreamCall(ClientCall):
         super().__init__(fields, limits, timeout_s)
         self._serialize = serialize
         self._deserialize = deserialize
+        #: Who takes messages as they come; None: they wait to be read.
+        self._take: Callable[[Any], None] | None = None
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._held = False
@@ -337,6 +339,9 @@ class ClientStreamCall(ClientCall):
 
     def _on_message(self, message: bytes) -> None:
         if self.status is not None:
+            return
+        if self._take is not None:
+            self._take(decoded(self._deserialize, message))
             return
         self._unread.append(message)
         self._unread_bytes += len(message)
@@ -391,8 +396,12 @@ class ClientStreamCall(ClientCall):
         if link is None or self.status is not None:
             raise asyncio.InvalidStateError("the stream has ended")
         # All of a message leaves, or it was not written: who writes the next one waits for a window here.
-        if link.send(self._stream_id, data):
-            return
+        await self._drained(link)
+        if not link.send(self._stream_id, data):
+            await self._drained(link)
+
+    async def _drained(self, link: CallLink) -> None:
+        """Return once nothing waits for a window."""
         while self.status is None and link.queued_of(self._stream_id):
             await self._news()
         if self.status is not None:
@@ -413,6 +422,10 @@ class ClientStreamCall(ClientCall):
         if len(data) > self._limits.message_bytes_max:
             raise too_large(len(data), self._limits).failure()
         return with_prefix(data)
+
+    def hear(self, take: Callable[[Any], None]) -> None:
+        assert not self._unread, "nothing came yet"
+        self._take = take
 
     async def done_writing(self) -> None:
         if self._done_writing or self.status is not None:

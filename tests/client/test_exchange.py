@@ -22,6 +22,12 @@ class Call:
     async def read(self) -> Any:
         await asyncio.Event().wait()
 
+    def write_nowait(self, message: Any) -> bool:
+        return False
+
+    def hear(self, take: Any) -> None:
+        pass
+
     def cancel(self) -> None:
         pass
 

@@ -10,6 +10,7 @@ from pocketmq.client import Message
 from pocketmq.proto.errors import (
     BufferFull,
     ClientClosed,
+    MessageTooLarge,
 )
 
 from .fake_broker import bodies
@@ -83,6 +84,36 @@ async def test_close_delivers_what_was_accepted() -> None:
 
     assert all(future.exception() is None for future in sent)
     assert len(many.result()) == 5_000
+
+
+async def test_lists_that_find_no_room_wait_in_their_order_behind_those_that_did() -> None:
+    cluster = FakeCluster.of_one("orders", queues=1)
+    gate = cluster.broker.gate = asyncio.Event()
+    rows = [[b"%d-%d" % (row, number) + bytes(100) for number in range(10)] for row in range(6)]
+
+    async with producer(cluster, buffer_memory=5_000) as sending:
+        sent = [sending.send_many_nowait("orders", row, queue=0) for row in rows]
+        await until(lambda: sending.metrics().buffer_waits > 0)
+        assert not any(future.done() for future in sent)
+        gate.set()
+        receipts = [await future for future in sent]
+
+    (stored,) = bodies(cluster.broker, "orders")
+    assert stored == [body for row in rows for body in row]
+    offsets = [receipt.queue_offset for row in receipts for receipt in row]
+    assert offsets == list(range(60))
+
+
+async def test_a_list_that_no_run_can_take_is_refused_whole() -> None:
+    cluster = FakeCluster.of_one("orders")
+
+    async with producer(cluster, max_request_size=1_000) as sending:
+        future = sending.send_many_nowait([Message("orders", bytes(2_000), queue=0)])
+        with pytest.raises(MessageTooLarge):
+            await future
+        assert sending.metrics().buffer_bytes == 0
+
+    assert not cluster.broker.queues
 
 
 async def test_close_fails_what_is_not_acknowledged_in_time() -> None:

@@ -95,6 +95,46 @@ def test_many_threads_share_a_producer(cluster: tuple[FakeCluster, str]) -> None
     assert sum(map(len, bodies(served.broker, "orders"))) == 800
 
 
+def test_threads_that_send_lists_are_told_of_each_when_the_producer_is_closed_amid_them(
+    cluster: tuple[FakeCluster, str],
+) -> None:
+    served, address = cluster
+    acknowledged: list[list[bytes]] = []
+    producer = Producer(address)
+    sent_some = threading.Semaphore(0)
+
+    def work(name: int) -> None:
+        number = 0
+        while True:
+            row = [b"%d-%d-%d" % (name, number, at) for at in range(100)]
+            try:
+                assert len(producer.send_many("orders", row)) == 100
+            except ClientClosed:
+                return
+            acknowledged.append(row)
+            sent_some.release()
+            number += 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        assert sent_some.acquire(timeout=30)
+    producer.close()
+    for thread in threads:
+        thread.join(30)
+
+    assert not any(thread.is_alive() for thread in threads)
+    stored = set(chain.from_iterable(bodies(served.broker, "orders")))
+    assert stored.issuperset(chain.from_iterable(acknowledged))
+    for row in bodies(served.broker, "orders"):
+        for name in range(4):
+            own = [
+                tuple(map(int, body.split(b"-"))) for body in row if body.startswith(b"%d-" % name)
+            ]
+            assert own == sorted(own)
+
+
 def test_a_small_buffer_holds_the_caller_back(cluster: tuple[FakeCluster, str]) -> None:
     served, address = cluster
 

@@ -152,6 +152,7 @@ class StreamCall(Ends):
         self._serialize = serialize
         self._deserialize = deserialize
         self._served: ServedStream | None = None
+        self._take: Callable[[Any], None] | None = None
         self._incoming: deque[bytes] = deque()
         self._changed = asyncio.Event()
         #: Set once it has ended: None: well; else the status.
@@ -238,6 +239,9 @@ class StreamCall(Ends):
     def write_nowait(self, message: Any) -> bool:
         return False  # Everything takes its time here.
 
+    def hear(self, take: Callable[[Any], None]) -> None:
+        self._take = take
+
     def _to_server(self, data: bytes | None) -> None:
         if self._served is not None:
             self._served.take(data)
@@ -250,7 +254,11 @@ class StreamCall(Ends):
         while True:
             await self._link.machine.awake()
             if self._incoming and not self._cancelled:
-                return self._deserialize(self._incoming.popleft())
+                message = self._deserialize(self._incoming.popleft())
+                if self._take is None:
+                    return message
+                self._take(message)
+                continue
             if self._ended:
                 self._raise_end()
                 return EOF

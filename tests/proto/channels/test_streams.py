@@ -172,6 +172,77 @@ async def test_a_reader_that_does_not_read_holds_the_server_back(dialling: Diall
         await writing
 
 
+async def test_what_is_written_at_once_keeps_its_place_among_what_waits_for_a_window(
+    dialling: Dialling,
+) -> None:
+    async with dialling() as (_, channel):
+        call = echo(channel)()
+        assert not call.write_nowait(RUN())  # Not before there is a connection.
+        await call.wait_for_connection()
+        at_once = 0
+
+        async def write() -> None:
+            nonlocal at_once
+            for number in range(30):
+                message = RUN(run_id=number, records=bytes(1_000_000))
+                if call.write_nowait(message):
+                    at_once += 1
+                else:
+                    await call.write(message)
+            await call.done_writing()
+            with pytest.raises(asyncio.InvalidStateError):
+                call.write_nowait(RUN())
+
+        writing = asyncio.ensure_future(write())
+        assert [reply.run_id async for reply in call] == list(range(30))
+        await writing
+
+    assert 0 < at_once < 30
+
+
+async def test_who_hears_messages_as_they_come_has_all_before_the_end_is_read(
+    dialling: Dialling,
+) -> None:
+    async with dialling() as (_, channel):
+        call = echo(channel)()
+        heard: list[int] = []
+        call.hear(lambda reply: heard.append(reply.run_id))
+        for number in range(100):
+            await call.write(RUN(run_id=number))
+        await call.done_writing()
+
+        assert await call.read() is EOF
+        assert heard == list(range(100))
+
+
+async def test_who_hears_messages_reads_the_error_that_ends_them(dialling: Dialling) -> None:
+    async with dialling() as (_, channel):
+        call = echo(channel)()
+        heard: list[int] = []
+        call.hear(lambda reply: heard.append(reply.run_id))
+        await call.write(RUN(run_id=1))
+        await call.write(RUN(topic="refuse"))
+        with pytest.raises(CallFailed) as caught:
+            await call.read()
+
+    assert isinstance(from_rpc_error(caught.value), QueueNotFound)
+    assert heard == [1]
+
+
+def _nothing(data: bytes) -> None:
+    raise ValueError(data)
+
+
+async def test_what_cannot_be_decoded_ends_a_stream_that_is_heard(dialling: Dialling) -> None:
+    async with dialling() as (_, channel):
+        method = channel.stream_stream("/test.Echo/Echo", RUN.SerializeToString, _nothing)
+        call = method()
+        call.hear(lambda _: None)
+        await call.write(RUN(run_id=1))
+        with pytest.raises(CallFailed, match="cannot be decoded"):
+            await call.read()
+
+
 async def test_closing_the_channel_ends_its_streams(dialling: Dialling) -> None:
     async with dialling() as (service, channel):
         call = echo(channel)()
