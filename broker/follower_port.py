@@ -34,7 +34,7 @@ from ..store.message_store import MessageStore
 from .config import BrokerConfig
 from .fetch import FilteredFetch, limits_of, read_once
 from .filters import Filters, choice_of
-from .queue_contents import QUEUES_MAX, add_unread, bounds_of
+from .queue_contents import QUEUES_MAX, add_unread
 from .relays import Relays
 from .replication.follower_view import FollowerView
 from .service_v2.measurements import trace_methods
@@ -132,8 +132,14 @@ class FollowerReads:
         known = all(tables.has_queue(one.topic, one.queue) for one in request.queues)
         if tables.offsets_epoch != view.epoch or not known or len(request.queues) > QUEUES_MAX:
             return None
-        offsets = []
+        offsets, bounds = [], []
         for queue in request.queues:
+            low, high = store.queue_bounds(queue.topic, queue.queue)
+            bounds.append(
+                pb.QueueOffsets(
+                    topic=queue.topic, queue=queue.queue, min_offset=low, max_offset=high
+                )
+            )
             offset, text = tables.committed(queue.topic, request.group, queue.queue)
             one = pb.GroupOffset(topic=queue.topic, queue=queue.queue, offset=offset)
             if text:
@@ -142,7 +148,6 @@ class FollowerReads:
         try:
             if request.with_times:
                 add_unread(store, offsets)
-            bounds = bounds_of(store, request.queues)
         except PocketMQError:
             return None
         return pb.GroupOffsetsReply(offsets=offsets, bounds=bounds, follows=True)

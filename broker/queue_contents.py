@@ -1,4 +1,4 @@
-"""What queues of a store hold, as it is told of them: their bounds, when a message was stored, what a group has unread.
+"""What queues of a store hold, as it is told of them: when a message was stored, what a group has unread.
 
 Nothing is seen that is not confirmed. Bounds: UNREAD_ENTRIES_MAX entries are added up for one request.
 """
@@ -41,17 +41,6 @@ def add_unread(store: MessageStore, offsets: Iterable[pb.GroupOffset]) -> None:
         left -= count
         if size is not None:
             one.unread_bytes = size
-
-
-def bounds_of(store: MessageStore, queues: Iterable[pb.QueueId]) -> list[pb.QueueOffsets]:
-    """Return where each of QUEUES begins and ends."""
-    found = []
-    for queue in queues:
-        low, high = store.queue_bounds(queue.topic, queue.queue)
-        found.append(
-            pb.QueueOffsets(topic=queue.topic, queue=queue.queue, min_offset=low, max_offset=high)
-        )
-    return found
 
 
 def check_count(field: str, count: int) -> None:

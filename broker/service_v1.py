@@ -20,7 +20,7 @@ from .groups import SUBSCRIPTION_CHECK, Groups, check_own_choice, intervals_of, 
 from .lookup import Lookups
 from .offsets import Offsets, Safe
 from .pop.pops import Pops
-from .queue_contents import add_unread, bounds_of, check_count, stored_ms
+from .queue_contents import add_unread, check_count, stored_ms
 from .replication.state_source import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, StateSource
 from .send import SendCounts, Sends, TopicSends
 from .streams import FetchStream, ProduceStream
@@ -222,8 +222,7 @@ class BrokerService:
             add_unread(self._store, offsets)
         if request.with_times or request.with_lent:
             self._add_lent(request.group, offsets)
-        bounds = bounds_of(self._store, request.queues) if request.from_any else ()
-        return pb.GroupOffsetsReply(offsets=offsets, bounds=bounds)
+        return pb.GroupOffsetsReply(offsets=offsets)
 
     def _add_lent(self, group: str, offsets: list[pb.GroupOffset]) -> None:
         """Tell of each of OFFSETS what GROUP popped there and has not finished."""

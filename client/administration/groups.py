@@ -18,6 +18,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
+from ..config import ReadFrom
 from ..queue import Queue, in_parts
 from .brokers import Brokers, request_of
 from .dead_letters import DeadLetterAdmin
@@ -206,9 +207,16 @@ class GroupAdmin(DeadLetterAdmin):
     # ------------------------------------------------------------ at work
 
     async def describe_group(
-        self, group: str, *, topic: str | None = None, interval_ms: int = 0
+        self,
+        group: str,
+        *,
+        topic: str | None = None,
+        interval_ms: int = 0,
+        read_from: ReadFrom = "master",
     ) -> GroupReport:
         """Return who is in GROUP, and how it stands in every queue that it reads, or in those of TOPIC.
+
+        READ_FROM "any": replicas that follow look at the queues, and may be a moment behind.
 
         INTERVAL_MS: look twice, so long apart, to tell how fast it is; consumers commit every few seconds, so that a
         short interval tells little. Raises GroupNotFound.
@@ -222,10 +230,10 @@ class GroupAdmin(DeadLetterAdmin):
         if group not in known and not coordinating(states):
             raise _not_found(group)
         queues = await self._queues_of(group, states, topic)
-        looks = [await self._look(group, queues, with_times=True)]
+        looks = [await self._look(group, queues, read_from, with_times=True)]
         if interval_ms:
             await self._clock.sleep_until(self._clock.now_ms() + interval_ms)
-            looks.append(await self._look(group, queues, with_times=False))
+            looks.append(await self._look(group, queues, read_from, with_times=False))
         coordinator = coordinating(states)
         state = states.get(coordinator, pb.GroupStateReply())
         return GroupReport(
@@ -276,7 +284,12 @@ class GroupAdmin(DeadLetterAdmin):
         return found
 
     async def _look(
-        self, group: str, queues: Mapping[str, Collection[tuple[str, int]]], *, with_times: bool
+        self,
+        group: str,
+        queues: Mapping[str, Collection[tuple[str, int]]],
+        read_from: ReadFrom,
+        *,
+        with_times: bool,
     ) -> Look:
         committed: dict[Queue, int] = {}
         metadata: dict[Queue, str] = {}
@@ -289,19 +302,28 @@ class GroupAdmin(DeadLetterAdmin):
             ids = [pb.QueueId(topic=topic, queue=number) for topic, number in sorted(wanted)]
             for some in in_parts(ids):
                 ask = self._brokers.ask
-                offsets = await ask(
+                ask_offsets = ask if read_from == "master" else self._brokers.ask_any
+                offsets = await ask_offsets(
                     broker,
                     "GroupOffsets",
                     pb.GroupOffsetsRequest(group=group, queues=some, with_times=with_times),
                     pb.GroupOffsetsReply,
                 )
                 now = await ask(broker, "Now", pb.ClockRequest(), pb.ClockReply)
-                ends = await ask(
-                    broker,
-                    "QueueOffsets",
-                    pb.QueueOffsetsRequest(queues=some),
-                    pb.QueueOffsetsReply,
-                )
+                if offsets.follows:
+                    popped = await ask(
+                        broker,
+                        "GroupOffsets",
+                        pb.GroupOffsetsRequest(group=group, queues=some, with_lent=True),
+                        pb.GroupOffsetsReply,
+                    )
+                    ends: Iterable[pb.QueueOffsets] = offsets.bounds
+                else:
+                    popped = offsets
+                    request = pb.QueueOffsetsRequest(queues=some)
+                    ends = (
+                        await ask(broker, "QueueOffsets", request, pb.QueueOffsetsReply)
+                    ).offsets
                 at_ms.setdefault(broker, self._clock.now_ms())
                 for one in offsets.offsets:
                     queue = Queue(one.topic, broker, one.queue)
@@ -311,10 +333,11 @@ class GroupAdmin(DeadLetterAdmin):
                     is_unread = with_times and one.unread_store_time_ms >= 0
                     age_ms = now.now_ms - one.unread_store_time_ms if is_unread else 0
                     unread_ms[queue] = max(0, age_ms)
-                    lent[queue] = (one.lent_count, one.read_to)
                     if one.HasField("unread_bytes"):
                         unread_bytes[queue] = one.unread_bytes
-                for end in ends.offsets:
+                for one in popped.offsets:
+                    lent[Queue(one.topic, broker, one.queue)] = (one.lent_count, one.read_to)
+                for end in ends:
                     bounds[Queue(end.topic, broker, end.queue)] = (end.min_offset, end.max_offset)
         return Look(
             at_ms=at_ms,

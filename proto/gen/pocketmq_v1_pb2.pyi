@@ -384,14 +384,14 @@ class GroupOffsetsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueId, _Mapping]]] = ..., with_times: _Optional[bool] = ..., with_lent: _Optional[bool] = ..., from_any: _Optional[bool] = ...) -> None: ...
 
 class GroupOffsetsReply(_message.Message):
-    __slots__ = ("offsets", "bounds", "follows")
+    __slots__ = ("offsets", "follows", "bounds")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
-    BOUNDS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    bounds: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
     follows: bool
-    def __init__(self, offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., bounds: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., follows: _Optional[bool] = ...) -> None: ...
+    bounds: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., follows: _Optional[bool] = ..., bounds: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class QueueOffsetsRequest(_message.Message):
     __slots__ = ("queues", "time_ms")

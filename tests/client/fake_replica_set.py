@@ -77,9 +77,11 @@ class FakeReplica:
         self._id = id
         self.name = "broker-a"
         self.address = f"127.0.0.{id}:8081"
-        #: Fetches that it answered as a follower, and how many messages of a queue it has then.
-        self.fetches = 0
+        #: Fetches and questions for offsets that it heard as a follower, and how many messages of a queue it has then.
+        self.fetches = self.looks = 0
         self.has = 1 << 30
+        #: May its master have more?
+        self.is_behind = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._set.data, name)
@@ -113,6 +115,18 @@ class FakeReplica:
         finally:
             there.data.queues[key] = rows
 
+    def _group_offsets(self, request: pb.GroupOffsetsRequest) -> pb.GroupOffsetsReply:
+        """Answer as a follower that has `has` messages of each queue."""
+        self.looks += 1
+        if self.is_behind:
+            raise MasterFenced("ask the master")
+        reply = self._set.data.group_offsets(request, None)
+        reply.follows = True
+        for one in request.queues:
+            count = len(self._set.data.queues.get((one.topic, one.queue), []))
+            reply.bounds.add(topic=one.topic, queue=one.queue, max_offset=min(count, self.has))
+        return reply
+
     def methods(self) -> MethodTable:
         return MethodTable({method.path: method for method in self._methods()})
 
@@ -123,7 +137,10 @@ class FakeReplica:
 
     def _checked(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*arguments: Any) -> Any:
-            self.check_master()
-            return handler(*arguments)
+            request = arguments[0]
+            if self._set.master == self._id or not getattr(request, "from_any", False):
+                self.check_master()
+                return handler(*arguments)
+            return self._group_offsets(request)
 
         return checked

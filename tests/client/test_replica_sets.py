@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from pocketmq.client import AsyncAdmin, AsyncPullConsumer
+from pocketmq.client.administration.brokers import Brokers
 from pocketmq.client.config import ClientConfig
+from pocketmq.client.follower_choice import MASTER_MS
 from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
@@ -452,3 +454,73 @@ async def test_where_a_follower_is_lost_the_master_is_read_at_once() -> None:
         assert numbers(await reading.poll()) == [0, 1, 2]
 
     assert clock.now_ms() == BEGAN_MS
+
+
+# ---------------------------------------------------------------- questions to any replica
+
+
+class Asking:
+    """An admin's questions for offsets, at a set of replicas with five messages."""
+
+    def __init__(self) -> None:
+        self.replicas, self.clock = FakeReplicaSet("orders"), VirtualClock()
+        store(self.replicas.data, 5)
+        self.replicas.data.committed["G", "orders", 0] = 2
+        self.brokers = Brokers(session(self.replicas, self.clock), 1_000)
+
+    async def ask(self) -> pb.GroupOffsetsReply:
+        await self.brokers.addresses()
+        request = pb.GroupOffsetsRequest(group="G", queues=[pb.QueueId(topic="orders")])
+        reply = await self.brokers.ask_any(
+            "broker-a", "GroupOffsets", request, pb.GroupOffsetsReply
+        )
+        assert [one.offset for one in reply.offsets] == [2]
+        return reply
+
+    @property
+    def looks(self) -> int:
+        return sum(one.looks for one in self.replicas.replicas.values())
+
+
+async def test_a_question_for_any_replica_goes_to_a_follower() -> None:
+    asking = Asking()
+
+    reply = await asking.ask()
+
+    assert (reply.follows, reply.bounds[0].max_offset) == (True, 5)
+
+
+async def test_what_a_follower_refuses_the_master_answers_and_others_are_asked_later() -> None:
+    asking = Asking()
+    for replica in asking.replicas.replicas.values():
+        replica.is_behind = True
+
+    assert not (await asking.ask()).follows
+    assert not (await asking.ask()).follows
+    assert asking.looks == 1, "it was asked once"
+
+    for replica in asking.replicas.replicas.values():
+        replica.is_behind = False
+    await asking.clock.advance(MASTER_MS)
+    assert (await asking.ask()).follows
+
+
+async def test_where_followers_are_lost_or_lead_or_there_are_none_the_master_answers() -> None:
+    lost, led, alone = Asking(), Asking(), Asking()
+    await lost.brokers.addresses()
+    lost.replicas.lost |= {lost.replicas.address(2), lost.replicas.address(3)}
+    lost.replicas.told = lost.replicas.data_of(1, 1)
+    for id in (2, 3):
+        lost.replicas.told.replicas.add(
+            replica_id=id, address=lost.replicas.address(id), role=pb.FOLLOWER
+        )
+    led.replicas.told = led.replicas.as_told()  # Name servers have not heard of it.
+    led.replicas.elect(2)
+    alone.replicas.told = alone.replicas.as_told()
+    del alone.replicas.told.replicas[:]
+
+    assert not (await lost.ask()).follows
+    replies = [await led.ask() for _ in range(3)]
+    assert not (await alone.ask()).follows
+    assert len(replies) == 3
+    assert alone.looks == 0

@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from ...client import Admin
+from ...client.config import READ_FROM, ReadFrom
 from ...client.name_server_addresses import DEFAULT_NAME_SERVERS, NAMESERVER_VARIABLE
 from ...proto.clock import Clock, SystemClock
 from ...proto.errors import StoreRefused
@@ -56,6 +57,11 @@ _WRONG = frozenset(
     envvar=NAMESERVER_VARIABLE,
     show_envvar=True,
     help=f"Ask the brokers of this cluster.  [default, without a STORE: {DEFAULT_NAME_SERVERS}]",
+)
+@click.option(
+    "--read-from",
+    type=click.Choice(READ_FROM),
+    help="any: replicas that follow look at the queues, and may be a moment behind.  [default: master]",
 )
 @click.option("--group", metavar="PATTERN", help="Only these groups (G*, one*).")
 @click.option("--topic", metavar="PATTERN", help="Only these topics.")
@@ -101,6 +107,7 @@ class _Asked:
 
     stores: tuple[str, ...]
     nameserver: str
+    read_from: ReadFrom
     group: str
     topic: str
     out: str | None
@@ -124,6 +131,9 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
         raise click.UsageError(
             "Give a STORE or --nameserver: files are read, or brokers are asked."
         )
+    read_from = given.pop("read_from")
+    if stores and read_from is not None:
+        raise click.UsageError("--read-from says which replicas are asked: leave out the STORE.")
     interval_ms = watch_interval_ms(given.pop("watch"), given["times"])
     if given["out"] is not None:
         check_out(given["out"])
@@ -131,6 +141,7 @@ def _asked(context: click.Context, stores: tuple[str, ...], given: dict[str, Any
     return _Asked(
         stores=stores,
         nameserver=given.pop("nameserver") or DEFAULT_NAME_SERVERS,
+        read_from=read_from or "master",
         group=given.pop("group") or "*",
         topic=given.pop("topic") or "*",
         since=None if since is None else LagSnapshot.parse(Path(since).read_text("utf-8")),
@@ -164,7 +175,7 @@ def _look_at(asked: _Asked, stack: ExitStack) -> Callable[[int], list[LagRow]]:
         allow_many_files()
         return lambda now_ms: _rows_of_stores(asked, now_ms)
     admin = stack.enter_context(Admin(asked.nameserver))
-    return lambda now_ms: cluster_rows(admin)
+    return lambda now_ms: cluster_rows(admin, asked.read_from)
 
 
 def _rows_of_stores(asked: _Asked, now_ms: int) -> list[LagRow]:

@@ -8,24 +8,31 @@ The files tell it: give the store instead.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 from ...client import Admin, GroupQueue, GroupReport
+from ...client.config import ReadFrom
 from ...proto.errors import GroupNotFound, TopicNotFound
 from ...proto.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from .rows import LagFacts, LagRow, is_dead_letter_topic, is_retry_topic
 
 
-def cluster_rows(admin: Admin) -> list[LagRow]:
-    """Return the rows of every group on every broker that ADMIN reaches, by broker, topic, queue and group."""
-    return sorted(
-        (row for _, rows in cluster_groups(admin) for row in rows), key=lambda row: row.key
-    )
+def cluster_rows(admin: Admin, read_from: ReadFrom = "master") -> list[LagRow]:
+    """Return the rows of every group on every broker that ADMIN reaches, by broker, topic, queue and group.
+
+    READ_FROM "any": replicas that follow look at the queues; who reads them, and what was popped, their masters say.
+    """
+    found = cluster_groups(admin, read_from=read_from)
+    return sorted((row for _, rows in found for row in rows), key=lambda row: row.key)
 
 
-def cluster_groups(admin: Admin, pattern: str = "*") -> Iterator[tuple[GroupReport, list[LagRow]]]:
+def cluster_groups(
+    admin: Admin, pattern: str = "*", read_from: ReadFrom = "master"
+) -> Iterator[tuple[GroupReport, list[LagRow]]]:
     """Yield each group of the brokers that ADMIN reaches whose name is like PATTERN, and its rows."""
+    describe = partial(admin.describe_group, read_from=read_from)
     derived = {
         topic.name
         for topic in admin.topics(include_system=True)
@@ -33,14 +40,17 @@ def cluster_groups(admin: Admin, pattern: str = "*") -> Iterator[tuple[GroupRepo
     }
     for group in (one.name for one in admin.groups() if fnmatchcase(one.name, pattern)):
         try:
-            report = admin.describe_group(group)
+            report = describe(group)
         except GroupNotFound:
             continue  # It was deleted meanwhile.
-        yield report, _rows_of(group, list(_queues(admin, group, report.queues, derived)))
+        yield report, _rows_of(group, list(_queues(describe, group, report.queues, derived)))
 
 
 def _queues(
-    admin: Admin, group: str, queues: Sequence[GroupQueue], derived: set[str]
+    describe: Callable[..., GroupReport],
+    group: str,
+    queues: Sequence[GroupQueue],
+    derived: set[str],
 ) -> Iterator[GroupQueue]:
     """Yield how GROUP stands in the QUEUES that it reads, and in its retry and dead-letter topics."""
     yield from queues
@@ -48,7 +58,7 @@ def _queues(
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
         if topic in derived and topic not in known:
             try:
-                more = admin.describe_group(group, topic=topic).queues
+                more = describe(group, topic=topic).queues
             except (GroupNotFound, TopicNotFound):
                 continue
             yield from (one for one in more if one.max_offset > one.min_offset)
