@@ -66,7 +66,7 @@ async def test_who_lacks_what_was_confirmed_is_not_current(tmp_path: Path) -> No
         await until(lambda: is_current(follower))
         await follower.stop()
         await until(lambda: follower.id not in world.cell.in_sync)
-        await master.roles.send(*[b"x" * 1_000] * 200)
+        await master.roles.send(*[b"x" * 1_000] * 20)
         # It hears first how far its master has confirmed, then byte by byte what that is.
         await follower.start()
         views: list[int] = []
@@ -78,4 +78,4 @@ async def test_who_lacks_what_was_confirmed_is_not_current(tmp_path: Path) -> No
             return bool(views)
 
         await until(has_been_current)
-        assert views == [200]
+        assert views == [20]
