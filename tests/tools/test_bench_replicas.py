@@ -18,6 +18,16 @@ def test_without_jars_of_zookeeper_it_says_what_it_needs(tmp_path: Path) -> None
         replicas.replicas(BenchConditions(folder=tmp_path, seconds=1.0))
 
 
+def test_jars_without_a_broker_of_apache_are_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rocketmq-broker"):
+        replicas.replicas(
+            BenchConditions(
+                folder=tmp_path, seconds=1.0, zookeeper_home=str(tmp_path), apache=str(tmp_path)
+            )
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.java
 @pytest.mark.processes
 @pytest.mark.long
@@ -42,8 +52,11 @@ def test_every_figure_of_a_replica_set_is_measured(
         "hand_over_s",
         "failover_p95_s",
         "catch_up_mb_per_second",
+        "catch_up_follower_ms_per_mib",
+        "foreground_messages_per_second",
+        "foreground_growth_mb_per_second",
     ):
         assert figure.facts[name] > 0, name
     assert figure.facts["redelivered_ms"] >= 0
-    assert len(figure.notes) == 8
+    assert len(figure.notes) == 12
     assert list(tmp_path.iterdir()) == []

@@ -79,32 +79,33 @@ BENCHES: Final = {
     type=click.Path(exists=True, file_okay=False),
     help="With `replicas`: the folder of a ZooKeeper's jars.",
 )
+@click.option(
+    "--apache",
+    type=click.Path(exists=True, file_okay=False),
+    help="With `replicas`: the folder of Apache RocketMQ's jars, whose master and slave run beside.",
+)
 @json_option("an object a line")
 def bench(
     names: tuple[str, ...],
     *,
     seconds: float,
     folder: Path | None,
-    pending: int | None,
-    client: str | None,
-    zookeeper_home: str | None,
     as_json: bool,
+    **of_one: Any,
 ) -> None:
     """Measure PocketMQ on this machine, each figure beside what the machine does with the same bytes.
 
     With `all`, what needs something that is not installed is left out, and told.
     """
     wanted = list(BENCHES) if "all" in names else list(dict.fromkeys(names))
-    if pending and "delay" not in wanted:
+    if of_one["pending"] and "delay" not in wanted:
         raise click.UsageError("--pending belongs to `bench delay`.")
-    if client and "v2" not in wanted:
+    if of_one["client"] and "v2" not in wanted:
         raise click.UsageError("--client belongs to `bench v2`.")
     figures = []
     options = {
         "seconds": seconds,
-        "pending": pending or 0,
-        "client": client or "",
-        "zookeeper_home": zookeeper_home or "",
+        **{name: value for name, value in of_one.items() if value is not None},
     }
     for figure in _figures(wanted, folder, options, are_all="all" in names):
         figures.append(figure)

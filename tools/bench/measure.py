@@ -30,6 +30,8 @@ class BenchConditions:
     client: str = ""
     #: For `replicas`: the folder of a ZooKeeper's jars; "": none was given.
     zookeeper_home: str = ""
+    #: For `replicas`: the folder of Apache RocketMQ's jars; "": it does not run beside.
+    apache: str = ""
 
 
 @dataclass(kw_only=True, slots=True)

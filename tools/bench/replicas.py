@@ -3,10 +3,12 @@
 How long after a kill -9 of the master the same producer's next send with acks="replicas" is acknowledged; how long
 sends wait while the office is handed over; one send at a time, with what followers have written and with what they have
 synced; as many as one producer can, beside acks="disk" with the same processes running; how fast an empty follower
-catches up, and what sends in the foreground lose by it; how much a consumer is handed again after a failover.
+catches up while nothing is sent, and what sends lose by another one that does; how much a consumer is handed again
+after a failover. Where times depend on what else runs here, processor time is told besides.
 
-Needs the extra `cluster`, a Java, and the jars of a ZooKeeper (--zookeeper-home). All share the processors of this
-machine: a set on three machines has three times as many.
+Needs the extra `cluster`, a Java, and the jars of a ZooKeeper (--zookeeper-home). With the jars of Apache RocketMQ
+(--apache) its own master and slave run beside (apache_pair.py). All share the processors of this machine: a set on
+three machines has three times as many.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import asyncio
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -24,13 +28,22 @@ import numpy as np
 import yaml
 
 from ...client import Admin, AsyncProducer, Message, Producer, PullConsumer
+from ...client.producing.receipt import Receipt
 from ...proto.clock import SystemClock
 from ...proto.errors import ConfigError, PocketMQError
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.rpc import CallFailed, connect
 from ..server_process import ServerProcess
 from ..zookeeper_server import Ports, ZooKeeperServer, find_jars, free_ports
-from .measure import BenchConditions, Figure, percentiles_ms, synced_writes_per_second
+from .apache_pair import ApacheSender, apache_jars, apache_pair, apache_version
+from .measure import (
+    MIB,
+    BenchConditions,
+    Figure,
+    own_cpu_seconds,
+    percentiles_ms,
+    synced_writes_per_second,
+)
 from .servers import QUEUES, TOPIC, batch, record_bytes
 
 SET: Final = "bench"
@@ -44,12 +57,18 @@ CATCH_UP_BODY: Final = 1024
 CATCH_UP_BYTES: Final = 1 << 30
 _SETTLE_S: Final = 30.0
 _CATCH_UP_S: Final = 600.0
+_WARM_S: Final = 1.0
 _LOOK_S: Final = 0.02
 _ASK_S: Final = 1.0
 #: The default `--seconds`, with which `KILLS` are made.
 _USUAL_SECONDS: Final = 3.0
 _ROUNDS: Final = 3
 _STRETCH: Final = 1_000
+#: Stretches that a storm of sends has under way.
+_STRETCHES: Final = 32
+_IN_FLIGHT: Final = 64
+#: What Apache's brokers call it that a send waits for their memory, or the master's device too.
+_FLUSHES: Final = {"written": "ASYNC_FLUSH", "synced": "SYNC_FLUSH"}
 
 Need = Literal["synced", "written"]
 Seen = TypeVar("Seen")
@@ -141,6 +160,15 @@ class BenchSet:
         """Return what each replica says of itself; who does not answer is left out."""
         return asyncio.run(self._statuses())
 
+    def status(self, replica: int) -> pb.ReplicaStatusReply | None:
+        """Return what REPLICA says of itself; None: it does not answer."""
+        return asyncio.run(self._ask(replica))
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """Return what processor time each process that runs has used."""
+        running = (one for one in self.processes.items() if one[1].is_running)
+        return {replica: process.cpu_seconds() for replica, process in running}
+
     async def _statuses(self) -> dict[int, pb.ReplicaStatusReply]:
         found = await asyncio.gather(*(self._ask(replica) for replica in self.ids))
         return {
@@ -199,21 +227,28 @@ def replicas(conditions: BenchConditions) -> Figure:
         name="replicas",
         what=f"{REPLICAS} replicas and ZooKeeper here: acks=replicas, {BODY_BYTES} B, one producer",
     )
+    apache = Path(conditions.apache) if conditions.apache else None
+    if apache is not None:
+        apache_jars(apache)
     kills = max(1, round(KILLS * conditions.seconds / _USUAL_SECONDS))
     with _set(conditions, "written") as replica_set:
-        figure.facts["written_p50_ms"], figure.facts["written_p99_ms"] = _one_by_one(
-            replica_set, conditions.seconds
-        )
+        _one_by_one(replica_set, conditions.seconds, figure, "written")
     with _set(conditions, "synced") as replica_set:
-        figure.p50_ms, figure.p99_ms = _one_by_one(replica_set, conditions.seconds)
+        _one_by_one(replica_set, conditions.seconds, figure, "synced")
         _pipelined(replica_set, conditions.seconds, figure)
         figure.facts |= _hand_overs(replica_set)
         figure.facts |= _failovers(replica_set, kills)
         figure.facts |= _catch_up(replica_set)
+        figure.facts |= _catch_up_beside_sends(replica_set, conditions.seconds)
+    figure.p50_ms, figure.p99_ms = figure.facts["synced_p50_ms"], figure.facts["synced_p99_ms"]
     writes = synced_writes_per_second(conditions.folder)
     figure.beside["fdatasync_ms"] = 1000 / writes
+    if apache is not None:
+        figure.beside |= _apache(apache, conditions)
     figure.aim = (figure.facts["failover_p95_s"], 3.0, False)
-    figure.notes = _notes(figure)
+    figure.notes = [*_notes(figure), *_plain_notes(figure)]
+    if apache is not None:
+        figure.notes.append(_apache_note(figure, apache_version(apache)))
     return figure
 
 
@@ -225,14 +260,14 @@ def _notes(figure: Figure) -> list[str]:
         ("one at a time, written, p50", facts["written_p50_ms"], "ms", 1.0, False),
         (
             "one at a time, synced, p50",
-            figure.p50_ms or 0.0,
+            facts["synced_p50_ms"],
             "ms",
             facts["written_p50_ms"] + figure.beside["fdatasync_ms"],
             False,
         ),
         ("pipelined, acks=replicas / acks=disk", facts["replicas_to_disk"], "", 0.5, True),
-        ("catch-up of an empty follower", facts["catch_up_mb_per_second"], "MB/s", 200.0, True),
-        ("meanwhile sends in the foreground lose", facts["foreground_lost_percent"], "%", 20.0, False),
+        ("catch-up of an empty follower, nothing sent meanwhile", facts["catch_up_mb_per_second"], "MB/s", 200.0, True),
+        ("sends beside a catch-up lose", facts["foreground_lost_percent"], "%", 20.0, False),
         ("handed out again after a failover", facts["redelivered_ms"], "ms' worth", 100.0, False),
     )  # fmt: skip
     return [
@@ -240,6 +275,52 @@ def _notes(figure: Figure) -> list[str]:
         f" {'met' if (value >= aim if more else value <= aim) else 'missed'}"
         for what, value, unit, aim, more in lines
     ]
+
+
+def _plain_notes(figure: Figure) -> list[str]:
+    facts = figure.facts
+    return [
+        *(
+            f"processor time of one send at a time, {need}: master {facts[f'{need}_master_us']:.0f} µs, each follower"
+            f" {facts[f'{need}_follower_us']:.0f} µs, client {facts[f'{need}_client_us']:.0f} µs"
+            for need in _FLUSHES
+        ),
+        f"processor time of a catch-up: master {facts['catch_up_master_ms_per_mib']:.2f} ms a MiB, follower"
+        f" {facts['catch_up_follower_ms_per_mib']:.2f} ms a MiB",
+        f"beside sends ({facts['foreground_messages_per_second']:,.0f} a second, the log grew by"
+        f" {facts['foreground_growth_mb_per_second']:.1f} MB/s) the follower came nearer by"
+        f" {facts['foreground_nearer_mb_per_second']:.1f} MB/s",
+    ]
+
+
+def _apache(home: Path, conditions: BenchConditions) -> dict[str, float]:
+    """Return what Apache's master and slave in HOME do with single sends."""
+    found: dict[str, float] = {}
+    for need, flush in _FLUSHES.items():
+        folder = conditions.folder / f"apache-{need}"
+        with apache_pair(home, folder, flush) as master:
+            sender = ApacheSender(master, BODY_BYTES)
+            found[f"apache_{need}_p50_ms"], found[f"apache_{need}_p99_ms"] = percentiles_ms(
+                sender.one_by_one(conditions.seconds)
+            )
+            found[f"apache_{need}_messages_per_second"] = sender.per_second(
+                _IN_FLIGHT, conditions.seconds
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _apache_note(figure: Figure, version: str) -> str:
+    beside = figure.beside
+    each = (
+        f"{flush}: p50 {beside[f'apache_{need}_p50_ms']:.3g} ms one at a time,"
+        f" {beside[f'apache_{need}_messages_per_second']:,.0f} a second with {_IN_FLIGHT} in flight"
+        for need, flush in _FLUSHES.items()
+    )
+    return (
+        f"Apache RocketMQ {version} beside, SYNC_MASTER and one slave, inSyncReplicas=2, single sends by our remoting"
+        f" client: {'; '.join(each)}"
+    )
 
 
 @contextmanager
@@ -264,18 +345,30 @@ async def _serving(server: ZooKeeperServer) -> None:
     await server.serving()
 
 
-def _one_by_one(replica_set: BenchSet, seconds: float) -> tuple[float, float]:
-    """Return p50 and p99, in ms, of sends that wait for one another."""
+def _one_by_one(replica_set: BenchSet, seconds: float, figure: Figure, need: Need) -> None:
+    """Note p50 and p99 of sends that wait for one another, and what processor time one takes."""
     latencies: list[float] = []
     message = Message(TOPIC, bytes(BODY_BYTES))
+    master = replica_set.settled()
     with Producer(replica_set.nameserver, acks="replicas") as producer:
         for _ in range(100):
             producer.send(message)
+        own, used = own_cpu_seconds(), replica_set.cpu_seconds()
         end = time.perf_counter() + seconds
         while (sent := time.perf_counter()) < end:
             producer.send(message)
             latencies.append(time.perf_counter() - sent)
-    return percentiles_ms(latencies)
+        own = own_cpu_seconds() - own
+        used = {one: later - used[one] for one, later in replica_set.cpu_seconds().items()}
+    p50_ms, p99_ms = percentiles_ms(latencies)
+    led = used.pop(master)
+    figure.facts |= {
+        f"{need}_p50_ms": p50_ms,
+        f"{need}_p99_ms": p99_ms,
+        f"{need}_master_us": led / len(latencies) * 1e6,
+        f"{need}_follower_us": sum(used.values()) / len(used) / len(latencies) * 1e6,
+        f"{need}_client_us": own / len(latencies) * 1e6,
+    }
 
 
 def _pipelined(replica_set: BenchSet, seconds: float, figure: Figure) -> None:
@@ -429,48 +522,109 @@ class _Reading:
 
 
 def _catch_up(replica_set: BenchSet) -> dict[str, float]:
-    """Return how fast an empty follower has the log, and what sends in the foreground lose meanwhile."""
-    master = replica_set.settled()
-    follower = master % REPLICAS + 1
-    replica_set.processes[follower].kill()
-    shutil.rmtree(replica_set.store(follower))
+    """Return how fast an empty follower has the log while nothing is sent, and what it costs both ends."""
+    master, follower = _emptied(replica_set)
     asyncio.run(_fill(replica_set.nameserver))
-    end = replica_set.statuses()[master].end
-    before = _send_for(replica_set, "disk", 2.0)
-    rates: list[float] = []
-    done = threading.Event()
-
-    def send() -> None:
-        while not done.is_set():
-            rates.append(_send_for(replica_set, "disk", 0.5))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        replica_set.begin(follower)
-        began = time.perf_counter()
-        first = _end_of(replica_set, follower)
-        at = _wait_for(
-            lambda: now if (now := _end_of(replica_set, follower)) >= end else None,
-            f"log offset {end} on an empty follower",
-            _CATCH_UP_S,
-        )
-        took = time.perf_counter() - began
-    finally:
-        done.set()
-        thread.join()
-    after = float(np.mean(rates)) if rates else before
+    end = _end_of(replica_set, master)
+    replica_set.begin(follower)
+    first = _end_of(replica_set, follower)
+    began, before = time.perf_counter(), replica_set.cpu_seconds()
+    at = _wait_for(
+        lambda: now if (now := _end_of(replica_set, follower)) >= end else None,
+        f"log offset {end} on an empty follower",
+        _CATCH_UP_S,
+    )
+    took, after = time.perf_counter() - began, replica_set.cpu_seconds()
+    cpu_ms = {one: (after[one] - before[one]) * 1000 for one in (master, follower)}
     return {
         "catch_up_bytes": at - first,
         "catch_up_seconds": took,
         "catch_up_mb_per_second": (at - first) / took / 1e6,
-        "foreground_lost_percent": max(0.0, 100 * (1 - after / before)),
+        "catch_up_master_ms_per_mib": cpu_ms[master] / ((at - first) / MIB),
+        "catch_up_follower_ms_per_mib": cpu_ms[follower] / ((at - first) / MIB),
     }
 
 
+def _catch_up_beside_sends(replica_set: BenchSet, seconds: float) -> dict[str, float]:
+    """Return what as many sends with acks="disk" as one producer can lose while an empty follower catches up."""
+    replica_set.settled()
+    master, follower = _emptied(replica_set)
+    with _Storm(replica_set.nameserver) as storm:
+        time.sleep(_WARM_S)
+        before = storm.rate_for(seconds)
+        replica_set.begin(follower)
+        # Its process has begun, and the log has: what follows is the catch-up alone.
+        _wait_for(lambda: _end_of(replica_set, follower) or None, "bytes on an empty follower")
+        began = time.perf_counter()
+        firsts = [_end_of(replica_set, replica) for replica in (master, follower)]
+        beside = storm.rate_for(seconds)
+        lasts = [_end_of(replica_set, replica) for replica in (master, follower)]
+        took = time.perf_counter() - began
+    grown, taken = (last - first for first, last in zip(firsts, lasts, strict=True))
+    return {
+        "foreground_messages_per_second": beside,
+        "foreground_lost_percent": max(0.0, 100 * (1 - beside / before)),
+        "foreground_growth_mb_per_second": grown / took / 1e6,
+        "foreground_nearer_mb_per_second": (taken - grown) / took / 1e6,
+    }
+
+
+def _emptied(replica_set: BenchSet) -> tuple[int, int]:
+    """Kill a follower, and delete its store; return the master and it once nobody waits for it any more."""
+    master = replica_set.settled()
+    follower = master % REPLICAS + 1
+    replica_set.processes[follower].kill()
+    shutil.rmtree(replica_set.store(follower))
+
+    def is_without() -> bool | None:
+        status = replica_set.status(master)
+        return True if status is not None and follower not in status.in_sync else None
+
+    _wait_for(is_without, f"a set without replica {follower}")
+    return master, follower
+
+
+class _Storm:
+    """As many sends with acks="disk" as one thread hands over, of which some thousands are under way."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._nameserver = nameserver
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        #: When each stretch was acknowledged, by `time.perf_counter`.
+        self._acknowledged: list[float] = []
+
+    def __enter__(self) -> _Storm:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        body = bytes(BODY_BYTES)
+        with Producer(self._nameserver, acks="disk", delivery_timeout_ms=60_000) as producer:
+            ends: deque[Future[Receipt]] = deque()
+            while not self._ending.is_set():
+                for _ in range(_STRETCH - 1):
+                    producer.send_nowait(Message(TOPIC, body))
+                ends.append(producer.send_nowait(Message(TOPIC, body)))
+                if len(ends) > _STRETCHES:
+                    ends.popleft().result()
+                    self._acknowledged.append(time.perf_counter())
+
+    def rate_for(self, seconds: float) -> float:
+        """Return how many messages a second are acknowledged in the next SECONDS, and until some were."""
+        began, before = time.perf_counter(), len(self._acknowledged)
+        time.sleep(seconds)
+        _wait_for(lambda: self._acknowledged[before:] or None, "an acknowledgement of a storm")
+        times = self._acknowledged[before:]
+        return len(times) * _STRETCH / (times[-1] - began)
+
+
 def _end_of(replica_set: BenchSet, replica: int) -> int:
-    status = replica_set.statuses().get(replica)
-    return status.end if status is not None else 0
+    return _wait_for(lambda: replica_set.status(replica), f"an answer of replica {replica}").end
 
 
 async def _fill(nameserver: str) -> None:
