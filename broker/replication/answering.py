@@ -2,7 +2,8 @@
 
 `as_master` wraps the handlers of a table, so that no handler has to know of it. A call is checked when it comes and
 when it is answered, a stream whenever something is sent. What is refused fails with MasterFenced. A reply that has an
-error of its own says of nothing that it is done, and leaves.
+error of its own says of nothing that it is done, and leaves; StoreClosed is only how a call finds that this broker is
+master no more, and is told as that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from ...proto.errors import PocketMQError
+from ...proto.errors import PocketMQError, StoreClosed
+from ...proto.errors_wire import to_wire
 from ...proto.rpc import MethodTable, RpcError
 from ...proto.rpc.methods import Method, MethodKind
 
@@ -42,7 +44,11 @@ def _checked(method: Method, check: CheckMaster) -> Callable[..., Any]:
 
         async def answer_later(request: Message, asked: Any) -> Any:
             check()
-            reply = await handler(request, _Checked(asked, check))
+            try:
+                reply = await handler(request, _Checked(asked, check))
+            except StoreClosed:
+                check()
+                raise
             if reply is not None:  # Of a unary method.
                 check()
             return reply
@@ -83,8 +89,14 @@ class _Checked:
             self._asked.finish()
 
     def fail(self, error: RpcError) -> None:
-        if not self._is_refused:
-            self._asked.fail(error)
+        if self._is_refused:
+            return
+        if isinstance(error, StoreClosed):
+            try:
+                self._check()
+            except PocketMQError as fenced:
+                error = fenced
+        self._asked.fail(error)
 
     def _leave(self, message: Message, leave: Callable[[Message], None]) -> None:
         if self._is_refused:
@@ -97,4 +109,6 @@ class _Checked:
                 self._is_refused = True
                 self._asked.fail(error)
                 return
+            if own.name == StoreClosed.__name__:
+                own.CopyFrom(to_wire(error))
         leave(message)

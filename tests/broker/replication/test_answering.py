@@ -1,0 +1,68 @@
+"""What leaves a broker that is master no more: its refusal, whatever a call found on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pocketmq.broker.replication.answering import as_master
+from pocketmq.proto.errors import MasterFenced, OffsetOutOfRange, PocketMQError, StoreClosed
+from pocketmq.proto.errors_wire import to_wire
+from pocketmq.proto.gen import pocketmq_v1_pb2 as pb
+from pocketmq.proto.rpc import Method, MethodTable
+from pocketmq.proto.rpc.methods import MethodKind
+
+PATH = "/pocketmq.v1.Broker/Fetch"
+
+
+class Asked:
+    """A stream of fetches, and what was said on it."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.failed: list[PocketMQError] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def fail(self, error: PocketMQError) -> None:
+        self.failed.append(error)
+
+
+def streams(*fenced: MasterFenced) -> tuple[Asked, Any]:
+    """Return a stream, and what a handler of a broker that is FENCED has of it."""
+    handed: list[Any] = []
+    method = Method(PATH, MethodKind.BIDI, pb.FetchRequest, pb.FetchReply, handed.append)
+
+    def check() -> None:
+        for error in fenced:
+            raise error
+
+    asked = Asked()
+    as_master(MethodTable({PATH: method}), check)[PATH].handler(asked)
+    return asked, handed[0]
+
+
+@pytest.mark.parametrize("is_master", [True, False])
+def test_a_closed_store_is_told_as_the_end_of_the_office(is_master: bool) -> None:
+    asked, stream = streams(*([] if is_master else [MasterFenced("another is master")]))
+    reply = pb.FetchReply(fetch_id=7)
+    reply.error.CopyFrom(to_wire(StoreClosed("the store is closed")))
+
+    stream.send(reply)
+    stream.fail(StoreClosed("the store is closed"))
+
+    told = StoreClosed if is_master else MasterFenced
+    assert [(sent.fetch_id, sent.error.name) for sent in asked.sent] == [(7, told.__name__)]
+    assert [type(error) for error in asked.failed] == [told]
+
+
+def test_other_errors_leave_as_they_are() -> None:
+    asked, stream = streams(MasterFenced("another is master"))
+    reply = pb.FetchReply(fetch_id=7)
+    reply.error.CopyFrom(to_wire(OffsetOutOfRange("too far")))
+
+    stream.send(reply)
+
+    assert [sent.error.name for sent in asked.sent] == ["OffsetOutOfRange"]
