@@ -38,7 +38,8 @@ unit: $(VENV)/.dev
 	  --hypothesis-profile quick tests/proto tests/store tests/nameserver tests/broker tests/client tests/repository
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not alone"
+	$(BIN)/python -m pytest -m "long and alone"
 
 test-all: test test-long
 

@@ -9,7 +9,13 @@ import pytest
 from ..zookeeper.servers import running
 from .replicas import ReplicaCampaign
 
-pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.campaign, pytest.mark.long]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.campaign,
+    pytest.mark.long,
+    pytest.mark.alone,
+]
 
 FAILOVERS = 5
 

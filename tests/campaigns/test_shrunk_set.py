@@ -21,7 +21,13 @@ from .history import Acknowledged, History, Sent, check
 from .replica_set import REGISTRY, ReplicaSet
 from .workload import QUEUES, TOPIC
 
-pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.campaign, pytest.mark.long]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.campaign,
+    pytest.mark.long,
+    pytest.mark.alone,
+]
 
 #: Long enough that the master's lease lasts while it misses the follower for LAG_MS.
 SESSION_MS = 9_000

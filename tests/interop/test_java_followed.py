@@ -31,7 +31,7 @@ from ..served import ServerProcess
 from .java_broker import JavaBroker, Remote, build, closing_all, free_ports, name_server
 from .java_oracle import dumps, require_java
 
-pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.java, pytest.mark.timeout(600)]
 
 SMALL: Final = {
     "mappedFileSizeCommitLog": "1048576",

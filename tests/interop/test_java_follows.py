@@ -22,7 +22,7 @@ from .java_broker import JavaBroker, Remote, build, closing_all, free_ports
 from .java_oracle import dumps, require_java
 from .test_java_followed import KILLS, ONE, SMALL
 
-pytestmark = [pytest.mark.long, pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.java, pytest.mark.timeout(600)]
 
 LOAD: Final = 200
 #: A slave asks for the tables a minute after its start, first: for campaigns.

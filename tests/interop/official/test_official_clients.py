@@ -15,7 +15,7 @@ from .campaign import Outcomes, Pair, all_pairs, play
 from .driver import leave_out, need
 from .programs import PROGRAMS, BuildFailed
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from .driver import leave_out, need
 from .programs import PROGRAMS, BuildFailed
 from .stalls import BROKER, CLIENT, Stall, stalled
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(
