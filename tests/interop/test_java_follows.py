@@ -20,7 +20,7 @@ from pocketmq.store.format.java_json import parse
 from ..served import ServerProcess
 from .java_broker import JavaBroker, Remote, build, closing_all, free_ports
 from .java_oracle import dumps, require_java
-from .test_java_followed import KILLS, ONE, SMALL
+from .test_java_followed import KILLS, ONE, PATIENCE_S, SMALL
 
 pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -71,7 +71,7 @@ async def send(ours: Ours, count: int) -> None:
 async def slave_at(address: str, end: int) -> None:
     """Return once the slave at ADDRESS has the log up to END."""
     found = -1
-    for _ in range(400):
+    for _ in range(10 * PATIENCE_S):
         try:
             remote = await Remote.of(address, tries=1)
         except AssertionError:
@@ -93,8 +93,16 @@ async def slave_at(address: str, end: int) -> None:
 
 
 async def log_end(ours: Ours) -> int:
+    """Return where our log ends, once no message waits for its time: nothing is appended any more."""
+    waiting = -1
     async with AsyncAdmin(ours.server.nameserver) as admin:
-        return (await admin.brokers())[0].max_log_offset
+        for _ in range(10 * PATIENCE_S):
+            (broker,) = await admin.brokers()
+            waiting = broker.delayed_waiting
+            if waiting == 0:
+                return broker.max_log_offset
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"{waiting} delayed messages wait")
 
 
 async def test_a_java_slave_follows_through_kills_and_takes_over(tmp_path: Path) -> None:
@@ -116,7 +124,6 @@ async def test_a_java_slave_follows_through_kills_and_takes_over(tmp_path: Path)
         ours.kill()
         await java.start()
         await send(ours, LOAD)
-        await asyncio.sleep(1.5)  # The delay level is done.
         await slave_at(java.address, await log_end(ours))
         if LONG:
             names = ("topics.json", "subscriptionGroup.json")

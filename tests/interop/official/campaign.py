@@ -39,8 +39,8 @@ KILLED: Final = "killed"
 #: The one of ageing.py: with a broker of its own, for so long.
 AGED: Final = "aged"
 AGED_S: Final = 20.0
-#: Scenarios of one language at the same time: they wait for most of their time.
-_TOGETHER: Final = 12
+#: Scenarios of one language at the same time: they wait for most of their time, and clients give up a call after 3 s.
+_TOGETHER: Final = 6
 _SCENARIO_S: Final = 100.0
 
 Pair = tuple[str, str]
