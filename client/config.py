@@ -41,8 +41,19 @@ PULL_DELIVERIES: Final = ("at_most_once", "at_least_once")
 #: Which replicas a pull consumer reads from: see ConsumerConfig.
 ReadFrom = Literal["master", "any"]
 READ_FROM: Final = ("master", "any")
+
 #: Who divides the queues of a group.
 Rebalance = Literal["group", "client"]
+
+
+def check_read_from(read_from: str) -> None:
+    """Raise ConfigError unless READ_FROM is one of READ_FROM."""
+    if read_from not in READ_FROM:
+        raise ConfigError(
+            f"read_from is {read_from!r}, but must be one of {', '.join(READ_FROM)}",
+            field="read_from",
+            value=read_from,
+        )
 
 
 Config = TypeVar("Config", bound="ClientConfig")
@@ -400,12 +411,7 @@ class ConsumerConfig(ReadingConfig):
                 field="delivery",
                 value=self.delivery,
             )
-        if self.read_from not in READ_FROM:
-            raise ConfigError(
-                f"read_from is {self.read_from!r}, but must be one of {', '.join(READ_FROM)}",
-                field="read_from",
-                value=self.read_from,
-            )
+        check_read_from(self.read_from)
         if self.delivery == "at_most_once" and not self.auto_commit:
             raise ConfigError(
                 'delivery is "at_most_once", which commits before it hands out: leave auto_commit on',

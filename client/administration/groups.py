@@ -18,7 +18,7 @@ from ...proto.errors import (
 )
 from ...proto.gen import pocketmq_v1_pb2 as pb
 from ...proto.topics import check_group, check_topic
-from ..config import ReadFrom
+from ..config import ReadFrom, check_read_from
 from ..queue import Queue, in_parts
 from .brokers import Brokers, request_of
 from .dead_letters import DeadLetterAdmin
@@ -225,6 +225,7 @@ class GroupAdmin(DeadLetterAdmin):
             raise InvalidArgument(
                 f"interval_ms is {interval_ms}: must not be negative", field="interval_ms", limit=0
             )
+        check_read_from(read_from)
         known = {one.name: one for one in await self.groups()}
         states = await self._states(group)
         if group not in known and not coordinating(states):

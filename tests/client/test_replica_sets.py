@@ -15,6 +15,7 @@ from pocketmq.client.follower_choice import MASTER_MS
 from pocketmq.client.session import Session
 from pocketmq.proto.clock import VirtualClock
 from pocketmq.proto.errors import (
+    ConfigError,
     MasterFenced,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -524,3 +525,10 @@ async def test_where_followers_are_lost_or_lead_or_there_are_none_the_master_ans
     assert not (await alone.ask()).follows
     assert len(replies) == 3
     assert alone.looks == 0
+
+
+async def test_another_word_for_whom_to_ask_is_refused() -> None:
+    replicas = FakeReplicaSet("orders")
+    async with AsyncAdmin("n1:1", connections=FakeConnections(replicas)) as admin:
+        with pytest.raises(ConfigError, match="must be one of master, any"):
+            await admin.describe_group("G", read_from="slave")  # type: ignore[arg-type]

@@ -111,6 +111,8 @@ def test_a_limit_that_is_passed_is_exit_code_1(limit: str, code: int, store: str
     [
         ["/nowhere/at/all"],
         ["{store}", "--nameserver", "127.0.0.1:1"],
+        ["{store}", "--read-from", "any"],
+        ["--read-from", "slave"],
         ["{store}", "--set", "mappedFileSizeCommitLog"],
         ["{store}", "--set", "maxIndexNum=0"],
         ["{store}", "--out", "rows.txt"],
