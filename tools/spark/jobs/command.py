@@ -1,4 +1,4 @@
-"""`pocketmq spark …`: jobs over the stores of a fleet. Each verb is in a module of its own, imported when it runs."""
+"""`pocketmq spark …`: jobs over the stores of a fleet. What a verb needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...lazy_group import LazyGroup
 #: Verb, (module and object, what it does).
 _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lag": ("lag_command:lag", "Tell how far every consumer group is behind, and why."),
-    "audit": ("audit_command:audit", "Hold log, queues, index and CRCs of stores together."),
-    "dead-letters": ("report_commands:dead_letters", "List the dead letters of all groups."),
-    "tags": ("report_commands:tags", "Count messages and bytes by topic and tag."),
-    "keys": ("report_commands:keys", "Find the most frequent keys."),
-    "rates": ("report_commands:rates", "Count messages and bytes by topic and minute."),
-    "export": ("export_command:export", "Write messages to Parquet, by topic and day."),
-    "replay": ("replay_command:replay", "Send stored messages to a topic again."),
+    "audit": ("commands:audit", "Hold log, queues, index and CRCs of stores together."),
+    "dead-letters": ("commands:dead_letters", "List the dead letters of all groups."),
+    "tags": ("commands:tags", "Count messages and bytes by topic and tag."),
+    "keys": ("commands:keys", "Find the most frequent keys."),
+    "rates": ("commands:rates", "Count messages and bytes by topic and minute."),
+    "export": ("commands:export", "Write messages to Parquet, by topic and day."),
+    "replay": ("commands:replay", "Send stored messages to a topic again."),
 }
 
 

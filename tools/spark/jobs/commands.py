@@ -1,0 +1,144 @@
+"""`pocketmq spark audit`, `dead-letters`, `tags`, `keys`, `rates`, `export` and `replay`: jobs as commands.
+
+Each takes its options apart, runs the function of the same name in a session, and prints or writes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ....proto.clock import SystemClock
+from ....proto.errors import ConfigError
+from ...options import (
+    TakesStores,
+    broker_settings,
+    broker_settings_option,
+    chosen_stores,
+    json_option,
+    nameserver_option,
+    stores_argument,
+)
+from . import audit as audits
+from . import export as exports
+from . import replay as replays
+from . import reports
+from .options import OUT, READING, check_out, reading_of, running, show, with_options, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TOP = click.option(
+    "--top", type=click.IntRange(1), default=100, show_default=True, help="So many rows at most."
+)
+
+
+@click.command(cls=TakesStores)
+@with_options(stores_argument, broker_settings_option, OUT)
+@json_option("a kind of fault of a queue a line")
+@click.pass_context
+def audit(context: click.Context, /, *, as_json: bool, out: str | None, **given: Any) -> None:
+    """Hold log, queues and index of stores together, and check every record's CRC.
+
+    Exit code 1 where something is wrong.
+    """
+    stores = chosen_stores(given.pop("stores"))
+    settings = broker_settings(given.pop("settings"))
+    check_out(out)
+    with running(**given) as spark:
+        faults = audits.audit(spark, *stores, settings=settings).cache()
+        if out is not None:
+            write(faults, out, SystemClock().unix_ms())
+        else:
+            show(faults, as_json=as_json, empty="nothing is wrong")
+        is_wrong = not faults.isEmpty()
+    if is_wrong:
+        context.exit(1)
+
+
+@click.command("dead-letters", cls=TakesStores)
+@with_options(*READING, OUT)
+@json_option("a dead letter a line")
+def dead_letters(**given: Any) -> None:
+    """List the dead letters of all groups: where they came from, when they died, how often they were tried."""
+    _report(reports.dead_letters, given, "there are no dead letters")
+
+
+@click.command(cls=TakesStores)
+@with_options(*READING, OUT)
+@_TOP
+@json_option("a topic and tag a line")
+def tags(**given: Any) -> None:
+    """Count messages and bytes by topic and tag, the most frequent first."""
+    _report(reports.tags, given, "there are no messages")
+
+
+@click.command(cls=TakesStores)
+@with_options(*READING, OUT)
+@_TOP
+@json_option("a topic and key a line")
+def keys(**given: Any) -> None:
+    """Find the most frequent keys of each topic."""
+    _report(reports.keys, given, "no message has a key")
+
+
+@click.command(cls=TakesStores)
+@with_options(*READING, OUT)
+@json_option("a topic and minute a line")
+def rates(**given: Any) -> None:
+    """Count messages and bytes by topic and minute of the store time, in UTC."""
+    _report(reports.rates, given, "there are no messages")
+
+
+def _report(report: Callable[..., DataFrame], given: dict[str, Any], empty: str) -> None:
+    stores, out = chosen_stores(given.pop("stores")), given.pop("out")
+    check_out(out)
+    top, as_json = given.pop("top", None), given.pop("as_json")
+    reading = reading_of(given)
+    with running(**given) as spark:
+        rows = report(spark, *stores, reading=reading)
+        if top is not None:
+            rows = rows.limit(top)
+        if out is None:
+            show(rows, as_json=as_json, empty=empty)
+        else:
+            write(rows, out, SystemClock().unix_ms())
+
+
+@click.command(cls=TakesStores)
+@with_options(*READING)
+@click.option("--to", required=True, metavar="FOLDER", help="Where the files go: a path or a URL.")
+@click.option(
+    "--mode",
+    type=click.Choice(("new", "add", "replace")),
+    default="new",
+    show_default=True,
+    help="FOLDER must be new; or files are added; or the topics and days that are written replace those there.",
+)
+def export(*, to: str, mode: Any, **given: Any) -> None:
+    """Write messages to Parquet files, partitioned by topic and day of the store time, in UTC."""
+    stores = chosen_stores(given.pop("stores"))
+    reading = reading_of(given)
+    if "=" in to.rsplit("/", 1)[-1]:
+        raise ConfigError(f"--to {to}: Spark takes name=value in a path for a column", field="to")
+    with running(**given) as spark:
+        done = exports.export(spark, *stores, to=to, reading=reading, mode=mode)
+    click.echo(f"{done.messages:,} messages, {done.size_bytes:,} bytes of log, to {to}")
+
+
+@click.command(
+    cls=TakesStores,
+    epilog=f"Each message says where it stood, in its property {replays.REPLAYED_FROM}: repeats are told by that.",
+)
+@with_options(*READING)
+@click.option("--to", metavar="TOPIC", help="Send all to TOPIC.  [default: each to its own]")
+@nameserver_option
+def replay(*, to: str | None, nameserver: str, **given: Any) -> None:
+    """Send stored messages again, at least once: to a topic of a cluster that runs."""
+    stores = chosen_stores(given.pop("stores"))
+    reading = reading_of(given)
+    with running(**given) as spark:
+        count = replays.replay(spark, *stores, nameserver=nameserver, topic=to, reading=reading)
+    click.echo(f"{count:,} messages sent")
